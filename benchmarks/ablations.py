@@ -52,7 +52,7 @@ class Options:
         metadata={"help": "directory of the figures of every run and of their summary"}
     )
     task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(
-        metadata={"help": "what is trained"}
+        metadata={"help": "the task that is trained"}
     )
     seeds: list[int] = field(
         default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"}
@@ -60,7 +60,8 @@ class Options:
     variants: list[str] = field(
         default_factory=lambda: list(VARIANTS),
         metadata={
-            "help": f"besides the default. Default: all of the configuration; others are {', '.join(CHANGES)}"
+            "help": "variants that are compared with the default. Default: all of the configuration; "
+            f"others are {', '.join(CHANGES)}"
         },
     )
     config: list[str] = field(
@@ -78,7 +79,7 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     """The options that all trainings have, and the values of `--config` of each variant.
 
     Raises:
-        InputError: for options of which no training can be made.
+        InputError: for options with which no training is possible.
     """
     check_options(words)
     typed = [*fixed_words(options.task), *words]
@@ -165,7 +166,7 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
     """The figures of a training, read from `path`, or else measured and written there.
 
     Raises:
-        InputError: when those of another command are there.
+        InputError: when the figures there are of another command.
         SystemExit: when the training fails.
     """
     if path.exists():
@@ -210,9 +211,9 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
     """Means and sample standard deviations of each variant's runs, which come in the same order of
     seeds.
 
-    Of each figure, such as `validation_loss`: `mean`, `deviation`, and `difference` and
-    `difference_deviation` of what is left when the default's with the same seed is subtracted.
-    Deviations of one seed are None.
+    Each figure, such as `validation_loss`, has `mean` and `deviation`, and `difference` and
+    `difference_deviation`, which are the same of its differences from the default with the same
+    seed. Deviations of one seed are None.
     """
     rows = {}
     for variant, of_variant in runs.items():
@@ -283,8 +284,8 @@ def _with_deviation(value: str, deviation: float | None) -> str:
 
 
 def compare(options: Options, words: list[str]) -> dict[str, Any]:
-    """Train what is not there yet, seed by seed, so that after an interruption whole comparisons
-    are there."""
+    """Train the runs that are missing, seed by seed, so that an interruption leaves whole
+    comparisons."""
     typed, configs = plan_runs(options, words)
     folder = options.out / "runs"
     folder.mkdir(parents=True, exist_ok=True)

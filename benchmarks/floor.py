@@ -45,8 +45,8 @@ def attention_operations(config: RoFormerLiteConfig, pairs: float) -> float:
 
 
 def backward_too(products: list[Product]) -> list[Product]:
-    """The products of forward and backward pass: for each its own and those of the gradients of
-    both factors."""
+    """The products of forward and backward pass: for each product two more for the gradients of its
+    factors."""
     shapes = []
     for m, k, n in products:
         shapes += [(m, k, n), (m, n, k), (k, m, n)]

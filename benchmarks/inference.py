@@ -7,7 +7,7 @@ model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16
 graphs that `roformer-lite export` wrote for onnxruntime; vLLM opens the saved model in an
 environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
 In each round every process answers the same batch once, in another order, while the others wait.
-The answers are compared with those of torch. The processor's time stands beside that of the clock,
+The answers are compared with the answers of torch. The processor's time is given with the clock's,
 as it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads
 that wait for others use it too. A file for each processor is written into `--out`, and the tables
 of all that lie there are printed.
@@ -42,7 +42,7 @@ BIAS_OF_END = -1e4
 
 @dataclass
 class InferenceArguments(Workload):
-    """Options of the comparison, besides those of a workload."""
+    """The options of a workload, and those of the comparison."""
 
     rounds: int = field(
         default=5, metadata={"help": "measurements of each engine, all of them alternating"}
@@ -212,7 +212,7 @@ def export_model(engine: str, work: InferenceArguments, model: Path, directory: 
 
 def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict[str, Any]]:
     """The medians of each engine by number of rows, its peak memory, and how far its answers are
-    from those of torch; or `missing`, the reason why it has none."""
+    from torch's; or `missing`, the reason why it has none."""
     directories, missing = prepare(kind, work, folder)
     workers = [Worker(engine, directory, kind, work) for engine, directory in directories.items()]
     missing |= take_turns(workers, work)

@@ -40,7 +40,7 @@ VARIABLES_OF_VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
-    # The number of threads is that of OMP_NUM_THREADS.
+    # OMP_NUM_THREADS is the number of threads.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
 }

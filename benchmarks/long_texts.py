@@ -55,7 +55,8 @@ class Options:
 def scalings(
     config: RoFormerLiteConfig, trained_length: int, times: int
 ) -> dict[str, dict[str, Any]]:
-    """Fields of the configuration, by the name of what they do with `times` the trained length."""
+    """Fields of the configuration for texts of `times` the trained length, by the name of the
+    method."""
     base = {"rope_theta": config.rope_parameters["rope_theta"]}
     whole = {**base, "factor": float(times), "original_max_position_embeddings": trained_length}
     width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
@@ -170,8 +171,8 @@ def measure(
 
 
 def panel(result: dict[str, Any]) -> Panel:
-    """Perplexity against the position, each part at its middle; what is far above all others would
-    hide them."""
+    """Perplexity against the position, each part at its middle. Curves far above all others would
+    hide them, and are left out."""
     rows = result["contenders"]
     limit = 4 * min(row["all"] for row in rows.values())
     curves = {}

@@ -2,7 +2,7 @@
 padding (`sdpa`) or only real tokens (`padding_free`).
 
 A model is named FAMILY/TASK. Both contenders use the same memory for their random weights, have no
-dropout, get the same batches and alternate in one process. Times are those of the processor. Rows
+dropout, get the same batches and alternate in one process. Times are processor times. Rows
 have the lengths of paragraphs of English books, and stand in random order, grouped by length, or
 are all full (`--orders`). Of each contender these are timed (`--modes`):
 
@@ -107,7 +107,7 @@ class Options:
     )
     modes: list[str] = field(
         default_factory=lambda: ["step", "evaluation"],
-        metadata={"help": f"what is timed: {', '.join(MODES)}"},
+        metadata={"help": f"the work that is timed: {', '.join(MODES)}"},
     )
     orders: list[str] = field(
         default_factory=lambda: [*ORDERS],
@@ -157,14 +157,14 @@ class Options:
 
 
 class Paragraphs(Workload):
-    """A workload whose real lengths are those of `PARAGRAPHS`.
+    """A workload whose real lengths have the distribution of `PARAGRAPHS`.
 
     Its batches stand for `POOL` of them: those with the median share of padding, and of rows that
     are sorted by length those at even distances.
     """
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
-        """Tokens of each row, batch by batch; with a `salt` those of the targets."""
+        """Tokens of each row, batch by batch; with a `salt` the rows are targets."""
         if self.lengths == "full":
             return [[self.seq] * self.batch] * self.batches
         lengths = self.pooled_lengths()
@@ -383,7 +383,7 @@ def comparisons(options: Options) -> Iterator[Row]:
 
 
 def peaks(options: Options) -> Iterator[Row]:
-    """The memory of a step with rows in random order, in MiB above that of the model."""
+    """The memory of a step with rows in random order, in MiB above the model."""
     for name in options.models:
         row: Row = {"model": name}
         for attention in (STOCK, FREE):

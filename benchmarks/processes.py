@@ -26,8 +26,8 @@ def python(code: str, *arguments: str) -> str:
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """Peak memory of a contender of `task` in MiB, of the whole process and above that of the built
-    model, and the processor's seconds of a run."""
+    """Peak memory of a contender of `task` in MiB, of the whole process and above the built model,
+    and the processor's seconds of a run."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
@@ -68,7 +68,7 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
 
 
 def peak_of_process(device: str) -> int:
-    """Peak memory since the process began, in bytes; on `cuda` that of the GPU."""
+    """Peak memory since the process began, in bytes; on `cuda` the GPU's."""
     import torch
 
     if device == "cuda":

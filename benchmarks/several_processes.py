@@ -97,8 +97,8 @@ def sent_bytes(run: Callable[[], None]) -> float:
 
 
 def measure_worker(step: Step) -> dict[str, float]:
-    """Seconds of a step, those of the processor in it, its tokens a second, and what one process
-    sends in it."""
+    """Seconds of a step by the clock and of the processor, its tokens a second, and the bytes that
+    one process sends in it."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     processes = int(os.environ["WORLD_SIZE"])
@@ -108,7 +108,7 @@ def measure_worker(step: Step) -> dict[str, float]:
     weights = sum(weight.numel() for weight in model.parameters())
     way = step.way if processes > 1 else None
     train_on = _training_step(model, way, processes)
-    # With tensor parallelism all processes have the same batch.
+    # All processes have the same batch with tensor parallelism.
     num_batches = 1 if step.way == "tp" else processes
     torch.manual_seed(dist.get_rank() if num_batches > 1 else 0)
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
@@ -127,7 +127,7 @@ def measure_worker(step: Step) -> dict[str, float]:
         "processes": processes,
         "weights": weights,
         "seconds": median,
-        # Other work on the machine hardly changes this time, which is that of the first process.
+        # Other work on the machine hardly changes this time of the first process.
         "processor_seconds": statistics.median(processor_seconds[NUM_WARM_UP_STEPS:]),
         "tokens_per_second": num_batches * ids.numel() / median,
         "sent_bytes": sent_bytes(lambda: train_on(input_ids=ids, labels=labels)),
@@ -138,8 +138,7 @@ def measure_worker(step: Step) -> dict[str, float]:
 
 
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
-    """A whole step of a model on one batch, with the weights joined by `way` to those of the other
-    processes."""
+    """A whole step of a model on one batch, whose weights `way` joins to the other processes."""
     joined: nn.Module = model
     if way == "fsdp2":
         config, _, mesh = type(model).prepare_distribute_model(

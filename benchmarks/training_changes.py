@@ -77,10 +77,10 @@ def _normalise(linear: nn.Module, given: Any, states: torch.Tensor) -> torch.Ten
 
 
 def add_bigrams(model: PreTrainedModel) -> None:
-    """A vector of each token and the one before it, by their hash, is added to that of the token.
+    """A vector of each token and the token before it, found by their hash, is added to the token's.
 
-    With a cache the token before is not known: of a pair the loss is right, and what it generates
-    is not.
+    With a cache the token before is not known: the loss of an encoder–decoder is right, and the
+    text that it generates is not.
     """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings

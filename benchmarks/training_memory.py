@@ -1,5 +1,5 @@
-"""`python -m benchmarks training-memory`: peak memory of a training step beside BERT, ModernBERT
-and Marian.
+"""`python -m benchmarks training-memory`: peak memory of a training step, compared with BERT,
+ModernBERT and Marian.
 
 A forward and backward pass without the optimiser, whose states are the same for models of one size;
 with and without checkpointing. Every figure is of a process of its own.

@@ -33,8 +33,8 @@ WIDTH_MULTIPLE = 8
 
 
 def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
-    """The configuration of a new model, but for its vocabulary and its labels, with `assignments`
-    (`name=value`).
+    """The configuration of a new model with `assignments` (`name=value`), without its vocabulary and
+    its labels.
 
     Raises:
         InputError: when no model can be made of it.
@@ -92,7 +92,7 @@ def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
     itself.
 
     Raises:
-        InputError: for a variant that there is not, and one of which no model can be made.
+        InputError: for an unknown variant, and one with which no model can be built.
     """
     plan: dict[str, list[str]] = {DEFAULT: []}
     for variant in chosen:

@@ -7,9 +7,9 @@ the same project, and with models of transformers of the same size.
 Each version has a process of its own, and both live as long as the comparison: in each round every
 contender works once, in another order, while all others wait. PATH is what the other process finds
 first on its search path; it ends with the checkout. The models of transformers are in the process
-of this version. Both versions map the same file of weights. Times are those of the processor, and
+of this version. Both versions map the same file of weights. Times are processor times, and
 models have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode`
-20 passes of one token a row beside a cache, and `generate` greedy generation of 64 tokens.
+20 passes of one token a row with a cache, and `generate` greedy generation of 64 tokens.
 `difference` is the largest relative one between the outcomes of the versions: losses, norms of
 gradients, sizes of states and logits, or ids.
 """

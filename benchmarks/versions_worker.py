@@ -218,7 +218,7 @@ def aligned(count: int) -> int:
 
 
 class Worker:
-    """What requests ask for. Models are those of the last case."""
+    """Answers requests, with the models of the last case."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.folder = folder

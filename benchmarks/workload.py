@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-# The ids are those of RoFormerLiteTokenizer, whose special tokens come before FIRST_ID.
+# RoFormerLiteTokenizer has these ids, with its special tokens before FIRST_ID.
 PAD = 0
 START = 2
 FIRST_ID = 5

@@ -79,7 +79,7 @@ class PairConverter(HuggingFaceConverter):
 
     Attributes:
         constants: Fields of either stack that are the same in all checkpoints.
-        unused_positions: Rows of their tables of positions before that of the first position.
+        unused_positions: Rows of their tables of positions before the row of the first position.
     """
 
     prefix = "model"

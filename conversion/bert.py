@@ -63,8 +63,8 @@ def attention_rules(
     value: Operation = UNCHANGED,
     output: Operation = UNCHANGED,
 ) -> Rules:
-    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and
-    keys, `value` those of values, `output` the columns that read the values."""
+    """Rules of one attention. The operations reorder rotary channels: `rotary` the rows of queries
+    and keys, `value` the rows of values, `output` the columns that read the values."""
     theirs = LAYER + theirs
     ours = f"layers.{{i}}.{ours}"
     return (
@@ -126,7 +126,7 @@ QUESTION_ANSWERING = Head(renamed({"qa_outputs.*": "classifier.out_proj.*"}), WI
 
 
 def transform_rules(dense: str, norm: str) -> Rules:
-    """Rules of what stands before a language model's output."""
+    """Rules of the dense layer and the norm before a language model's output."""
     return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
 
 
@@ -211,7 +211,7 @@ class BertFamilyConverter(HuggingFaceConverter):
             )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
             raise ConversionError(
-                "is_decoder=True: their masked model then sees no later tokens; ours always does"
+                "is_decoder=True: their masked model then attends to no later tokens; ours always does"
             )
         return config
 
@@ -230,8 +230,8 @@ TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Ernie(BertFamilyConverter):
-    """ERNIE 2 and 3. Each token has the embedding of a task, here that of the first one, a part of
-    its segment's."""
+    """ERNIE 2 and 3. Each token has the embedding of a task. Here the embedding of the first task is
+    added to those of the segments."""
 
     name = "ernie"
     prefix = "ernie"

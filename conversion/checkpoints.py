@@ -277,8 +277,8 @@ class ConvertedModel:
 
         Args:
             name: A directory, or a repository on the Hub.
-            source: The system it comes from. Default: the family that its config.json names.
-            dtype: Of the weights. Default: that of the checkpoint.
+            source: The system that it comes from. Default: the family that its config.json names.
+            dtype: The dtype of the weights. Default: the checkpoint's.
         """
         if is_ours(name):
             raise ConversionError(

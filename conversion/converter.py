@@ -45,7 +45,7 @@ class Converter(ABC):
             absolute one where no number of the output is larger than 1, otherwise relative to the
             largest.
         becomes: The class of this package that every checkpoint becomes.
-        rules: The table of which tensor becomes which, where it is the same for every config.
+        rules: The table of tensors, where it is the same for every config.
         ignored: Names of their tensors that our model does not need.
         stored_names: How files spell names that are newer in `weight_map`.
     """
@@ -77,7 +77,7 @@ class Converter(ABC):
         return self.becomes
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        """The table of which tensor becomes which."""
+        """The table that names the tensors of both sides and the operations between them."""
         return WeightMap(self.rules, self.ignored, our_config.num_attention_heads)
 
     @abstractmethod
@@ -180,8 +180,8 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
 
 class LayerConverter(Converter):
     """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a
-    decoder also those of an encoder. Their config has `num_layers`; checkpoints of one layer have
-    no `layers.{i}.` before their names. `rules` and `ignored` are those of one layer."""
+    decoder also takes the vectors of an encoder. Their config has `num_layers`; checkpoints of one
+    layer have no `layers.{i}.` before their names. `rules` and `ignored` describe one layer."""
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         prefix = ""

@@ -137,7 +137,7 @@ def _encoder(
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse what the specifications cannot hold."""
+    """Refuse models for which the specifications have no place."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
@@ -157,14 +157,14 @@ def _check(needs: Requirements) -> None:
         needs.require(scaling not in LENGTH_DEPENDENT, "rope_parameters", why)
         if scaling == "yarn":
             is_whole = config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
-            why = "scales the scores of whole heads, and yarn only those of channels that rotate"
+            why = "scales the scores of whole heads, and yarn only the part of channels that rotate"
             needs.require(is_whole, "rope_parameters", why)
 
 
 def _describe(
     spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]
 ) -> None:
-    """Write what a model that generates needs besides weights: eps and special tokens."""
+    """Write the eps and the special tokens of a model that generates."""
     ends = model.generation_config.eos_token_id
     if not isinstance(ends, list):
         ends = [ends]

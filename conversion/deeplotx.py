@@ -28,7 +28,7 @@ def head_rules(theirs: str, ours: str) -> Rules:
     """Rules of the feed-forward units of all heads: their tensors, one per head, make one of ours.
 
     Args:
-        theirs: The letters of their projections of which one of ours is made.
+        theirs: The letters of their projections, of which one of ours is made.
         ours: The name of that one.
     """
 
@@ -179,7 +179,7 @@ class DeepHead(nn.Module):
 class DeepLotxEncoder(nn.Module):
     """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L,
     feature_dim)` to the same; keys and values are made of `y` where it is given. The arguments are
-    those of the config."""
+    the fields of the config."""
 
     def __init__(
         self,

@@ -120,8 +120,11 @@ def export_gguf(
 
 
 def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
-    """The architecture that has all that the configuration says; the nearest one names what is in
-    the way."""
+    """The architecture that is equivalent to the configuration.
+
+    Raises:
+        ConversionError: for a configuration without one, about the nearest architecture.
+    """
     nearest = min(ARCHITECTURES, key=lambda one: _count_differences(one, config))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
@@ -217,7 +220,8 @@ def _add_tokenizer(
     pipeline: dict[str, Any],
     tokens: list[str | None],
 ) -> None:
-    """llama.cpp marks the first piece of a word, WordPiece the others."""
+    """Write the tokens, of which llama.cpp marks the first piece of a word, and WordPiece the
+    others."""
     special = set(tokenizer.all_special_ids)
     texts = []
     types = []

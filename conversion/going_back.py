@@ -171,7 +171,7 @@ def _distance(route: Route) -> tuple[bool, int, int]:
 
 
 def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
-    """How `model` goes back to the family of `converter`, or what is in the way.
+    """How `model` goes back to the family of `converter`, or the fields without an equivalent.
 
     Raises:
         ConversionError: when the family has no class with the head of `model`.
@@ -207,7 +207,7 @@ def _must_scale(route: Route) -> bool:
 
 
 def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
-    """The config of each stack, by what stands before its fields in messages."""
+    """The config of each stack, by the prefix of its fields in messages."""
     if config.is_encoder_decoder:
         return {"encoder.": config.encoder, "decoder.": config.decoder}
     return {"": config}
@@ -322,7 +322,7 @@ def _has_dense_layer(config: RoFormerLiteConfig, model: PreTrainedModel) -> bool
 
 
 def _is_bound_to_length(config: RoFormerLiteConfig) -> bool:
-    """Whether the largest length changes what is computed."""
+    """Whether `max_position_embeddings` has an effect on the numbers."""
     if config.position_embedding_type == "learned":
         return True
     rope = config.rope_parameters or {}

@@ -91,8 +91,8 @@ class HuggingFaceConverter(Converter):
         unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
         output_matrix: Their output matrix of a language model; with tied weights a copy that is not
             read.
-        output_bias: The bias that goes with it, which they store a second time beside the matrix;
-            None where the rules of the head have it.
+        output_bias: The bias of this layer, which they store a second time under the name of the
+            matrix; None where the rules of the head have it.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
         poolings: Names of their `classifier_pooling` and of ours; empty where their config has no
             such field. Heads that do not read the field go back with their default.

@@ -1,13 +1,13 @@
 """HF RoFormer and RoFormerV2, all heads.
 
 Their rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2):
-the rows of query and key projections are permuted, and with `rotary_value` those of the value
+the rows of query and key projections are permuted, and with `rotary_value` the rows of the value
 projection and the columns that read them. Nothing is computed, so that weights which are exported
 and converted again are equal bit for bit.
 
 RoFormerV2 is RoFormer without biases, and with norms that divide by the root mean square and have
 no gain. Its published code, which is not part of transformers, writes RoFormer's model type;
-`norm_type="rms_norm"` in the config tells the two apart. Here the norms have a gain, which is one
+`norm_type="rms_norm"` in the config distinguishes the two. Here the norms have a gain, which is one
 after the conversion; a model whose gains have been trained cannot go back.
 """
 
@@ -187,7 +187,7 @@ class RoFormerV2(RoFormer):
         "ForMaskedLM": Head(),
     }
     refused = {
-        "ForCausalLM": "each of its tokens sees the whole prompt, and in causal models here only earlier tokens"
+        "ForCausalLM": "each of its tokens sees the whole prompt, where causal models here see only earlier tokens"
     }
     output_bias = None
     # A language model of the first version would lose its transform without an error.

@@ -86,7 +86,7 @@ def verify(
     if state_dict is not None:
         state_dict = converter.stored_names.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
-    # Our errors are clearer than those of the source's own classes, which come later.
+    # Our errors, which come first, are clearer than the errors of the source's own classes.
     converter.convert(state_dict, config_dict)
     reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
@@ -167,8 +167,8 @@ def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
 def _random_side(
     stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None
 ) -> Tensors:
-    """Arguments of one stack. Real tokens never have the id of padding, which some models take for
-    padding whatever the mask says, and padding always has it."""
+    """Arguments of one stack. Real tokens never have the id of padding, because some models
+    find padding by its id and not by the mask, and padding always has it."""
     length = NUM_TOKENS
     if stack.position_embedding_type == "learned":
         length = min(length, stack.max_position_embeddings)
@@ -220,8 +220,8 @@ def _compute_frequencies(rotary_emb: nn.Module) -> None:
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
     """Within the context a request for float32 gives float64 if `dtype` is float64.
 
-    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the
-    dtype of the model is: no conversion could come closer to them than float32.
+    Classes of transformers compute rotations and root-mean-square norms in float32 for models of
+    any dtype: no conversion could come closer to them than float32.
     """
     if dtype != torch.float64:
         yield

@@ -20,7 +20,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class ConversionError(ValueError):
-    """A checkpoint or a model cannot be converted; the message says what is in the way."""
+    """A checkpoint or a model cannot be converted; the message names the cause."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _copies(ours: Tensors, count: int) -> Tensors:
 
 
 def _no_way_back(ours: Tensors, count: int) -> Tensors:
-    raise ConversionError("a table that was added to another cannot be told from it again")
+    raise ConversionError("a table that was added to another cannot be separated from it again")
 
 
 # One of their tensors serves several layers, which have a copy each here.
@@ -209,7 +209,7 @@ def renamed(names: Mapping[str, str], theirs: str = "", ours: str = "") -> Rules
 
 
 def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
-    """As `renamed`, for names inside each layer; `theirs` is what they call a layer."""
+    """As `renamed`, for names inside each layer; `theirs` is their name of a layer."""
     return renamed(names, theirs, "layers.{i}.")
 
 
@@ -329,8 +329,8 @@ class StoredNames:
     file, and cuts those that hold several matrices.
 
     Args:
-        renamed: Regular expressions, and what stands for each in the names of the table. Tried one
-            after the other.
+        renamed: Regular expressions, and the replacement of each in the names of the table. They
+            are tried one after the other.
         fused: Parts of names whose tensor holds several, one after the other along dimension 0, and
             the parts of their names.
     """
@@ -377,7 +377,7 @@ def _part_of(
 
 
 class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name, each of which is read when it is needed, by a function."""
+    """Tensors by name. Each is read by a function when it is needed."""
 
     def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
         self._readers = readers

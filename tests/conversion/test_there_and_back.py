@@ -131,15 +131,13 @@ def test_files(name, tmp_path):
     export_checkpoint(name, tmp_path / "ours", tmp_path / "back")
     stock = opened_by_theirs(CONVERTERS[name], tmp_path / "back")
     inputs = {"input_ids": IDS, "attention_mask": MASK}
+    real = MASK.bool()
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = IDS
-    real = (
-        MASK.bool()
-        if not model.config.is_encoder_decoder
-        else torch.ones_like(MASK, dtype=torch.bool)
-    )
+        real = torch.ones_like(real)
     with torch.no_grad():
-        theirs, ours = stock.eval()(**inputs)[0], model(**inputs)[0]
+        theirs = stock.eval()(**inputs)[0]
+        ours = model(**inputs)[0]
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
 
 
@@ -150,8 +148,8 @@ RMS = {
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
+    "scale_embeddings": False,
 }
-RMS |= {"scale_embeddings": False}
 POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
 LM = {"lm_head_transform": True, "lm_head_bias": True}
 CLASSIFIER = {"classifier_activation": "gelu", "num_labels": 3}
