@@ -353,8 +353,10 @@ def work_of(
     return Evaluation(model, inputs)
 
 
-def compare(name: str, mode: str, order: str, options: Options) -> Row:
-    """Both contenders at one kind of work."""
+def compare(
+    name: str, models: dict[str, PreTrainedModel], mode: str, order: str, options: Options
+) -> Row:
+    """Both contenders of the model `name` at one kind of work."""
     task = name.split("/")[1]
     count = 2 if order == "grouped" else 1
     if mode == "trainer":
@@ -362,7 +364,7 @@ def compare(name: str, mode: str, order: str, options: Options) -> Row:
     pairs = batches_of(task, order, count, options)
     works = {
         attention: work_of(mode, model, task, order, pairs)
-        for attention, model in both_contenders(name, options).items()
+        for attention, model in models.items()
     }
     times = alternate(list(works.values()), options.rounds)
     return {
@@ -377,9 +379,10 @@ def compare(name: str, mode: str, order: str, options: Options) -> Row:
 
 def comparisons(options: Options) -> Iterator[Row]:
     for name in options.models:
+        models = both_contenders(name, options)
         for mode in options.modes:
             for order in options.orders:
-                yield compare(name, mode, order, options)
+                yield compare(name, models, mode, order, options)
 
 
 def peaks(options: Options) -> Iterator[Row]:

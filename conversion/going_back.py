@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
@@ -104,12 +105,9 @@ def carry_back(
     weights = _weights(route, model)
     if route.scales:
         _scale_tables(weights, model.config)
-    with torch.device("meta"):
-        shapes = {
-            name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()
-        }
+    tensors = _without_memory(type(model), route.back).state_dict()
     for name in route.zeros:
-        weights[name] = torch.zeros(shapes[name], dtype=model.dtype)
+        weights[name] = torch.zeros(tensors[name].shape, dtype=model.dtype)
     converter.settle(route.theirs, weights)
     source_config = _source_config(route)
     state_dict = converter.weight_map(route.back, source_config).to_theirs(weights)
@@ -234,8 +232,7 @@ def _source_config(route: Route) -> dict[str, Any]:
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
     """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
-    with torch.device("meta"):
-        target = type(model)(route.back)
+    target = _without_memory(type(model), route.back)
     theirs = target.state_dict()
     for name in target.all_tied_weights_keys:
         theirs.pop(name, None)
@@ -250,6 +247,14 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
             route.faults.append(f"{name}={value!r} (must be {value_back!r})")
     if not route.faults and not is_bridged:
         route.faults.append(f"its tensors {', '.join(unknown or route.zeros)}")
+
+
+def _without_memory(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig
+) -> PreTrainedModel:
+    """A model whose tensors have shapes and no numbers."""
+    with torch.device("meta"), no_init_weights():
+        return model_class(config)
 
 
 def _may_be_zero(name: str) -> bool:

@@ -22,11 +22,11 @@ _BATCH = 1024  # tokens
 
 def open_teacher(name: str) -> SentenceTransformer:
     """The model of `--teacher`, a directory or a name on the Hub."""
-    from sentence_transformers import SentenceTransformer
-
     if os.path.isdir(name):
         check_shards(name)
         sentence_modules(name)
+    from sentence_transformers import SentenceTransformer
+
     with naming(f"--teacher {name}"):
         return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 
