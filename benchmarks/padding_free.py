@@ -363,8 +363,7 @@ def compare(
         count = options.trainer_batches
     pairs = batches_of(task, order, count, options)
     works = {
-        attention: work_of(mode, model, task, order, pairs)
-        for attention, model in models.items()
+        attention: work_of(mode, model, task, order, pairs) for attention, model in models.items()
     }
     times = alternate(list(works.values()), options.rounds)
     return {
