@@ -282,6 +282,9 @@ def check_shards(name: str | Path, folder: str = "") -> None:
     Raises:
         InputError: naming the index and the file.
     """
+    # For repositories on the Hub huggingface_hub refuses such names.
+    if not os.path.isdir(name):
+        return
     for file in INDEX_FILES:
         index = find_file(name, os.path.join(folder, file))
         if index is None:
