@@ -45,7 +45,8 @@ from .timing import measure_alternating
 from .training import PEERS, trainings
 from .workload import Workload
 
-PROGRAMS = {  # with options of their own
+# These have options of their own.
+PROGRAMS = {
     "ablations": ablations.main,
     "fine-tuning": fine_tuning.main,
     "inference": inference.main,

@@ -22,25 +22,26 @@ from rich.table import Table
 from transformers import HfArgumentParser
 
 from roformer_lite.errors import InputError
-from roformer_lite.run import parse_run, shown_command
+from roformer_lite.run import Run, parse_run, shown_command
 from roformer_lite.task_options import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
-from .training_changes import CHANGES, OF_TASKS, OF_TRAININGS
+from .training_changes import CHANGES, CHANGES_OF_TRAININGS, TASKS_OF_CHANGES
 from .variants import DEFAULT, VARIANTS, planned
 
 # No run may stop earlier than another or compute in another type, and the last weights are
 # measured.
-_FIXED = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
-_ALIKE = [*chain(*_FIXED.items()), "--training_arguments", "eval_strategy=no", "save_strategy=no"]
-_NOT_ALIKE = {
+FIXED_OPTIONS = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
+FIXED_STRATEGIES = ("eval_strategy", "save_strategy")
+REFUSED_OPTIONS = {
     "--seed": "give --seeds",
     "--output_dir": "give --out",
     "--overwrite_output_dir": "models are not kept; remove a file of --out to measure its run again",
     "--time_limit_minutes": "a clock would end the runs at different steps; give --max_steps",
 }
-_CHANGE_BATCHES = ("packing", "dataloader_num_workers", "gradient_accumulation_steps")
-_LOSS = "loss"
+# Variants that make their own batches cannot be combined with these.
+OPTIONS_OF_BATCHES = ("packing", "dataloader_num_workers", "gradient_accumulation_steps")
+LOSS = "loss"
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Options:
         metadata={"help": "directory of the figures of every run and of their summary"}
     )
     task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(
-        metadata={"help": "what is trained"}
+        metadata={"help": "the task that is trained"}
     )
     seeds: list[int] = field(
         default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"}
@@ -59,7 +60,8 @@ class Options:
     variants: list[str] = field(
         default_factory=lambda: list(VARIANTS),
         metadata={
-            "help": f"besides the default. Default: all of the configuration; others are {', '.join(CHANGES)}"
+            "help": "variants that are compared with the default. Default: all of the configuration; "
+            f"others are {', '.join(CHANGES)}"
         },
     )
     config: list[str] = field(
@@ -77,20 +79,54 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     """The options that all trainings have, and the values of `--config` of each variant.
 
     Raises:
-        InputError: for options of which no training can be made.
+        InputError: for options with which no training is possible.
     """
+    check_options(words)
+    typed = [*fixed_words(options.task), *words]
+    given = [*typed, "--output_dir", str(options.out / "model"), *config_words(options.config)]
+    training = parse_run(options.task, given)
+    check_training(training)
+    for variant in options.variants:
+        check_variant(variant, options.task, training)
+    changes = planned(training, [variant for variant in options.variants if variant not in CHANGES])
+    for variant in options.variants:
+        if variant in CHANGES:
+            changes[variant] = []
+    return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
+
+
+def fixed_words(task: str) -> list[str]:
+    """The options that are the same in all runs."""
+    words = list(chain(*FIXED_OPTIONS.items()))
+    words.append("--training_arguments")
+    words += [f"{strategy}=no" for strategy in FIXED_STRATEGIES]
+    if issubclass(TASK_ARGUMENTS[task], LabelArguments):
+        # N-grams next to the encoder would hide its differences.
+        words += ["--text_scores", "false"]
+    return words
+
+
+def config_words(values: list[str]) -> list[str]:
+    if not values:
+        return []
+    return ["--config", *values]
+
+
+def check_options(words: list[str]) -> None:
+    """Refuse options that would make runs differ in more than their variant."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if name in _FIXED:
-            raise InputError(f"{name} is not possible here: it is {_FIXED[name]} in all runs")
-        if name in _NOT_ALIKE:
-            raise InputError(f"{name} is not possible here: {_NOT_ALIKE[name]}")
-    alike = list(_ALIKE)
-    if issubclass(TASK_ARGUMENTS[options.task], LabelArguments):
-        alike += ["--text_scores", "false"]  # n-grams beside the encoder would hide what it can do
-    typed = [*alike, *words]
-    given = [*typed, "--output_dir", str(options.out / "model"), *_config(options.config)]
-    training = parse_run(options.task, given)
+        if name in FIXED_OPTIONS:
+            raise InputError(
+                f"{name} is not possible here: it is {FIXED_OPTIONS[name]} in all runs"
+            )
+        if name in REFUSED_OPTIONS:
+            raise InputError(f"{name} is not possible here: {REFUSED_OPTIONS[name]}")
+
+
+def check_training(training: Run) -> None:
+    """Refuse a training that begins with a saved model, has no data to compare variants on, or
+    measures other weights than the last."""
     if training.model.pretrained:
         raise InputError(
             f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch"
@@ -100,43 +136,37 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
         raise InputError(
             "give --validation_file or --validation_fraction, the data that variants are compared on"
         )
-    if any(training.training.stock[name] != "no" for name in ("eval_strategy", "save_strategy")):
+    if any(training.training.stock[name] != "no" for name in FIXED_STRATEGIES):
         raise InputError(
             "eval_strategy and save_strategy are no in all runs: the last weights are measured"
         )
-    own_loop = [name for name in options.variants if name in OF_TRAININGS]
-    if own_loop:
-        given_too = [
-            name
-            for name in _CHANGE_BATCHES
-            if getattr(data, name, None) or name in training.training.stock
-        ]
-        given_too += ["max_tokens_per_batch"] if training.training.max_tokens_per_batch else []
-        if given_too or training.training.max_steps is None:
-            without = f" and no {' and no '.join(given_too)}" if given_too else ""
-            raise InputError(
-                f"--variants {own_loop[0]} makes its own batches: give --max_steps{without}"
-            )
-    changes = planned(training, [variant for variant in options.variants if variant not in CHANGES])
-    for variant in options.variants:
-        if options.task not in OF_TASKS.get(variant, (options.task,)):
-            raise InputError(
-                f"--variants {variant} is of {' and '.join(OF_TASKS[variant])}, not of {options.task}"
-            )
-        if variant in CHANGES:
-            changes[variant] = []
-    return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
 
 
-def _config(values: list[str]) -> list[str]:
-    return ["--config", *values] if values else []
+def check_variant(variant: str, task: str, training: Run) -> None:
+    """Refuse a variant of another task, and one whose batches the options would change."""
+    tasks = TASKS_OF_CHANGES.get(variant, (task,))
+    if task not in tasks:
+        raise InputError(f"--variants {variant} is of {' and '.join(tasks)}, not of {task}")
+    if variant not in CHANGES_OF_TRAININGS:
+        return
+    given = [
+        name
+        for name in OPTIONS_OF_BATCHES
+        if getattr(training.data, name, None) or name in training.training.stock
+    ]
+    if training.training.max_tokens_per_batch:
+        given.append("max_tokens_per_batch")
+    if not given and training.training.max_steps is not None:
+        return
+    without = "".join(f" and no {name}" for name in given)
+    raise InputError(f"--variants {variant} makes its own batches: give --max_steps{without}")
 
 
 def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[str, Any]:
     """The figures of a training, read from `path`, or else measured and written there.
 
     Raises:
-        InputError: when those of another command are there.
+        InputError: when the figures there are of another command.
         SystemExit: when the training fails.
     """
     if path.exists():
@@ -156,9 +186,9 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
 
 def train(variant: str, command: list[str]) -> dict[str, Any]:
     """Train in a process of its own; the model is deleted."""
-    module = (
-        ["benchmarks.training_changes", variant] if variant in CHANGES else ["roformer_lite.cli"]
-    )
+    module = ["roformer_lite.cli"]
+    if variant in CHANGES:
+        module = ["benchmarks.training_changes", variant]
     before = _processor_seconds()
     with TemporaryDirectory() as folder:
         program = [sys.executable, "-m", *module, *command, "--output_dir", f"{folder}/model"]
@@ -181,24 +211,24 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
     """Means and sample standard deviations of each variant's runs, which come in the same order of
     seeds.
 
-    Of each figure, such as `validation_loss`: `mean`, `deviation`, and `difference` and
-    `difference_deviation` of what is left when the default's with the same seed is subtracted.
-    Deviations of one seed are None.
+    Each figure, such as `validation_loss`, has `mean` and `deviation`, and `difference` and
+    `difference_deviation`, which are the same of its differences from the default with the same
+    seed. Deviations of one seed are None.
     """
     rows = {}
     for variant, of_variant in runs.items():
         first = of_variant[0]
         row: dict[str, Any] = {"parameters": first["parameters"]}
         for split in first["metrics"]:
-            for name in dict.fromkeys((_LOSS, first["main_metric"])):
-                ours, base = (
-                    [run["metrics"][split][name] for run in each]
-                    for each in (of_variant, runs[DEFAULT])
-                )
-                differences = [own - default for own, default in zip(ours, base, strict=True)]
+            for name in dict.fromkeys((LOSS, first["main_metric"])):
+                values = [run["metrics"][split][name] for run in of_variant]
+                defaults = [run["metrics"][split][name] for run in runs[DEFAULT]]
+                differences = [
+                    value - default for value, default in zip(values, defaults, strict=True)
+                ]
                 row[f"{split}_{name}"] = {
-                    "mean": statistics.mean(ours),
-                    "deviation": _deviation(ours),
+                    "mean": statistics.mean(values),
+                    "deviation": _deviation(values),
                     "difference": statistics.mean(differences),
                     "difference_deviation": _deviation(differences),
                 }
@@ -208,7 +238,9 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def _deviation(values: list[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values)
 
 
 def table(result: dict[str, Any]) -> Table:
@@ -223,29 +255,37 @@ def table(result: dict[str, Any]) -> Table:
         for name, value in rows[DEFAULT].items()
         if isinstance(value, dict) and name != "test_loss"
     ]
-    title = f"{result['task']}: mean ± sample standard deviation of the seeds {', '.join(map(str, result['seeds']))}"
+    seeds = ", ".join(map(str, result["seeds"]))
+    title = f"{result['task']}: mean ± sample standard deviation of the seeds {seeds}"
     shown = Table("variant", title=title)
-    headings = [heading for name in figures for heading in (name.replace("_", " "), "difference")]
-    for heading in ("parameters", *headings, "processor minutes"):
-        shown.add_column(heading, justify="right")
+    shown.add_column("parameters", justify="right")
+    for name in figures:
+        shown.add_column(name.replace("_", " "), justify="right")
+        shown.add_column("difference", justify="right")
+    shown.add_column("processor minutes", justify="right")
     for variant, row in rows.items():
         cells = []
         for name in figures:
             value = row[name]
             cells.append(_with_deviation(f"{value['mean']:.4f}", value["deviation"]))
-            change = _with_deviation(f"{value['difference']:+.4f}", value["difference_deviation"])
-            cells.append("" if variant == DEFAULT else change)
+            change = ""
+            if variant != DEFAULT:
+                change = f"{value['difference']:+.4f}"
+                change = _with_deviation(change, value["difference_deviation"])
+            cells.append(change)
         shown.add_row(variant, f"{row['parameters']:,}", *cells, f"{row['processor_minutes']:.2f}")
     return shown
 
 
 def _with_deviation(value: str, deviation: float | None) -> str:
-    return value if deviation is None else f"{value} ± {deviation:.4f}"
+    if deviation is None:
+        return value
+    return f"{value} ± {deviation:.4f}"
 
 
 def compare(options: Options, words: list[str]) -> dict[str, Any]:
-    """Train what is not there yet, seed by seed, so that after an interruption whole comparisons
-    are there."""
+    """Train the runs that are missing, seed by seed, so that an interruption leaves whole
+    comparisons."""
     typed, configs = plan_runs(options, words)
     folder = options.out / "runs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,10 +293,10 @@ def compare(options: Options, words: list[str]) -> dict[str, Any]:
     console = Console(stderr=True)
     for seed in options.seeds:
         for variant, config in configs.items():
-            command = ["train", options.task, *typed, *_config(config), "--seed", str(seed)]
+            command = ["train", options.task, *typed, *config_words(config), "--seed", str(seed)]
             figures = run_once(folder / f"{variant}-{seed}.json", variant, seed, command)
             runs[variant].append(figures)
-            loss = figures["metrics"].get("validation", {}).get(_LOSS)
+            loss = figures["metrics"].get("validation", {}).get(LOSS)
             console.print(
                 f"{variant}, seed {seed}: validation loss {loss}, {figures['processor_minutes']:.2f} minutes"
             )

@@ -1,4 +1,4 @@
-"""`python -m benchmarks by-length`: time and memory of one text against its length, beside
+"""`python -m benchmarks by-length`: time and memory of one text against its length, compared with
 ModernBERT.
 
 A forward pass without gradients and a step of masked language modelling (forward and backward),
@@ -8,6 +8,7 @@ is of a process of its own.
 
 import statistics
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from .stacks import OURS
 from .workload import Workload
 
 TASKS = {"forward": "local-layers", "step": "local-layers-step"}
+QUANTITIES = {
+    "seconds": "seconds of the processor",
+    "above_model_mib": "MiB above the model",
+}
 PEERS = {"forward": "modernbert", "step": "modernbert, sparse"}
 
 
@@ -55,22 +60,16 @@ def compare(kind: str, options: Options) -> dict[str, Any]:
     found: dict[str, dict[int, list[dict[str, float]]]] = {
         name: {length: [] for length in options.lengths} for name in contenders(kind)
     }
-    turns = [
-        (length, name)
-        for _ in range(options.rounds)
-        for length in options.lengths
-        for name in contenders(kind)
-    ]
-    for length, name in track(turns, kind, transient=True):
+    turns = list(product(range(options.rounds), options.lengths, contenders(kind)))
+    for _, length, name in track(turns, kind, transient=True):
         work = Workload(size=options.size, batch=1, seq=length, lengths="full")
         found[name][length].append(peak(TASKS[kind], work, name))
     rows: dict[str, dict[str, float]] = {}
     for name, by_length in found.items():
-        rows[f"{kind}, {name}"] = {
-            f"{length} {quantity}": statistics.median(run[quantity] for run in runs)
-            for length, runs in by_length.items()
-            for quantity in ("seconds", "above_model_mib")
-        }
+        row = rows[f"{kind}, {name}"] = {}
+        for length, runs in by_length.items():
+            for quantity in QUANTITIES:
+                row[f"{length} {quantity}"] = statistics.median(run[quantity] for run in runs)
     return rows
 
 
@@ -78,10 +77,7 @@ def panels(result: dict[str, Any]) -> list[Panel]:
     """Seconds and MiB of each kind of work against the length."""
     found = []
     for kind in TASKS:
-        for quantity, unit in (
-            ("seconds", "seconds of the processor"),
-            ("above_model_mib", "MiB above the model"),
-        ):
+        for quantity, unit in QUANTITIES.items():
             curves = {
                 name.partition(", ")[2].removesuffix(", sparse"): [
                     (float(column.split()[0]), value)

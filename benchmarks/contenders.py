@@ -2,7 +2,7 @@
 
 A model has a family, such as `bert`, and a task, such as `classify`. Without dropout all contenders
 of a comparison have the same outcome, which shows that they do the same work. This module does not
-import our package: whoever uses it has registered the version that is meant.
+import our package: the caller has registered the version that is meant.
 """
 
 import statistics
@@ -44,7 +44,7 @@ class Size:
     inner: int
 
 
-# The names are those of the presets of our configuration.
+# The presets of our configuration have the same names.
 SIZES = {
     "tiny": Size(width=128, layers=2, heads=2, inner=512),
     "mini": Size(width=256, layers=4, heads=4, inner=1024),
@@ -129,7 +129,9 @@ FIELDS: dict[str, Callable[[str, Size, int], dict[str, Any]]] = {
 def model_type_of(family: str, task: str) -> str:
     if family != OURS:
         return family
-    return "roformer_lite_seq2seq" if task == "seq2seq" else "roformer_lite"
+    if task == "seq2seq":
+        return "roformer_lite_seq2seq"
+    return "roformer_lite"
 
 
 def config_of(family: str, task: str, size: Size, vocab_size: int) -> PreTrainedConfig:
@@ -250,7 +252,7 @@ def difference(first: list[float], second: list[float]) -> float:
 
 
 def summary(seconds: dict[str, list[float]], base: str) -> dict[str, dict[str, Any]]:
-    """Times of all contenders from those of each round.
+    """Times of all contenders from the times of each round.
 
     `times` is how many times as long as `base` a contender takes: the median of the ratios within a
     round. `times_of_least` is the ratio of the shortest times.

@@ -1,5 +1,6 @@
-"""Curves of several contenders as SVG: one panel beside the other, four in two rows."""
+"""Curves of several contenders as SVG, with all panels in one row, or four in two rows."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +27,12 @@ def draw(panels: list[Panel], path: Path) -> None:
         rows = 2 if len(panels) == 4 else 1
         columns = len(panels) // rows
         names = list(panels[0].curves)
-        in_a_line = min(len(names), 2 * columns)  # of the legend
-        size = 4.4 * columns, 3.2 * rows + 0.2 + 0.2 * -(-len(names) // in_a_line)
+        legend_columns = min(len(names), 2 * columns)
+        legend_rows = math.ceil(len(names) / legend_columns)
+        width = 4.4 * columns
+        height = 3.2 * rows + 0.2 + 0.2 * legend_rows
         figure, axes = pyplot.subplots(
-            rows, columns, figsize=size, squeeze=False, layout="constrained"
+            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
         )
         for axis, panel in zip(axes.flat, panels, strict=True):
             for name, points in panel.curves.items():
@@ -43,6 +46,8 @@ def draw(panels: list[Panel], path: Path) -> None:
                 axis.set_yscale("log")
             axis.grid(alpha=0.3)
         handles, _ = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=in_a_line, frameon=False)
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=legend_columns, frameon=False
+        )
         figure.savefig(path, metadata={"Date": None}, facecolor="white")
         pyplot.close(figure)

@@ -116,11 +116,15 @@ def t5gemma(work: Workload) -> nn.Module:
         "final_logit_softcapping": None,
         **SPECIAL_TOKENS,
     }
-    encoder, decoder = T5GemmaModuleConfig(**fields), T5GemmaModuleConfig(**fields, is_decoder=True)
     config = T5GemmaConfig(
-        encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS
+        encoder=T5GemmaModuleConfig(**fields),
+        decoder=T5GemmaModuleConfig(**fields, is_decoder=True),
+        dropout_rate=0.1,
+        vocab_size=work.vocab_size,
+        **TOKENS,
     )
-    return without_inner_dropout(stock(config, "eager"))  # its only attention
+    # It has no other attention than eager.
+    return without_inner_dropout(stock(config, "eager"))
 
 
 class TorchEncoderDecoder(nn.Module):
@@ -146,21 +150,21 @@ class TorchEncoderDecoder(nn.Module):
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout.p = 0.0
 
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.embeddings(ids) + self.positions.weight[: ids.shape[1]]
+
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, labels: torch.Tensor
     ) -> torch.Tensor:
         inputs = shifted(labels)
-        source, target = (
-            self.embeddings(ids) + self.positions.weight[: ids.shape[1]]
-            for ids in (input_ids, inputs)
-        )
-        ahead = torch.ones(
-            inputs.shape[1], inputs.shape[1], dtype=torch.bool, device=inputs.device
-        ).triu(1)
-        padding = None if attention_mask is None else attention_mask == 0
+        length = inputs.shape[1]
+        ahead = torch.ones(length, length, dtype=torch.bool, device=inputs.device).triu(1)
+        padding = None
+        if attention_mask is not None:
+            padding = attention_mask == 0
         states = self.transformer(
-            source,
-            target,
+            self.embed(input_ids),
+            self.embed(inputs),
             tgt_mask=ahead,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,

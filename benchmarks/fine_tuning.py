@@ -20,6 +20,12 @@ from transformers import HfArgumentParser
 from .processes import peak_of_process, python
 from .report import show
 
+RUN_HERE = """
+import json, sys
+from benchmarks.fine_tuning import run_here
+run_here(*json.loads(sys.argv[1]))
+"""
+
 
 @dataclass
 class Setting:
@@ -32,9 +38,6 @@ class Setting:
     per_device_train_batch_size: int = 32
     max_length: int = field(default=64, metadata={"help": "truncate texts to this many tokens"})
     seed: int = 42
-    only: list[str] = field(
-        default_factory=lambda: ["ours", "stock"], metadata={"help": "contenders"}
-    )
 
 
 def train_ours(
@@ -42,14 +45,19 @@ def train_ours(
 ) -> dict[str, float]:
     from roformer_lite.cli import main
 
-    names = ("train_file", "validation_file", "test_file")
-    typed = [
-        part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair
-    ]
-    typed += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    fixed = "--use_cpu true --training_arguments eval_strategy=no save_strategy=no --disable_tqdm true".split()
-    start = ["--model_name_or_path", checkpoint, "--output_dir", str(out / "model")]
-    if main(["train", "classify", *typed, *fixed, *start]):
+    named_files = dict(zip(("train_file", "validation_file", "test_file"), files, strict=True))
+    given = {
+        **named_files,
+        **options,
+        "model_name_or_path": checkpoint,
+        "output_dir": out / "model",
+        "use_cpu": "true",
+        "disable_tqdm": "true",
+    }
+    words = ["train", "classify"]
+    for name, value in given.items():
+        words += [f"--{name}", str(value)]
+    if main([*words, "--training_arguments", "eval_strategy=no", "save_strategy=no"]):
         raise SystemExit("the training failed")
     metrics = json.loads((out / "model" / "results.json").read_text("utf-8"))["metrics"]
     return {split: metrics[split]["accuracy"] for split in ("validation", "test")}
@@ -82,9 +90,15 @@ def train_stock(
 
     encoded = rows.map(encode, batched=True, remove_columns=["text", "label"])
     args = TrainingArguments(
-        str(out / "model"), **options, per_device_eval_batch_size=64, logging_steps=50, report_to="none",
-        save_strategy="no", use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
+        output_dir=str(out / "model"),
+        per_device_eval_batch_size=64,
+        logging_steps=50,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        **options,
+    )
     trainer = Trainer(
         AutoModelForSequenceClassification.from_pretrained(checkpoint, num_labels=len(numbers)),
         args,
@@ -119,8 +133,7 @@ def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, An
 
 def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:
     """What `run_here` measures in a fresh process."""
-    code = "import json, sys; from benchmarks.fine_tuning import run_here; run_here(*json.loads(sys.argv[1]))"
-    return json.loads(python(code, json.dumps([name, checkpoint, files, options])))
+    return json.loads(python(RUN_HERE, json.dumps([name, checkpoint, files, options])))
 
 
 def main(arguments: list[str]) -> None:
@@ -128,7 +141,7 @@ def main(arguments: list[str]) -> None:
     for name in ("checkpoint", "train", "validation", "test"):
         parser.add_argument(name)
     setting, given = parser.parse_args_into_dataclasses(arguments)
-    options = {name: value for name, value in vars(setting).items() if name != "only"}
+    options = vars(setting)
     files = [given.train, given.validation, given.test]
-    rows = {name: run(name, given.checkpoint, files, options) for name in setting.only}
+    rows = {name: run(name, given.checkpoint, files, options) for name in CONTENDERS}
     show({"task": "fine-tuning", "contenders": rows}, Console())

@@ -1,4 +1,4 @@
-"""The floor: the time of a model's matrix products alone, on its real tokens alone.
+"""The floor: the time of nothing but a model's matrix products on its real tokens.
 
 It is timed like the contenders, with products of the same shapes by `torch.mm` and nothing between
 them. The products of attention, which have many shapes, are counted and added at the rate of the
@@ -6,6 +6,7 @@ others.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .timing import Contender
 from .workload import Workload
 
-Product = tuple[int, int, int]  # (m, k) by (k, n)
+# The product of matrices of the shapes (m, k) and (k, n) is (m, k, n).
+Product = tuple[int, int, int]
 FLOOR = "floor"
 
 
@@ -23,16 +25,17 @@ def stack_products(
 ) -> Iterator[Product]:
     """Products of all layers on `tokens`; with `source_tokens` each layer also has cross-attention
     to these."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
+    inner = config.intermediate_size
     for _ in range(config.num_hidden_layers):
-        yield from [(tokens, hidden, 3 * hidden), (tokens, hidden, hidden)]
+        yield tokens, hidden, 3 * hidden
+        yield tokens, hidden, hidden
         if source_tokens:
-            yield from [
-                (tokens, hidden, hidden),
-                (source_tokens, hidden, 2 * hidden),
-                (tokens, hidden, hidden),
-            ]
-        yield from [(tokens, hidden, inner), (tokens, inner, hidden)]
+            yield tokens, hidden, hidden
+            yield source_tokens, hidden, 2 * hidden
+            yield tokens, hidden, hidden
+        yield tokens, hidden, inner
+        yield tokens, inner, hidden
 
 
 def attention_operations(config: RoFormerLiteConfig, pairs: float) -> float:
@@ -42,23 +45,27 @@ def attention_operations(config: RoFormerLiteConfig, pairs: float) -> float:
 
 
 def backward_too(products: list[Product]) -> list[Product]:
-    """The products of forward and backward pass: for each its own and those of the gradients of
-    both factors."""
-    return [shape for m, k, n in products for shape in ((m, k, n), (m, n, k), (k, m, n))]
+    """The products of forward and backward pass: for each product two more for the gradients of its
+    factors."""
+    shapes = []
+    for m, k, n in products:
+        shapes += [(m, k, n), (m, n, k), (k, m, n)]
+    return shapes
 
 
 def floor(work: Workload, products: list[Product], attention: float, train: bool) -> Contender:
     """The contender that computes `products`, its time scaled up for `attention` further
     operations."""
     if train:
-        products, attention = backward_too(products), 3 * attention
+        products = backward_too(products)
+        attention = 3 * attention
     operations = sum(2 * m * k * n for m, k, n in products)
-    dtype = getattr(torch, work.dtype)
+    options: dict[str, Any] = {"device": work.device, "dtype": getattr(torch, work.dtype)}
     factors = {
         (m, k, n): (
-            torch.randn(m, k, device=work.device, dtype=dtype),
-            torch.randn(k, n, device=work.device, dtype=dtype),
-            torch.empty(m, n, device=work.device, dtype=dtype),
+            torch.randn(m, k, **options),
+            torch.randn(k, n, **options),
+            torch.empty(m, n, **options),
         )
         for m, k, n in set(products)
     }

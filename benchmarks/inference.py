@@ -7,7 +7,7 @@ model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16
 graphs that `roformer-lite export` wrote for onnxruntime; vLLM opens the saved model in an
 environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
 In each round every process answers the same batch once, in another order, while the others wait.
-The answers are compared with those of torch. The processor's time stands beside that of the clock,
+The answers are compared with the answers of torch. The processor's time is given with the clock's,
 as it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads
 that wait for others use it too. A file for each processor is written into `--out`, and the tables
 of all that lie there are printed.
@@ -26,18 +26,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .workload import Workload
+from .workload import Workload, check_known
 
-OURS_IN_BFLOAT16, STOCK, VLLM = "torch-bfloat16", "transformers", "vllm"
-ENGINES = ("torch", OURS_IN_BFLOAT16, STOCK, "onnx", VLLM)
+TORCH = "torch"
+OURS_IN_BFLOAT16 = "torch-bfloat16"
+STOCK = "transformers"
+VLLM = "vllm"
+ENGINES = (TORCH, OURS_IN_BFLOAT16, STOCK, "onnx", VLLM)
 KINDS = ("encode", "classify", "causal", "seq2seq")
+KINDS_OF_TOKENS = ("causal", "seq2seq")
 ROOT = Path(__file__).resolve().parent.parent
-_NEVER = -1e4  # the bias of the token that ends a text, so that every engine generates equally many
+# The bias of the token that ends a text: no engine generates it, so all generate equally many.
+BIAS_OF_END = -1e4
 
 
 @dataclass
 class InferenceArguments(Workload):
-    """Options of the comparison, besides those of a workload."""
+    """The options of a workload, and those of the comparison."""
 
     rounds: int = field(
         default=5, metadata={"help": "measurements of each engine, all of them alternating"}
@@ -50,7 +55,6 @@ class InferenceArguments(Workload):
         default_factory=lambda: [1, 8, 32], metadata={"help": "sizes of batches"}
     )
     new_tokens: int = field(default=32, metadata={"help": "tokens that are generated"})
-    beams: int = 1
     quantization: str | None = field(
         default=None, metadata={"help": "int8, where an engine has it"}
     )
@@ -67,11 +71,8 @@ class InferenceArguments(Workload):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option, known in (("kinds", KINDS), ("engines", ENGINES)):
-            if unknown := set(getattr(self, option)) - set(known):
-                raise SystemExit(
-                    f"{option}={unknown.pop()!r} is not known; it must be one of {', '.join(known)}."
-                )
+        check_known("kinds", self.kinds, KINDS)
+        check_known("engines", self.engines, ENGINES)
 
 
 class Worker:
@@ -85,23 +86,20 @@ class Worker:
     """
 
     def __init__(self, engine: str, directory: Path, kind: str, work: InferenceArguments):
-        self.engine, self.log = engine, directory.with_name(f"{engine}.log")
+        self.engine = engine
+        self.log = directory.with_name(f"{engine}.log")
         python = work.vllm_python if engine == VLLM else sys.executable
-        command = [
-            python,
-            "-m",
-            "benchmarks.inference_worker",
-            engine,
-            kind,
-            directory,
-            json.dumps(settings_of(work)),
-        ]
-        pipes, variables = (
-            {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
-            {**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        settings = json.dumps(settings_of(work))
+        worker = ["-m", "benchmarks.inference_worker", engine, kind, str(directory), settings]
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(command, **pipes, stderr=log, env=variables, text=True)
+            self.process = subprocess.Popen(
+                [str(python), *worker],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                text=True,
+            )
         self.reports: dict[int, list[dict[str, Any]]] = {rows: [] for rows in work.rows}
 
     def ask(self, rows: int) -> dict[str, Any] | None:
@@ -113,14 +111,16 @@ class Worker:
         except BrokenPipeError:
             return None
         line = self.process.stdout.readline()
-        return json.loads(line) if line else None
+        if not line:
+            return None
+        return json.loads(line)
 
     def close(self) -> None:
         self.process.communicate(timeout=60)
 
 
 def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
-    """A model of random weights with a tokenizer, which no answer depends on."""
+    """Write a model of random weights, and a tokenizer, on which no answer depends."""
     import torch
 
     import hf_roformer_lite as rl
@@ -131,15 +131,19 @@ def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
         config.decoder.lm_head_bias = True
         model = rl.RoFormerLiteForConditionalGeneration(config)
     else:
-        fields = {"is_decoder": True, "lm_head_bias": True} if kind == "causal" else {}
-        config = rl.RoFormerLiteConfig.from_preset(work.size, vocab_size=work.vocab_size, **fields)
+        is_causal = kind == "causal"
+        config = rl.RoFormerLiteConfig.from_preset(
+            work.size, vocab_size=work.vocab_size, is_decoder=is_causal, lm_head_bias=is_causal
+        )
         classes = {
             "encode": rl.RoFormerLiteModel,
             "classify": rl.RoFormerLiteForSequenceClassification,
+            "causal": rl.RoFormerLiteForCausalLM,
         }
-        model = classes.get(kind, rl.RoFormerLiteForCausalLM)(config)
+        model = classes[kind](config)
     if model.can_generate():
-        torch.nn.init.constant_(model.lm_head.bias[model.generation_config.eos_token_id], _NEVER)
+        end = model.generation_config.eos_token_id
+        torch.nn.init.constant_(model.lm_head.bias[end], BIAS_OF_END)
     model.save_pretrained(directory)
     rl.RoFormerLiteTokenizer.train(["a line of text"], vocab_size=300).save_pretrained(directory)
 
@@ -155,88 +159,126 @@ def stock_model(kind: str, work: InferenceArguments) -> Any:
         return AutoModelForSequenceClassification.from_config(stacks.bert_config(work))
     if kind == "seq2seq":
         return encoder_decoders.marian(work)
-    return stacks.llama(work, "causal") if kind == "causal" else stacks.bert(work, "encoder")
+    if kind == "causal":
+        return stacks.llama(work, "causal")
+    return stacks.bert(work, "encoder")
 
 
 def prepare(
     kind: str, work: InferenceArguments, folder: Path
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """The directory of each engine; and of those that have none, the reason."""
+    """The directory of each engine; and the reason why an engine has none."""
+    model = folder / "model"
+    write_model(kind, work, model)
+    directories: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    for engine in work.engines:
+        directory = folder / engine
+        if engine in (TORCH, OURS_IN_BFLOAT16):
+            directories[engine] = model
+        elif engine == STOCK:
+            stock_model(kind, work).save_pretrained(directory)
+            directories[engine] = directory
+        elif engine != VLLM:
+            reason = export_model(engine, work, model, directory)
+            if reason is None:
+                directories[engine] = directory
+            else:
+                missing[engine] = reason
+        elif kind == "seq2seq":
+            missing[engine] = "has no encoder-decoders"
+        elif work.vllm_python is None:
+            missing[engine] = "no --vllm_python was given"
+        else:
+            directories[engine] = model
+    return directories, missing
+
+
+def export_model(engine: str, work: InferenceArguments, model: Path, directory: Path) -> str | None:
+    """Export a model for an engine, or say why that is not possible."""
     from roformer_lite.command_options import parse_export
     from roformer_lite.commands.export import main as export
     from roformer_lite.errors import InputError
 
-    model, directories, missing = folder / "model", {}, {}
-    write_model(kind, work, model)
-    for engine in work.engines:
-        directories[engine] = folder / engine
-        if engine in ("torch", OURS_IN_BFLOAT16):
-            directories[engine] = model
-        elif engine == STOCK:
-            stock_model(kind, work).save_pretrained(directories[engine])
-        elif engine == VLLM:
-            directories[engine] = model
-            if kind == "seq2seq" or work.vllm_python is None:
-                missing[engine] = (
-                    "has no encoder-decoders" if kind == "seq2seq" else "no --vllm_python was given"
-                )
-        else:
-            quantization = ["--quantization", work.quantization] if work.quantization else []
-            try:
-                words = [str(model), str(directories[engine]), "--format", engine, *quantization]
-                export(*parse_export(words))
-            except InputError as error:
-                missing[engine] = str(error)
-    return {name: path for name, path in directories.items() if name not in missing}, missing
+    words = [str(model), str(directory), "--format", engine]
+    if work.quantization:
+        words += ["--quantization", work.quantization]
+    try:
+        export(*parse_export(words))
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict[str, Any]]:
     """The medians of each engine by number of rows, its peak memory, and how far its answers are
-    from those of torch; or `missing`, the reason why it has none."""
+    from torch's; or `missing`, the reason why it has none."""
     directories, missing = prepare(kind, work, folder)
     workers = [Worker(engine, directory, kind, work) for engine, directory in directories.items()]
-    order = random.Random(work.seed)
-    for rows in work.rows:
-        for _ in range(work.rounds + 1):  # the first warms up
-            for worker in order.sample(workers, len(workers)):
-                if worker.engine not in missing:
-                    report = worker.ask(rows)
-                    if report is None:
-                        missing[worker.engine] = f"its process ended: {last_line(worker.log)}"
-                    else:
-                        worker.reports[rows].append(report)
-    results: dict[str, dict[str, Any]] = {
-        engine: {"missing": reason} for engine, reason in missing.items()
-    }
-    answers = {}
+    missing |= take_turns(workers, work)
+    results: dict[str, dict[str, Any]] = {}
+    answers: dict[str, list[float]] = {}
     for worker in workers:
         worker.close()
-        if worker.engine in missing:
-            continue
-        found = results[worker.engine] = {"peak_mib": worker.reports[work.rows[-1]][-1]["peak_mib"]}
-        for rows, (_, *runs) in worker.reports.items():
-            for name in ("seconds", "processor_seconds"):
-                found[f"{name}_{rows}"] = statistics.median(run[name] for run in runs)
-            found[f"least_processor_seconds_{rows}"] = min(run["processor_seconds"] for run in runs)
-        answers[worker.engine] = [
-            number for runs in worker.reports.values() for number in runs[0]["answer"]
-        ]
-    for engine, numbers in answers.items():
-        if engine != STOCK and "torch" in answers:  # the former is another model
-            differences = [
-                abs(theirs - ours) for theirs, ours in zip(numbers, answers["torch"], strict=True)
-            ]
-            are_tokens = kind in ("causal", "seq2seq")
-            results[engine]["tokens_that_differ" if are_tokens else "largest_difference"] = (
-                sum(map(bool, differences)) / len(numbers) if are_tokens else max(differences)
-            )
+        if worker.engine not in missing:
+            results[worker.engine] = figures_of(worker)
+            answers[worker.engine] = answers_of(worker)
+    for engine, reason in missing.items():
+        results[engine] = {"missing": reason}
+    if TORCH in answers:
+        for engine, numbers in answers.items():
+            # The stock model has other weights.
+            if engine != STOCK:
+                results[engine] |= difference_of(kind, numbers, answers[TORCH])
     return {engine: results[engine] for engine in work.engines}
 
 
+def take_turns(workers: list[Worker], work: InferenceArguments) -> dict[str, str]:
+    """Let every worker answer once a round, in another order each round. Returns why workers have
+    ended."""
+    ended: dict[str, str] = {}
+    order = random.Random(work.seed)
+    for rows in work.rows:
+        # The first round is a warm-up.
+        for _ in range(1 + work.rounds):
+            for worker in order.sample(workers, len(workers)):
+                if worker.engine in ended:
+                    continue
+                report = worker.ask(rows)
+                if report is None:
+                    ended[worker.engine] = f"its process ended: {last_line(worker.log)}"
+                else:
+                    worker.reports[rows].append(report)
+    return ended
+
+
+def figures_of(worker: Worker) -> dict[str, float]:
+    """Medians and least processor seconds by number of rows, and the peak memory."""
+    figures = {}
+    for rows, (_, *runs) in worker.reports.items():
+        figures["peak_mib"] = runs[-1]["peak_mib"]
+        for name in ("seconds", "processor_seconds"):
+            figures[f"{name}_{rows}"] = statistics.median(run[name] for run in runs)
+        figures[f"least_processor_seconds_{rows}"] = min(run["processor_seconds"] for run in runs)
+    return figures
+
+
+def answers_of(worker: Worker) -> list[float]:
+    """The numbers of the first answer to each batch."""
+    return [number for runs in worker.reports.values() for number in runs[0]["answer"]]
+
+
+def difference_of(kind: str, numbers: list[float], others: list[float]) -> dict[str, float]:
+    """The share of generated tokens that differ, or the largest difference of other numbers."""
+    differences = [abs(one - other) for one, other in zip(numbers, others, strict=True)]
+    if kind in KINDS_OF_TOKENS:
+        return {"tokens_that_differ": sum(map(bool, differences)) / len(differences)}
+    return {"largest_difference": max(differences)}
+
+
 def last_line(log: Path) -> str:
-    return [
-        line for line in ("nothing was written", *log.read_text().splitlines()) if line.strip()
-    ][-1]
+    lines = [line for line in log.read_text().splitlines() if line.strip()]
+    return lines[-1] if lines else "nothing was written"
 
 
 def settings_of(work: InferenceArguments) -> dict[str, Any]:
@@ -255,7 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not work.table:
         results = {}
         for kind in work.kinds:
-            # which exporters write to
+            # Exporters write to standard output, which is for the tables.
             with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
                 results[kind] = compare(kind, work, Path(folder))
         facts = machine("cpu")

@@ -14,36 +14,52 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-import hf_roformer_lite  # noqa: F401, registers our models, also where vLLM looks for them
+# The import registers our models, also where vLLM looks for them.
+import hf_roformer_lite  # noqa: F401
 
-from .inference import OURS_IN_BFLOAT16, STOCK, VLLM, InferenceArguments
+from .inference import (
+    KINDS_OF_TOKENS,
+    OURS_IN_BFLOAT16,
+    STOCK,
+    TORCH,
+    VLLM,
+    InferenceArguments,
+)
 from .processes import peak_of_process
 from .workload import Batch, Workload, make_batches
 
-# vectors of length 1 or probabilities, `(rows, width)`, or new tokens
+# The answer has vectors of length 1 or probabilities, `(rows, width)`, or new tokens.
 Run = Callable[[Batch], torch.Tensor]
-_FOR_VLLM = {
+AUTO_CLASSES = {
+    "encode": "AutoModel",
+    "classify": "AutoModelForSequenceClassification",
+    "causal": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+}
+VARIABLES_OF_VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
+    # OMP_NUM_THREADS is the number of threads.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
 }
-# as many threads as OMP_NUM_THREADS says
-_FOR_VLLM |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 
 def _batch(kind: str, work: InferenceArguments, rows: int) -> Batch:
-    sizes = {
-        "seq": work.seq,
-        "lengths": work.lengths,
-        "vocab_size": work.vocab_size,
-        "seed": work.seed,
-    }
-    (batch,) = make_batches(Workload(batch=rows, batches=1, **sizes))
-    if kind == "causal":  # which reads its padding before the text
-        batch.input_ids, batch.attention_mask = (
-            batch.input_ids.flip(1),
-            batch.attention_mask.flip(1),
-        )
+    workload = Workload(
+        batch=rows,
+        batches=1,
+        seq=work.seq,
+        lengths=work.lengths,
+        vocab_size=work.vocab_size,
+        seed=work.seed,
+    )
+    (batch,) = make_batches(workload)
+    if kind == "causal":
+        # Prompts have their padding on the left.
+        batch.input_ids = batch.input_ids.flip(1)
+        batch.attention_mask = batch.attention_mask.flip(1)
     return batch
 
 
@@ -53,9 +69,28 @@ def _mean(states: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) -> Run:
-    """What computes the answers, loaded."""
+    """Load a model, and return the function that computes the answers."""
     if engine == VLLM:
         return _run_of_vllm(kind, directory, work)
+    model = _load(engine, kind, directory)
+    limits = {"max_new_tokens": work.new_tokens, "max_length": None, "do_sample": False}
+
+    def run(batch: Batch) -> torch.Tensor:
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if kind in KINDS_OF_TOKENS:
+            return model.generate(**inputs, **limits)[:, -work.new_tokens :]
+        output = model(**inputs)
+        if kind == "classify":
+            return output.logits.float().softmax(-1)
+        vectors = getattr(output, "sentence_embedding", None)
+        if vectors is None:
+            vectors = _mean(output.last_hidden_state, batch)
+        return F.normalize(vectors.float(), dim=-1)
+
+    return run
+
+
+def _load(engine: str, kind: str, directory: str) -> Any:
     import transformers
 
     from roformer_lite.onnx_model import OnnxModel
@@ -63,43 +98,24 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
     from roformer_lite.sentence_encoder import SentenceEncoder
 
     if engine == STOCK:
-        names = {"encode": "AutoModel", "classify": "AutoModelForSequenceClassification"}
-        names |= {"causal": "AutoModelForCausalLM", "seq2seq": "AutoModelForSeq2SeqLM"}
-        model = getattr(transformers, names[kind]).from_pretrained(directory).eval()
+        auto_class = getattr(transformers, AUTO_CLASSES[kind])
+        model = auto_class.from_pretrained(directory).eval()
         if model.can_generate():
-            model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = (
-                None
-            )
-    elif engine in ("torch", OURS_IN_BFLOAT16):
-        model = load_model(directory).eval()
-        model = SentenceEncoder(model).eval() if kind == "encode" else model
-        model = model.bfloat16() if engine == OURS_IN_BFLOAT16 else model
-    else:
-        model = OnnxModel.load(directory, load_config(directory))
-    limits = {
-        "max_new_tokens": work.new_tokens,
-        "max_length": None,
-        "num_beams": work.beams,
-        "do_sample": False,
-    }
-
-    def run(batch: Batch) -> torch.Tensor:
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        if kind in ("causal", "seq2seq"):
-            return model.generate(**inputs, **limits)[:, -work.new_tokens :]
-        output = model(**inputs)
-        if kind == "classify":
-            return output.logits.float().softmax(-1)
-        vectors = getattr(output, "sentence_embedding", None)
-        return F.normalize(
-            (_mean(output.last_hidden_state, batch) if vectors is None else vectors).float(), dim=-1
-        )
-
-    return run
+            model.generation_config.eos_token_id = None
+            model.generation_config.forced_eos_token_id = None
+        return model
+    if engine not in (TORCH, OURS_IN_BFLOAT16):
+        return OnnxModel.load(directory, load_config(directory))
+    model = load_model(directory)
+    if kind == "encode":
+        model = SentenceEncoder(model)
+    if engine == OURS_IN_BFLOAT16:
+        model = model.bfloat16()
+    return model.eval()
 
 
 def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
-    os.environ |= _FOR_VLLM
+    os.environ |= VARIABLES_OF_VLLM
     from vllm import LLM, SamplingParams
 
     settings: dict[str, Any] = {
@@ -121,12 +137,10 @@ def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
             found = llm.generate(texts, greedy, use_tqdm=False)
             return torch.tensor([list(answer.outputs[0].token_ids) for answer in found])
         if kind == "encode":
-            return torch.tensor(
-                [answer.outputs.embedding for answer in llm.embed(texts, use_tqdm=False)]
-            )
-        return torch.tensor(
-            [answer.outputs.probs for answer in llm.classify(texts, use_tqdm=False)]
-        )
+            found = llm.embed(texts, use_tqdm=False)
+            return torch.tensor([answer.outputs.embedding for answer in found])
+        found = llm.classify(texts, use_tqdm=False)
+        return torch.tensor([answer.outputs.probs for answer in found])
 
     return run
 
@@ -135,12 +149,14 @@ def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
 def main() -> None:
     engine, kind, directory, options = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes into the log
+    # Whatever libraries print goes into the log.
+    os.dup2(2, 1)
     work = InferenceArguments(**json.loads(options))
     run = _run_of(engine, kind, directory, work)
     for line in sys.stdin:
         batch = _batch(kind, work, int(line))
-        start, processor_start = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        processor_start = time.process_time()
         answer = run(batch)
         report = {
             "seconds": time.perf_counter() - start,

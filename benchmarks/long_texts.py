@@ -55,13 +55,16 @@ class Options:
 def scalings(
     config: RoFormerLiteConfig, trained_length: int, times: int
 ) -> dict[str, dict[str, Any]]:
-    """Fields of the configuration, by the name of what they do with `times` the trained length."""
+    """Fields of the configuration for texts of `times` the trained length, by the name of the
+    method."""
     base = {"rope_theta": config.rope_parameters["rope_theta"]}
     whole = {**base, "factor": float(times), "original_max_position_embeddings": trained_length}
     width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
     # The slowest pair then turns as far over the whole length as it did over the trained one.
     larger = base["rope_theta"] * times ** (width / (width - 2))
-    reach = trained_length if config.is_decoder else trained_length // 2
+    reach = trained_length
+    if not config.is_decoder:
+        reach //= 2
     return {
         "as trained": {},
         "linear": {"rope_parameters": {**base, "rope_type": "linear", "factor": float(times)}},
@@ -98,7 +101,8 @@ def with_fields(model: LanguageModel, fields: dict[str, Any]) -> LanguageModel:
 def read_blocks(tokenizer: PreTrainedTokenizerBase, options: Options) -> torch.Tensor:
     """Blocks of all files, `(blocks, times * trained_length)`; the rest of a file that fills none
     is left out."""
-    length, found = options.trained_length * options.times, []
+    length = options.trained_length * options.times
+    found = []
     for path in options.files:
         ids = tokenizer(path.read_text("utf-8"), verbose=False, return_tensors="pt").input_ids[0]
         found.append(ids[: len(ids) // length * length].view(-1, length))
@@ -124,7 +128,7 @@ def losses(
     pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
     for ids, targets in track(list(pairs), "measuring", transient=True):
         logits = model(ids).logits[0].float()  # (length, vocab)
-        # the token after each position; the last of a piece predicts none
+        # Each position predicts the token after it, and the last of a piece predicts none.
         if model.config.is_decoder:
             targets = F.pad(targets[1:], (0, 1), value=IGNORED)
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
@@ -138,13 +142,15 @@ def measure(
     """Perplexity by the part of a block, for each way to read it."""
     blocks = read_blocks(tokenizer, options)
     is_causal = isinstance(model, RoFormerLiteForCausalLM)
-    inputs, labels = (blocks, blocks) if is_causal else masked(blocks, tokenizer.mask_token_id)
+    inputs = labels = blocks
+    if not is_causal:
+        inputs, labels = masked(blocks, tokenizer.mask_token_id)
     length = blocks.shape[1]
     ways = {
         name: (fields, length)
         for name, fields in scalings(model.config, options.trained_length, options.times).items()
     }
-    ways[PIECES] = {}, options.trained_length
+    ways[PIECES] = ({}, options.trained_length)
     rows = {}
     for name, (fields, at_a_time) in ways.items():
         found = losses(with_fields(model, fields), inputs, labels, at_a_time)
@@ -165,21 +171,22 @@ def measure(
 
 
 def panel(result: dict[str, Any]) -> Panel:
-    """Perplexity against the position, each part at its middle; what is far above all others would
-    hide them."""
+    """Perplexity against the position, each part at its middle. Curves far above all others would
+    hide them, and are left out."""
     rows = result["contenders"]
     limit = 4 * min(row["all"] for row in rows.values())
-    curves, above = {}, []
+    curves = {}
+    above = []
     for name, row in rows.items():
         if row["all"] > limit:
             above.append(name)
             continue
         edges = {part: tuple(map(int, part.split("-"))) for part in row if part != "all"}
         curves[name] = [(sum(edge) / 2, row[part]) for part, edge in edges.items()]
-    note = f" ({', '.join(above)}: far above)" if above else ""
-    return Panel(
-        f"perplexity, trained on {result['trained_length']} tokens{note}", "position", curves
-    )
+    title = f"perplexity, trained on {result['trained_length']} tokens"
+    if above:
+        title += f" ({', '.join(above)}: far above)"
+    return Panel(title, "position", curves)
 
 
 def main(arguments: list[str]) -> None:

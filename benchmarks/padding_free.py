@@ -1,8 +1,8 @@
 """`python -m benchmarks padding_free [options]`: models of transformers and ours, which compute
-padding (`sdpa`) or real tokens alone (`padding_free`).
+padding (`sdpa`) or only real tokens (`padding_free`).
 
 A model is named FAMILY/TASK. Both contenders use the same memory for their random weights, have no
-dropout, get the same batches and alternate in one process. Times are those of the processor. Rows
+dropout, get the same batches and alternate in one process. Times are processor times. Rows
 have the lengths of paragraphs of English books, and stand in random order, grouped by length, or
 are all full (`--orders`). Of each contender these are timed (`--modes`):
 
@@ -53,7 +53,7 @@ from .contenders import (
 from .processes import peak_while_running, python
 from .report import machine, save
 from .timing import alternate
-from .workload import IGNORED, PAD, Batch, Workload, make_batches
+from .workload import IGNORED, PAD, Batch, Workload, check_known, make_batches
 
 Row = dict[str, Any]  # A row of a table, or an object of the result's JSON file.
 
@@ -76,11 +76,12 @@ TASKS = [task for task in AUTO_CLASSES if task != "encoder"]  # An encoder has n
 MODES = ("step", "evaluation", "trainer")
 # The second name is the one that a Workload uses.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
-# As many batches are sorted together by length, as in the Trainer's LengthGroupedSampler.
+# The number of batches that are sorted together by length, as in the Trainer's
+# LengthGroupedSampler.
 POOL = 50
 # Tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of NLTK) in a
 # WordPiece vocabulary of 30,522, as quantiles: the least, every twentieth part, and a figure that
-# stands for the longest.
+# represents the longest.
 # fmt: off
 PARAGRAPHS = (
     4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
@@ -106,7 +107,7 @@ class Options:
     )
     modes: list[str] = field(
         default_factory=lambda: ["step", "evaluation"],
-        metadata={"help": f"what is timed: {', '.join(MODES)}"},
+        metadata={"help": f"the work that is timed: {', '.join(MODES)}"},
     )
     orders: list[str] = field(
         default_factory=lambda: [*ORDERS],
@@ -152,24 +153,18 @@ class Options:
             raise SystemExit(f"seq={self.seq} is not possible: it must be at most {MAX_TOKENS}.")
 
 
-def check_known(option: str, given: list[str], known: Any) -> None:
-    for name in given:
-        if name not in known:
-            raise SystemExit(f"{option}={name!r} is not known; choose from {', '.join(known)}.")
-
-
 # Batches
 
 
 class Paragraphs(Workload):
-    """A workload whose real lengths are those of `PARAGRAPHS`.
+    """A workload whose real lengths have the distribution of `PARAGRAPHS`.
 
     Its batches stand for `POOL` of them: those with the median share of padding, and of rows that
     are sorted by length those at even distances.
     """
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
-        """Tokens of each row, batch by batch; with a `salt` those of the targets."""
+        """Tokens of each row, batch by batch; with a `salt` the rows are targets."""
         if self.lengths == "full":
             return [[self.seq] * self.batch] * self.batches
         lengths = self.pooled_lengths()
@@ -358,16 +353,17 @@ def work_of(
     return Evaluation(model, inputs)
 
 
-def compare(name: str, mode: str, order: str, options: Options) -> Row:
-    """Both contenders at one kind of work."""
+def compare(
+    name: str, models: dict[str, PreTrainedModel], mode: str, order: str, options: Options
+) -> Row:
+    """Both contenders of the model `name` at one kind of work."""
     task = name.split("/")[1]
     count = 2 if order == "grouped" else 1
     if mode == "trainer":
         count = options.trainer_batches
     pairs = batches_of(task, order, count, options)
     works = {
-        attention: work_of(mode, model, task, order, pairs)
-        for attention, model in both_contenders(name, options).items()
+        attention: work_of(mode, model, task, order, pairs) for attention, model in models.items()
     }
     times = alternate(list(works.values()), options.rounds)
     return {
@@ -382,13 +378,14 @@ def compare(name: str, mode: str, order: str, options: Options) -> Row:
 
 def comparisons(options: Options) -> Iterator[Row]:
     for name in options.models:
+        models = both_contenders(name, options)
         for mode in options.modes:
             for order in options.orders:
-                yield compare(name, mode, order, options)
+                yield compare(name, models, mode, order, options)
 
 
 def peaks(options: Options) -> Iterator[Row]:
-    """The memory of a step with rows in random order, in MiB above that of the model."""
+    """The memory of a step with rows in random order, in MiB above the model."""
     for name in options.models:
         row: Row = {"model": name}
         for attention in (STOCK, FREE):

@@ -26,8 +26,8 @@ def python(code: str, *arguments: str) -> str:
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """Peak memory of a contender of `task` in MiB, of the whole process and above that of the built
-    model, and the processor's seconds of a run."""
+    """Peak memory of a contender of `task` in MiB, of the whole process and above the built model,
+    and the processor's seconds of a run."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
@@ -58,8 +58,9 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
         before = torch.cuda.memory_allocated()
     else:
         before = _resident("VmRSS")
+        # Writing this number resets VmHWM, the peak.
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # resets VmHWM, the peak
+            file.write("5")
     for _ in range(3):
         run()
     most = peak_of_process(device)
@@ -67,10 +68,12 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
 
 
 def peak_of_process(device: str) -> int:
-    """Peak memory since the process began, in bytes; on `cuda` that of the GPU."""
+    """Peak memory since the process began, in bytes; on `cuda` the GPU's."""
     import torch
 
-    return torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return _resident("VmHWM")
 
 
 def _resident(field: str) -> int:

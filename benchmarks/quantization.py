@@ -25,7 +25,8 @@ from transformers import (
     TorchAoConfig,
 )
 
-import hf_roformer_lite  # noqa: F401  registers the models
+# The import registers our models.
+import hf_roformer_lite  # noqa: F401
 
 METHODS = {
     "int8 weights": Int8WeightOnlyConfig,
@@ -73,7 +74,8 @@ def main() -> None:
     with arguments.test_file.open(encoding="utf-8", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: len(row["text"]))
     tokenizer = AutoTokenizer.from_pretrained(arguments.directory)
-    texts, size = [row["text"] for row in rows], arguments.batch_size
+    texts = [row["text"] for row in rows]
+    size = arguments.batch_size
     batches = [
         tokenizer(texts[start : start + size], padding=True, truncation=True, return_tensors="pt")
         for start in range(0, len(texts), size)
@@ -85,7 +87,7 @@ def main() -> None:
         }
     label_ids = models["float32"].config.label2id
     labels = torch.tensor([label_ids[row["label"]] for row in rows])
-    # also warms up
+    # This run is a warm-up as well.
     probabilities = {name: run(model, batches)[0] for name, model in models.items()}
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(arguments.rounds):

@@ -21,20 +21,28 @@ from .workload import Workload
 
 SETTING = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
 NOT_PEERS = (OURS, FLOOR, "ours, all layers local")
-TORCH = "torch"  # torch.nn's own modules
+# These peers are not of transformers: torch.nn's own modules, and another library.
+OTHER_LIBRARIES = ("torch", "x-transformers")
+PACKAGES = (
+    "hf_roformer_lite",
+    "torch",
+    "transformers",
+    "x-transformers",
+    "tokenizers",
+    "onnxruntime",
+)
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the numbers were measured on."""
-    names = ("hf_roformer_lite", "torch", "transformers", "x-transformers", "tokenizers")
-    names += ("onnxruntime",)
+    """The machine and the versions that the numbers were measured on."""
+    instructions = torch.backends.cpu.get_cpu_capability()
+    if torch.cpu.get_capabilities().get("amx_tile"):
+        instructions = "AMX"
     facts = {
         "python": platform.python_version(),
-        **{name: _version(name) for name in names},
+        **{name: _version(name) for name in PACKAGES},
         "processor": _processor(),
-        "instructions": "AMX"
-        if torch.cpu.get_capabilities().get("amx_tile")
-        else torch.backends.cpu.get_cpu_capability(),
+        "instructions": instructions,
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }
@@ -51,11 +59,11 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    for line in (
-        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ()
-    ):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
@@ -67,15 +75,18 @@ def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
     """The results of all contenders. `times_ours` is how many times as long as ours a contender
     takes."""
     by_name = {contender.name: contender for contender in comparison.contenders}
-    ours, base = by_name.get(OURS), by_name.get(FLOOR)
+    ours = by_name.get(OURS)
+    base = by_name.get(FLOOR)
     rows = {}
     for name, contender in by_name.items():
         row = {
             "seconds": contender.median,
             "tokens_per_second": comparison.tokens / contender.median,
         }
-        row |= {"times_ours": ratio(contender, ours)} if ours else {}
-        row |= {"floor_ratio": ratio(base, contender)} if base else {}
+        if ours is not None:
+            row["times_ours"] = ratio(contender, ours)
+        if base is not None:
+            row["floor_ratio"] = ratio(base, contender)
         rows[name] = row
     return rows
 
@@ -85,8 +96,11 @@ def title(result: dict[str, Any], vocabulary: str = "vocabulary {:,}") -> str:
     default."""
     values = [str(result[name]) for name in SETTING if name in result]
     vocab_size = result.get("vocab_size", Workload.vocab_size)
-    values += [vocabulary.format(vocab_size)] * (vocab_size != Workload.vocab_size)
-    return " ".join(values + ["compile"] * result.get("compile", False))
+    if vocab_size != Workload.vocab_size:
+        values.append(vocabulary.format(vocab_size))
+    if result.get("compile", False):
+        values.append("compile")
+    return " ".join(values)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -97,21 +111,22 @@ def show(result: dict[str, Any], console: Console) -> None:
     for column in columns:
         table.add_column(column.replace("_", " "), justify="right")
     for name, row in rows.items():
-        table.add_row(name, *(f"{row[column]:,.4g}" if column in row else "" for column in columns))
+        cells = {column: f"{value:,.4g}" for column, value in row.items()}
+        table.add_row(name, *(cells.get(column, "") for column in columns))
     console.print(table)
 
 
 def save(result: dict[str, Any], directory: Path) -> None:
     """Write the JSON of a result, named by its setting."""
     directory.mkdir(parents=True, exist_ok=True)
-    # as the published results are named
+    # The published results have such names.
     name = title(result, vocabulary="{} words").replace(" ", "-")
     (directory / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
     results = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
-    # others have tables of their own
+    # Results without contenders have tables of their own.
     results = [result for result in results if "contenders" in result]
     if not results:
         raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")
@@ -130,10 +145,10 @@ def markdown(directory: Path) -> str:
         if OURS not in rows or "times_ours" not in rows[OURS]:
             continue
         peers = {name: row["times_ours"] for name, row in rows.items() if name not in NOT_PEERS}
-        of_library = {
-            name: times for name, times in peers.items() if name not in (TORCH, "x-transformers")
+        of_transformers = {
+            name: times for name, times in peers.items() if name not in OTHER_LIBRARIES
         }
-        cells = [_times(of_library), _times(peers)]
+        cells = [_fastest(of_transformers), _fastest(peers)]
         share = rows[OURS].get("floor_ratio")
         cells.append("" if share is None else f"{share:.2f}")
         speed = f"{rows[OURS]['tokens_per_second']:,.0f} tokens/s"
@@ -142,34 +157,41 @@ def markdown(directory: Path) -> str:
 
 
 def engine_tables(directory: Path) -> str:
-    """A table for each processor whose results of `inference` lie in the directory, with what is
-    missing below it."""
+    """A table for each processor whose results of `inference` lie in the directory, and below it
+    the reasons why engines are missing."""
     tables = []
     for path in sorted(directory.glob("*.json")):
         result = json.loads(path.read_text())
-        work, machine, kinds = (result[part] for part in ("work", "machine", "engines"))
-        of = f"version {machine['hf_roformer_lite']}, size {work['size']}, texts of up to {work['seq']} tokens"
-        lines = [
-            f"**{machine['processor']}, {machine['instructions']}**, threads: {machine['threads']}; {of}; "
-        ]
-        lines[0] += f"CPU milliseconds, medians of {work['rounds']}"
-        lines += [
-            "",
-            f"| work | rows | {' | '.join(work['engines'])} |",
-            "|---|--:|" + "--:|" * len(work["engines"]),
-        ]
-        for kind, rows in product(kinds, work["rows"]):
-            seconds = [found.get(f"processor_seconds_{rows}") for found in kinds[kind].values()]
-            cells = ["" if each is None else f"{each * 1000:,.1f}" for each in seconds]
-            lines.append(f"| {kind} | {rows} | {' | '.join(cells)} |")
-        for kind, engine in product(kinds, work["engines"]):
-            if reason := kinds[kind][engine].get("missing"):
-                lines.append(f"\n{engine}, {kind}: missing; {reason}")
-        tables.append("\n".join(lines))
+        tables.append(engine_table(result["work"], result["machine"], result["engines"]))
     return "\n\n".join(tables)
 
 
-def _times(peers: dict[str, float]) -> str:
+def engine_table(
+    work: dict[str, Any], machine: dict[str, Any], kinds: dict[str, dict[str, Any]]
+) -> str:
+    lines = [
+        f"**{machine['processor']}, {machine['instructions']}**, threads: {machine['threads']}; "
+        f"version {machine['hf_roformer_lite']}, size {work['size']}, "
+        f"texts of up to {work['seq']} tokens; CPU milliseconds, medians of {work['rounds']}",
+        "",
+        f"| work | rows | {' | '.join(work['engines'])} |",
+        "|---|--:|" + "--:|" * len(work["engines"]),
+    ]
+    for kind, rows in product(kinds, work["rows"]):
+        cells = []
+        for found in kinds[kind].values():
+            seconds = found.get(f"processor_seconds_{rows}")
+            cells.append("" if seconds is None else f"{seconds * 1000:,.1f}")
+        lines.append(f"| {kind} | {rows} | {' | '.join(cells)} |")
+    for kind, engine in product(kinds, work["engines"]):
+        reason = kinds[kind][engine].get("missing")
+        if reason:
+            lines.append(f"\n{engine}, {kind}: missing; {reason}")
+    return "\n".join(lines)
+
+
+def _fastest(peers: dict[str, float]) -> str:
+    """The name of the fastest peer, and how many times as fast ours is."""
     if not peers:
         return ""
     name = min(peers, key=peers.__getitem__)

@@ -30,6 +30,9 @@ from transformers.distributed import DistributedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
 WAYS = ("ddp", "fsdp2", "tp")
+# The numbers are of float32.
+BYTES_OF_NUMBER = 4
+NUM_WARM_UP_STEPS = 2
 LARGE = {
     "num_hidden_layers": 24,
     "hidden_size": 1024,
@@ -65,13 +68,15 @@ def sent_bytes(run: Callable[[], None]) -> float:
     """
     processes = dist.get_world_size()
     others = processes - 1
-    # Which argument of a collective is sent, and how often.
+    # The position of the argument that a collective sends, and how many times it is sent.
     shares: dict[str, tuple[int, float]] = {
-        # (output, input, …): the own part goes to all others
+        # The arguments are (output, input, …), and the input goes to all others.
         "c10d::_allgather_base_": (1, others),
         "c10d::allgather_into_tensor_coalesced_": (1, others),
-        "c10d::_reduce_scatter_base_": (0, others),  # all parts but the own one leave
-        "c10d::allreduce_": (0, 2 * others / processes),  # sums are scattered, and then gathered
+        # All parts leave except the process's own.
+        "c10d::_reduce_scatter_base_": (0, others),
+        # Sums are scattered, and then gathered.
+        "c10d::allreduce_": (0, 2 * others / processes),
         "c10d::broadcast_": (0, 0),
     }
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
@@ -83,16 +88,17 @@ def sent_bytes(run: Callable[[], None]) -> float:
     for event in events:
         if event.get("name", "").startswith("c10d::"):
             argument, times = shares[event["name"]]
-            shape = event["args"]["Input Dims"][argument]
-            # those of a list of tensors
-            shapes = shape if shape and isinstance(shape[0], list) else [shape]
-            sent += 4 * times * sum(map(math.prod, shapes))
+            shapes = event["args"]["Input Dims"][argument]
+            is_list_of_tensors = bool(shapes) and isinstance(shapes[0], list)
+            if not is_list_of_tensors:
+                shapes = [shapes]
+            sent += BYTES_OF_NUMBER * times * sum(map(math.prod, shapes))
     return sent
 
 
 def measure_worker(step: Step) -> dict[str, float]:
-    """Seconds of a step, those of the processor in it, its tokens a second, and what one process
-    sends in it."""
+    """Seconds of a step by the clock and of the processor, its tokens a second, and the bytes that
+    one process sends in it."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     processes = int(os.environ["WORLD_SIZE"])
@@ -100,25 +106,30 @@ def measure_worker(step: Step) -> dict[str, float]:
     config = RoFormerLiteConfig.from_preset(step.size, vocab_size=step.vocab_size)
     model = RoFormerLiteForMaskedLM(config).train()
     weights = sum(weight.numel() for weight in model.parameters())
-    train_on = _training_step(model, step.way if processes > 1 else None, processes)
-    batches = 1 if step.way == "tp" else processes  # of a step, all together
-    torch.manual_seed(dist.get_rank() if batches > 1 else 0)
+    way = step.way if processes > 1 else None
+    train_on = _training_step(model, way, processes)
+    # All processes have the same batch with tensor parallelism.
+    num_batches = 1 if step.way == "tp" else processes
+    torch.manual_seed(dist.get_rank() if num_batches > 1 else 0)
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
     labels = torch.where(torch.rand(ids.shape) < 0.15, ids, -100)
-    seconds, busy = [], []
-    for _ in range(step.rounds + 2):
+    seconds = []
+    processor_seconds = []
+    for _ in range(NUM_WARM_UP_STEPS + step.rounds):
         dist.barrier()
-        started, started_busy = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
+        processor_started = time.process_time()
         train_on(input_ids=ids, labels=labels)
         seconds.append(time.perf_counter() - started)
-        busy.append(time.process_time() - started_busy)
+        processor_seconds.append(time.process_time() - processor_started)
+    median = statistics.median(seconds[NUM_WARM_UP_STEPS:])
     result = {
         "processes": processes,
         "weights": weights,
-        "seconds": statistics.median(seconds[2:]),
-        # of the first process; other work changes it little
-        "processor_seconds": statistics.median(busy[2:]),
-        "tokens_per_second": batches * ids.numel() / statistics.median(seconds[2:]),
+        "seconds": median,
+        # Other work on the machine hardly changes this time of the first process.
+        "processor_seconds": statistics.median(processor_seconds[NUM_WARM_UP_STEPS:]),
+        "tokens_per_second": num_batches * ids.numel() / median,
         "sent_bytes": sent_bytes(lambda: train_on(input_ids=ids, labels=labels)),
     }
     dist.barrier()
@@ -127,8 +138,7 @@ def measure_worker(step: Step) -> dict[str, float]:
 
 
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
-    """A whole step of a model on one batch, with the weights joined by `way` to those of the other
-    processes."""
+    """A whole step of a model on one batch, whose weights `way` joins to the other processes."""
     joined: nn.Module = model
     if way == "fsdp2":
         config, _, mesh = type(model).prepare_distribute_model(
@@ -171,39 +181,45 @@ def measure_here(step: Step) -> list[dict[str, Any]]:
         f"--{name}={getattr(step, name)}"
         for name in ("size", "vocab_size", "batch", "seq", "rounds")
     ]
-    rows = []
-    for way, processes in ((WAYS[0], 1), *((way, 2) for way in WAYS)):
-        launcher = [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node",
-            str(processes),
-        ]
-        worker = ["-m", "benchmarks", "processes", *options, "--way", way]
-        done = subprocess.run(
-            [sys.executable, *launcher, *worker],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        rows.append(
-            {"way": way if processes > 1 else "alone", **json.loads(done.stdout.splitlines()[-1])}
-        )
+    rows = [{**launch(options, WAYS[0], processes=1), "way": "alone"}]
+    for way in WAYS:
+        rows.append(launch(options, way, processes=2))
     return rows
+
+
+def launch(options: list[str], way: str, processes: int) -> dict[str, Any]:
+    """The figures of `processes` processes, joined in one way."""
+    launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    worker = ["-m", "benchmarks", "processes", *options, "--way", way]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *worker],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return {"way": way, **json.loads(done.stdout.splitlines()[-1])}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is assumed of GPUs and links; H100-like."""
+    """The GPUs and links that are assumed; they resemble H100s.
 
-    rate: float = 400e12  # operations a second in products: 40 % of the peak of bfloat16
-    inside: float = 300e9  # bytes a second of one GPU to the others of its machine
-    between: float = 40e9  # bytes a second of one GPU to other machines: 400 Gbit/s, 80 % of it
-    machine: int = 8  # GPUs of a machine
-    tokens: int = 16_384  # of one GPU in a step
-    gradient_bytes: int = 4  # of one weight: float32 beside autocast
+    Args:
+        rate: Operations a second in products, 40 % of the peak of bfloat16.
+        inside: Bytes a second of one GPU to the others of its machine.
+        between: Bytes a second of one GPU to other machines, 80 % of 400 Gbit/s.
+        machine: GPUs of a machine.
+        tokens: Tokens of one GPU in a step.
+        gradient_bytes: Bytes of the gradient of one weight, which autocast keeps in float32.
+    """
+
+    rate: float = 400e12
+    inside: float = 300e9
+    between: float = 40e9
+    machine: int = 8
+    tokens: int = 16_384
+    gradient_bytes: int = 4
 
 
 def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
@@ -221,7 +237,7 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
             * config.hidden_size
             * (4 * config.hidden_size + 2 * config.intermediate_size)
         )
-        # scores and values, for one token
+        # One token has products for the scores of all keys, and for the sum of all values.
         attention = config.num_hidden_layers * 2 * config.hidden_size * 512
         forward = 2 * (matrices + attention) * cluster.tokens / cluster.rate
         backward = 2 * forward

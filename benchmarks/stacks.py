@@ -89,7 +89,7 @@ def bert(work: Workload, kind: Kind) -> nn.Module:
 
 
 def roformer(work: Workload, kind: Kind) -> nn.Module:
-    # its only attention
+    # It has no other attention than eager.
     return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")
 
 
@@ -144,10 +144,13 @@ class TorchStack(nn.Module):
             activation="gelu",
             batch_first=True,
         )
-        layer.self_attn.dropout = layer.dropout.p = 0.0  # the second is inside the feed-forward
-        nested = work.dtype == "float32"  # autocast fails on nested tensors
+        layer.self_attn.dropout = 0.0
+        # This is the dropout inside the feed-forward.
+        layer.dropout.p = 0.0
+        # Autocast fails on nested tensors.
+        is_nested = work.dtype == "float32"
         self.stack = nn.TransformerEncoder(
-            layer, config.num_hidden_layers, enable_nested_tensor=nested
+            layer, config.num_hidden_layers, enable_nested_tensor=is_nested
         )
 
     def forward(
@@ -158,7 +161,9 @@ class TorchStack(nn.Module):
     ) -> torch.Tensor:
         length = input_ids.shape[1]
         states = self.embeddings(input_ids) + self.positions.weight[:length]
-        padding = None if attention_mask is None else attention_mask == 0
+        padding = None
+        if attention_mask is not None:
+            padding = attention_mask == 0
         mask = None
         if self.kind == "causal":
             mask = torch.ones(length, length, dtype=torch.bool, device=input_ids.device).triu(1)
@@ -200,9 +205,13 @@ class XTransformersStack(nn.Module):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        mask = None if attention_mask is None else attention_mask.bool()
+        mask = None
+        if attention_mask is not None:
+            mask = attention_mask.bool()
         result = self.stack(input_ids, mask=mask, return_embeddings=self.kind == "encoder")
-        return result if self.kind == "encoder" else lm_loss(result, labels, self.kind == "causal")
+        if self.kind == "encoder":
+            return result
+        return lm_loss(result, labels, self.kind == "causal")
 
 
 def lm_loss(logits: torch.Tensor, labels: torch.Tensor, is_causal: bool) -> torch.Tensor:

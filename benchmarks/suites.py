@@ -59,10 +59,11 @@ CUDA_DEFAULTS = (
 
 def suite(device: str) -> list[list[str]]:
     """Tasks with their options."""
-    lines = (CPU if device == "cpu" else CUDA).strip().splitlines()
-    return [line.split() if device == "cpu" else _with_defaults(line.split()) for line in lines]
-
-
-def _with_defaults(words: list[str]) -> list[str]:
-    # of an option given twice the last counts
-    return [words[0], *CUDA_DEFAULTS.split(), *words[1:]]
+    if device == "cpu":
+        return [line.split() for line in CPU.strip().splitlines()]
+    runs = []
+    for line in CUDA.strip().splitlines():
+        task, *options = line.split()
+        # The options of a run come last, and override the defaults.
+        runs.append([task, *CUDA_DEFAULTS.split(), *options])
+    return runs

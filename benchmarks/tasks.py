@@ -1,9 +1,9 @@
 """The tasks that compare models: what each contender runs, and the floor."""
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +38,9 @@ def chosen(names: list[str], work: Workload) -> list[str]:
 
 
 def with_floor(contenders: list[Contender], base: Contender, work: Workload) -> list[Contender]:
-    return [*contenders, base] if not work.only or base.name in work.only else contenders
+    if work.only and base.name not in work.only:
+        return contenders
+    return [*contenders, base]
 
 
 def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
@@ -49,11 +51,16 @@ def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
                 f"checkpointing=True is not possible: {type(model).__name__} has none; leave it out."
             )
         model.activation_checkpointing_enable()
-    return torch.compile(model) if work.compile else model
+    if work.compile:
+        return torch.compile(model)
+    return model
 
 
-def losses(result: object) -> torch.Tensor:
-    return result if isinstance(result, torch.Tensor) else result.loss
+def loss_of(result: Any) -> torch.Tensor:
+    """The loss that a model returns, as a tensor or as a field of its output."""
+    if isinstance(result, torch.Tensor):
+        return result
+    return result.loss
 
 
 def forward_only(model: nn.Module, batches: list[Batch], work: Workload) -> Callable[[], None]:
@@ -72,7 +79,7 @@ def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], 
         for one in inputs:
             model.zero_grad(set_to_none=True)
             with work.autocast():
-                loss = losses(model(**one))
+                loss = loss_of(model(**one))
             loss.backward()
 
     return run
@@ -84,15 +91,16 @@ def work_of(
     """A pass of an encoder without gradients, or the steps of a language model."""
     if kind == "encoder":
         return forward_only(prepared(model, work, train=False), batches, work)
-    inputs = [
-        {**given, "labels": batch.masked_lm_labels() if kind == "mlm" else batch.labels()}
-        for batch, given in with_inputs(batches)
-    ]
+    inputs = []
+    for batch, given in with_inputs(batches):
+        labels = batch.masked_lm_labels() if kind == "mlm" else batch.labels()
+        inputs.append({**given, "labels": labels})
     return steps(prepared(model, work, train=True), inputs, work)
 
 
 def compare_stacks(work: Workload, kind: Kind) -> Comparison:
-    batches, config, train = make_batches(work), our_config(work), kind != "encoder"
+    batches = make_batches(work)
+    config = our_config(work)
     contenders = [
         Contender(name, work_of(MAKERS[kind][name](work, kind), batches, work, kind))
         for name in chosen(list(MAKERS[kind]), work)
@@ -101,17 +109,24 @@ def compare_stacks(work: Workload, kind: Kind) -> Comparison:
     query_key_pairs = 0.0
     for batch in batches:
         products += stack_products(config, batch.tokens)
-        followed = batch.tokens - len(batch.lengths)
-        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": followed}[
-            kind
-        ]
-        if labelled:
+        query_key_pairs += sum(length**2 for length in batch.lengths)
+        if kind != "encoder":
+            labelled = num_labelled(batch, kind)
             products.append((labelled, config.hidden_size, work.vocab_size))
-        query_key_pairs += sum(
-            length**2 / (2 if kind == "causal" else 1) for length in batch.lengths
-        )
-    base = floor(work, products, attention_operations(config, query_key_pairs), train)
+    if kind == "causal":
+        # A token sees only those before it.
+        query_key_pairs /= 2
+    attention = attention_operations(config, query_key_pairs)
+    base = floor(work, products, attention, train=kind != "encoder")
     return Comparison(sum(batch.tokens for batch in batches), with_floor(contenders, base, work))
+
+
+def num_labelled(batch: Batch, kind: Kind) -> int:
+    """Tokens of a batch that a language model predicts."""
+    if kind == "mlm":
+        return round(batch.tokens * MASKED_SHARE)
+    # The last token of a row has none after it.
+    return batch.tokens - len(batch.lengths)
 
 
 def encoder(work: Workload) -> Comparison:
@@ -132,30 +147,28 @@ def causal(work: Workload) -> Comparison:
 def seq2seq(work: Workload) -> Comparison:
     """Forward and backward of an encoder–decoder; lengths of sources and targets are drawn
     independently."""
-    sources, targets = make_batches(work), make_batches(work, salt=1)
-    both = zip(with_inputs(sources), targets, strict=True)
-    inputs = [{**given, "labels": target.labels()} for (_, given), target in both]
-    contenders = [
-        Contender(
-            name,
-            steps(
-                prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=True),
-                inputs,
-                work,
-            ),
-        )
-        for name in chosen(list(encoder_decoders.ENCODER_DECODERS), work)
+    sources = make_batches(work)
+    targets = make_batches(work, salt=1)
+    inputs = [
+        {**given, "labels": target.labels()}
+        for (_, given), target in zip(with_inputs(sources), targets, strict=True)
     ]
-    config, products, seen = our_config(work), [], 0.0
+    contenders = []
+    for name in chosen(list(encoder_decoders.ENCODER_DECODERS), work):
+        model = prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=True)
+        contenders.append(Contender(name, steps(model, inputs, work)))
+    config = our_config(work)
+    products: list[Product] = []
+    query_key_pairs = 0.0
     for source, target in zip(sources, targets, strict=True):
-        products += [
-            *stack_products(config, source.tokens),
-            *stack_products(config, target.tokens, source.tokens),
-        ]
+        products += stack_products(config, source.tokens)
+        products += stack_products(config, target.tokens, source.tokens)
         products.append((target.tokens, config.hidden_size, work.vocab_size))
-        for long, short in zip(source.lengths, target.lengths, strict=True):
-            seen += long**2 + short**2 / 2 + long * short
-    base = floor(work, products, attention_operations(config, seen), train=True)
+        for source_length, target_length in zip(source.lengths, target.lengths, strict=True):
+            query_key_pairs += source_length**2 + source_length * target_length
+            # The decoder sees only earlier tokens.
+            query_key_pairs += target_length**2 / 2
+    base = floor(work, products, attention_operations(config, query_key_pairs), train=True)
     tokens = sum(batch.tokens for batch in (*sources, *targets))
     return Comparison(tokens, with_floor(contenders, base, work))
 
@@ -166,9 +179,7 @@ def generate(work: Workload) -> Comparison:
 
     Only generated tokens are counted.
     """
-    work = copy.copy(work)
-    work.batches = 1
-    (source,) = make_batches(work)
+    (source,) = make_batches(dataclasses.replace(work, batches=1))
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
     settings = GenerationConfig(
         max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **encoder_decoders.TOKENS
@@ -180,9 +191,8 @@ def generate(work: Workload) -> Comparison:
                 raise RuntimeError(f"{type(model).__name__} stopped early")
 
     contenders = []
-    for name in chosen(
-        [name for name in encoder_decoders.ENCODER_DECODERS if name != "torch"], work
-    ):
+    names = [name for name in encoder_decoders.ENCODER_DECODERS if name != "torch"]
+    for name in chosen(names, work):
         model = prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=False)
         contenders.append(Contender(name, lambda model=model: run(model)))
     return Comparison(work.batch * work.seq, contenders)
@@ -191,17 +201,20 @@ def generate(work: Workload) -> Comparison:
 def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
     """Forward pass with global attention in every third layer and windows of 128 in the others, as
     in ModernBERT."""
-    batches, layers = make_batches(work), our_config(work).num_hidden_layers
-    kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
+    batches = make_batches(work)
+    num_layers = our_config(work).num_hidden_layers
+    local = ["sliding_attention"] * num_layers
+    mixed = list(local)
+    mixed[::3] = ["full_attention"] * len(mixed[::3])
 
     def ours(layer_types: list[str]) -> nn.Module:
         return stacks.stock(our_config(work, layer_types=layer_types, sliding_window=64), kind)
 
     peer = "modernbert" if kind == "encoder" else "modernbert, sparse"
     makers = {
-        OURS: lambda: ours(kinds),
-        peer: lambda: MAKERS[kind][peer](work, kind, layer_types=kinds, local_attention=128),
-        "ours, all layers local": lambda: ours(["sliding_attention"] * layers),
+        OURS: lambda: ours(mixed),
+        peer: lambda: MAKERS[kind][peer](work, kind, layer_types=mixed, local_attention=128),
+        "ours, all layers local": lambda: ours(local),
     }
     contenders = [
         Contender(name, work_of(makers[name](), batches, work, kind))
@@ -234,13 +247,13 @@ def roformer_weights(work: Workload) -> Comparison:
 
 def number_types(work: Workload) -> Comparison:
     """Forward and backward of our masked language model in float32, and in bfloat16 by autocast."""
-    batches, ways = make_batches(work), {"ours, float32": "float32", "ours, bfloat16": "bfloat16"}
+    batches = make_batches(work)
+    dtypes = {"ours, float32": "float32", "ours, bfloat16": "bfloat16"}
     contenders = []
-    for name in chosen(list(ways), work):
-        own = dataclasses.replace(work, dtype=ways[name])
-        contenders.append(
-            Contender(name, work_of(MAKERS["mlm"][OURS](own, "mlm"), batches, own, "mlm"))
-        )
+    for name in chosen(list(dtypes), work):
+        own = dataclasses.replace(work, dtype=dtypes[name])
+        model = MAKERS["mlm"][OURS](own, "mlm")
+        contenders.append(Contender(name, work_of(model, batches, own, "mlm")))
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
@@ -251,13 +264,14 @@ def deeplotx(work: Workload, train: bool = False) -> Comparison:
     """The DeepLoTX encoder at its published size, compared with one module per head."""
     plain = DeepLotxEncoder(**DEEPLOTX)
     ours = convert("deeplotx", plain.state_dict(), DEEPLOTX)
-    work = copy.copy(work)
-    work.batches = 1
-    (batch,) = make_batches(work)
+    (batch,) = make_batches(dataclasses.replace(work, batches=1))
     vectors = torch.randn(*batch.input_ids.shape, DEEPLOTX["feature_dim"], device=work.device)
     ((_, inputs),) = with_inputs([batch])
     mask = inputs["attention_mask"]
-    visible = None if mask is None else mask[:, None, :].bool()  # (B, 1, L)
+    visible = None
+    if mask is not None:
+        # The shape is (B, 1, L).
+        visible = mask[:, None, :].bool()
     calls = {
         OURS: lambda: ours(inputs_embeds=vectors, attention_mask=mask).last_hidden_state,
         "one module a head": lambda: plain(vectors, visible),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from rich.progress import track
 
-MIN_SECONDS = 0.15  # of one measurement: faster work is repeated inside it
+# One measurement takes at least so long: faster work is repeated within it.
+MIN_SECONDS = 0.15
 
 
 @dataclass
@@ -50,20 +51,23 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
         contender.run()
         once = min(seconds_of(contender.run, 1) for _ in range(2))
         repeats[contender.name] = max(1, round(MIN_SECONDS / once))
-    order, generator = list(contenders), random.Random(0)
+    order = list(contenders)
+    generator = random.Random(0)
     for _ in track(range(rounds), "measuring", transient=True):
         generator.shuffle(order)
         for contender in order:
-            contender.run()  # not timed: fills the caches and the heap with its own data
-            contender.seconds.append(
-                seconds_of(contender.run, repeats[contender.name]) * contender.scale
-            )
+            # An untimed run fills the caches and the heap with the contender's own data.
+            contender.run()
+            seconds = seconds_of(contender.run, repeats[contender.name])
+            contender.seconds.append(seconds * contender.scale)
 
 
 def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
     """The processor's seconds of each run in each round; every round runs all of them in another
     order."""
-    seconds, order, generator = [[] for _ in runs], list(range(len(runs))), random.Random(0)
+    seconds: list[list[float]] = [[] for _ in runs]
+    order = list(range(len(runs)))
+    generator = random.Random(0)
     for run in runs:
         run()
     for _ in range(rounds):

@@ -13,7 +13,8 @@ from typing import Any
 from .processes import peak_of_process, python
 from .workload import IGNORED, Workload
 
-STEPS, WARM_UP_STEPS = 200, 5
+NUM_STEPS = 200
+NUM_WARM_UP_STEPS = 5
 RUN = """
 import json, sys
 from benchmarks.training import measure_training
@@ -23,7 +24,7 @@ PEERS = {"trainer-mlm": "bert", "trainer-seq2seq": "marian"}
 
 
 def trainings(
-    task: str, work: Workload, files: list[Path], steps: int = STEPS
+    task: str, work: Workload, files: list[Path], steps: int = NUM_STEPS
 ) -> dict[str, dict[str, float]]:
     """The results of `measure_training` for our model and for the one it is compared with."""
     names = ["ours", PEERS[task]]
@@ -39,12 +40,12 @@ def trainings(
 
 def read(path: Path) -> Iterator[str]:
     """The lines of UTF-8 text, plain or .gz, each up to its first tab."""
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as file
-    ):
-        yield from filter(str.strip, (line.rstrip("\n").partition("\t")[0] for line in file))
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            text = line.rstrip("\n").partition("\t")[0]
+            if text.strip():
+                yield text
 
 
 def measure_training(
@@ -57,40 +58,59 @@ def measure_training(
 
     work = Workload(**fields)
     torch.manual_seed(work.seed)
-    model, collator, examples = _make_training(
-        task, name, work, [list(read(Path(file))) for file in files]
-    )
-    seen = {"tokens": 0, "warm": 0, "start": 0.0}
+    texts = [list(read(Path(file))) for file in files]
+    model, collator, examples = _make_training(task, name, work, texts)
+    num_tokens = 0
 
-    def counting(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = collator(
-            [{key: row[key] for key in row if key != "token_type_ids"} for row in rows]
-        )
-        seen["tokens"] += int(batch["attention_mask"].sum())
+    def count_and_collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        nonlocal num_tokens
+        for row in rows:
+            row.pop("token_type_ids", None)
+        batch = collator(rows)
+        num_tokens += int(batch["attention_mask"].sum())
         if task == "trainer-seq2seq":
-            seen["tokens"] += int((batch["labels"] != IGNORED).sum())
+            num_tokens += int((batch["labels"] != IGNORED).sum())
         return batch
 
     class Clock(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == WARM_UP_STEPS:
-                seen["warm"], seen["start"] = seen["tokens"], time.perf_counter()
-            elif state.global_step == steps:
-                seen["seconds"] = time.perf_counter() - seen["start"]
+        """Tokens and seconds after the warm-up."""
 
+        tokens = 0
+        seconds = 0.0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == NUM_WARM_UP_STEPS:
+                self.tokens -= num_tokens
+                self.seconds -= time.perf_counter()
+            elif state.global_step == steps:
+                self.tokens += num_tokens
+                self.seconds += time.perf_counter()
+
+    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=steps, per_device_train_batch_size=work.batch, learning_rate=5e-4, report_to="none",
-            save_strategy="no", logging_strategy="no", disable_tqdm=True, bf16=work.dtype == "bfloat16",
-            seed=work.seed, use_cpu=work.device == "cpu",
-        )  # fmt: skip
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=work.batch,
+            learning_rate=5e-4,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            bf16=work.dtype == "bfloat16",
+            seed=work.seed,
+            use_cpu=work.device == "cpu",
+        )
         trainer = Trainer(
-            model, arguments, train_dataset=examples, data_collator=counting, callbacks=[Clock()]
+            model,
+            arguments,
+            train_dataset=examples,
+            data_collator=count_and_collate,
+            callbacks=[clock],
         )
         loss = trainer.train().training_loss
-    speed = (seen["tokens"] - seen["warm"]) / seen["seconds"]
     return {
-        "tokens_per_second": speed,
+        "tokens_per_second": clock.tokens / clock.seconds,
         "peak_mib": peak_of_process(work.device) / 2**20,
         "loss": loss,
     }

@@ -1,10 +1,11 @@
 """Changes of a training that others report gains from: `python -m benchmarks.training_changes
 CHANGE train TASK …`.
 
-Each is made in the process of that `roformer-lite train`, so that the program itself need not know
-what lost.
+Each is made in the process of that `roformer-lite train`, so that the program itself does not
+contain the changes that brought nothing.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,22 +28,33 @@ from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
 from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
 
-SHORT = 4  # a block becomes so many short ones
-SMALL = 4  # a batch becomes so many small ones
-CHANGED = 0.5  # share of the rows that come short, or in small batches
-MORE_MASKED, MASKED = 0.30, 0.15  # shares of the tokens
-OTHER_WAY = 16  # of so many batches one is learned the other way, causal or masked
-BIGRAMS = 16_384  # rows of the table
-ADDED, HASHED = 31, 92_821  # any two odd numbers
+# The number of short blocks that a block is cut into, and of small batches that a batch becomes.
+NUM_SHORT_BLOCKS = 4
+NUM_SMALL_BATCHES = 4
+# This share of the rows comes short, or in small batches.
+CHANGED_SHARE = 0.5
+# Trainings with small batches have so many times as many steps.
+STEPS_FACTOR = NUM_SMALL_BATCHES * CHANGED_SHARE + 1 - CHANGED_SHARE
+# Shares of the tokens.
+MORE_MASKED_SHARE = 0.30
+MASKED_SHARE = 0.15
+# One of so many batches is learned the other way, causal or masked.
+OTHER_WAY_EVERY = 16
+NUM_BIGRAMS = 16_384
+# The hash of a pair of tokens multiplies their ids by two odd numbers.
+HASH_OF_TOKEN = 31
+HASH_OF_TOKEN_BEFORE = 92_821
+IGNORED = -100
 
 
 def zero_outputs(model: PreTrainedModel) -> None:
     """Every branch begins as zero, so that a new model with norms before the branches is its
     embeddings (Zhang et al. 2019, arXiv:1901.09321)."""
     for module in model.modules():
-        output = {RoFormerLiteAttention: "o_proj", RoFormerLiteMLP: "down_proj"}.get(type(module))
-        if output:
-            nn.init.zeros_(getattr(module, output).weight)
+        if isinstance(module, RoFormerLiteAttention):
+            nn.init.zeros_(module.o_proj.weight)
+        elif isinstance(module, RoFormerLiteMLP):
+            nn.init.zeros_(module.down_proj.weight)
 
 
 def normalise_queries_and_keys(model: PreTrainedModel) -> None:
@@ -54,31 +66,35 @@ def normalise_queries_and_keys(model: PreTrainedModel) -> None:
         for projection in (attention.q_proj, attention.k_proj):
             projection.register_parameter("head_norm", nn.Parameter(torch.ones(attention.head_dim)))
 
-            def normalise(linear: nn.Module, given: Any, states: torch.Tensor) -> torch.Tensor:
-                scale = linear.head_norm
-                heads = states.unflatten(-1, (-1, len(scale)))  # (B, L, heads, head_dim)
-                return functional.rms_norm(heads, scale.shape, scale).flatten(-2)
+            projection.register_forward_hook(_normalise)
 
-            projection.register_forward_hook(normalise)
+
+def _normalise(linear: nn.Module, given: Any, states: torch.Tensor) -> torch.Tensor:
+    scale = linear.head_norm
+    # The shape is (B, L, heads, head_dim).
+    heads = states.unflatten(-1, (-1, len(scale)))
+    return functional.rms_norm(heads, scale.shape, scale).flatten(-2)
 
 
 def add_bigrams(model: PreTrainedModel) -> None:
-    """A vector of each token and the one before it, by their hash, is added to that of the token.
+    """A vector of each token and the token before it, found by their hash, is added to the token's.
 
-    With a cache the token before is not known: of a pair the loss is right, and what it generates
-    is not.
+    With a cache the token before is not known: the loss of an encoder–decoder is right, and the
+    text that it generates is not.
     """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings
-        table = nn.Embedding(BIGRAMS, tokens.embedding_dim)
+        table = nn.Embedding(NUM_BIGRAMS, tokens.embedding_dim)
         nn.init.zeros_(table.weight)
         stack.embeddings.bigram_embeddings = table
 
         def add(
             module: nn.Module, given: tuple[torch.Tensor], states: torch.Tensor, table: Any = table
         ) -> torch.Tensor:
-            before = functional.pad(given[0][:, :-1], (1, 0))  # (B, L)
-            return states + table((before * HASHED + given[0] * ADDED) % BIGRAMS)
+            (ids,) = given
+            ids_before = functional.pad(ids[:, :-1], (1, 0))
+            hashes = ids_before * HASH_OF_TOKEN_BEFORE + ids * HASH_OF_TOKEN
+            return states + table(hashes % NUM_BIGRAMS)
 
         tokens.register_forward_hook(add)
 
@@ -96,7 +112,8 @@ def mask(first: float, last: float) -> None:
         collator.collator.mlm_probability = first + (last - first) * share
         return usual(collator, examples)
 
-    SeededCollator.on_step_begin, SeededCollator.__call__ = on_step_begin, collate
+    SeededCollator.on_step_begin = on_step_begin
+    SeededCollator.__call__ = collate
 
 
 class Batches(Sampler[list[int]]):
@@ -106,16 +123,17 @@ class Batches(Sampler[list[int]]):
     def __init__(
         self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool
     ):
-        random, first = np.random.default_rng(seed), int(rows * CHANGED)
-        order = np.concatenate(
-            [random.permutation(len(lengths)) for _ in range(-(-rows // len(lengths)))]
-        )
+        random = np.random.default_rng(seed)
+        num_first = int(rows * CHANGED_SHARE)
+        num_passes = math.ceil(rows / len(lengths))
+        order = np.concatenate([random.permutation(len(lengths)) for _ in range(num_passes)])
         if by_length:
-            short = np.flatnonzero(np.array(lengths)[order] <= np.median(lengths))[:first]
-            order = np.concatenate((order[short], random.permutation(np.delete(order, short))))
-        self.plan: list[list[int]] = []
-        for part, step in ((order[:first].tolist(), small), (order[first:rows].tolist(), size)):
-            self.plan += [part[at : at + step] for at in range(0, len(part), step)]
+            is_short = np.array(lengths)[order] <= np.median(lengths)
+            short = np.flatnonzero(is_short)[:num_first]
+            others = random.permutation(np.delete(order, short))
+            order = np.concatenate((order[short], others))
+        order = order[:rows].tolist()
+        self.plan = cut(order[:num_first], small) + cut(order[num_first:], size)
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -124,21 +142,25 @@ class Batches(Sampler[list[int]]):
         return iter(self.plan)
 
 
+def cut(rows: list[Any], size: int) -> list[list[Any]]:
+    """Pieces of `size` rows; the last one may be smaller."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
 def plan_batches(small: bool, by_length: bool) -> None:
     """Batches that grow (Smith et al. 2017, arXiv:1711.00489), or the shorter rows first."""
     usual = RoFormerLiteTrainerMixin.get_train_dataloader
 
     def get_train_dataloader(trainer: Any) -> DataLoader:
-        loader, size, steps = (
-            usual(trainer),
-            trainer.args.per_device_train_batch_size,
-            trainer.args.max_steps,
-        )
-        rows = size * steps if not small else int(size * steps / (SMALL * CHANGED + 1 - CHANGED))
+        loader = usual(trainer)
+        size = trainer.args.per_device_train_batch_size
+        first_size = size
+        rows = size * trainer.args.max_steps
+        if small:
+            first_size = size // NUM_SMALL_BATCHES
+            rows = int(rows / STEPS_FACTOR)
         lengths = [len(ids) for ids in trainer.train_dataset["input_ids"]]
-        batches = Batches(
-            lengths, size, size // SMALL if small else size, rows, trainer.args.seed, by_length
-        )
+        batches = Batches(lengths, size, first_size, rows, trainer.args.seed, by_length)
         return DataLoader(
             trainer.train_dataset, batch_sampler=batches, collate_fn=loader.collate_fn
         )
@@ -152,55 +174,45 @@ def cut_blocks() -> None:
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        collator.is_early = state.global_step < CHANGED * state.max_steps
+        collator.is_early = state.global_step < CHANGED_SHARE * state.max_steps
 
-    def cut(collator: Any, examples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    def collate(collator: Any, examples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         if getattr(collator, "is_early", True):
-            longest = -(-max(len(row["input_ids"]) for row in examples) // SHORT)
+            longest = max(len(row["input_ids"]) for row in examples)
+            size = math.ceil(longest / NUM_SHORT_BLOCKS)
             pieces = []
             for row in examples:
-                for at in range(0, len(row["input_ids"]), longest):
-                    pieces.append(
-                        {
-                            name: row[name][at : at + longest]
-                            for name in ("input_ids", "attention_mask")
-                        }
-                    )
+                parts = zip(
+                    cut(row["input_ids"], size), cut(row["attention_mask"], size), strict=True
+                )
+                pieces += [{"input_ids": ids, "attention_mask": mask} for ids, mask in parts]
             examples = pieces
         return usual(collator, examples)
 
-    SeededCollator.on_step_begin, SeededCollator.__call__ = on_step_begin, cut
+    SeededCollator.on_step_begin = on_step_begin
+    SeededCollator.__call__ = collate
 
 
 def learn_both_ways() -> None:
     """One batch of sixteen is learned causally by a masked model, and masked by a causal one.
 
-    After Charpentier & Samuel 2024, arXiv:2410.24159. Their masked tokens are predicted from the
-    place before, which is so here in causal models alone.
+    After Charpentier & Samuel 2024, arXiv:2410.24159. They predict masked tokens from the place
+    before; here only causal models do.
     """
     usual = RoFormerLiteTrainerMixin.compute_loss
 
     def compute_loss(
         trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        if not model.training or trainer.state.global_step % OTHER_WAY != OTHER_WAY - 1:
+        is_other_way = trainer.state.global_step % OTHER_WAY_EVERY == OTHER_WAY_EVERY - 1
+        if not (model.training and is_other_way):
             return usual(trainer, model, inputs, *args, **kwargs)
         (stack,) = model.stacks()
         was_causal = stack.is_decoder
-        ids, labels = inputs["input_ids"], inputs["labels"]
-        # it shifts the labels itself: a masked token is predicted from the place before it
         if was_causal:
-            masked = (torch.rand(ids.shape, device=ids.device) < MASKED) & (labels != -100)
-            inputs = {
-                **inputs,
-                "input_ids": ids.masked_fill(masked, trainer.processing_class.mask_token_id),
-                "labels": labels.masked_fill(~masked, -100),
-            }
+            inputs = masked_inputs(inputs, trainer.processing_class.mask_token_id)
         else:
-            ids = torch.where(labels == -100, ids, labels)
-            following = functional.pad(ids[:, 1:], (0, 1), value=-100)
-            real = functional.pad(inputs["attention_mask"][:, 1:], (0, 1)) != 0
-            inputs = {**inputs, "input_ids": ids, "labels": following.masked_fill(~real, -100)}
+            inputs = causal_inputs(inputs)
         kwargs["num_items_in_batch"] = None
         _set_causal(stack, not was_causal)
         try:
@@ -211,53 +223,87 @@ def learn_both_ways() -> None:
     RoFormerLiteTrainerMixin.compute_loss = compute_loss
 
 
+def masked_inputs(inputs: dict[str, Any], mask_token_id: int) -> dict[str, Any]:
+    """A causal batch with masked tokens. The causal model shifts the labels itself, so that each is
+    predicted from the place before it."""
+    ids = inputs["input_ids"]
+    labels = inputs["labels"]
+    drawn = torch.rand(ids.shape, device=ids.device)
+    is_masked = (drawn < MASKED_SHARE) & (labels != IGNORED)
+    return {
+        **inputs,
+        "input_ids": ids.masked_fill(is_masked, mask_token_id),
+        "labels": labels.masked_fill(~is_masked, IGNORED),
+    }
+
+
+def causal_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A masked batch without masks, whose labels are the tokens that follow."""
+    labels = inputs["labels"]
+    ids = torch.where(labels == IGNORED, inputs["input_ids"], labels)
+    following = functional.pad(ids[:, 1:], (0, 1), value=IGNORED)
+    has_following = functional.pad(inputs["attention_mask"][:, 1:], (0, 1)) != 0
+    return {
+        **inputs,
+        "input_ids": ids,
+        "labels": following.masked_fill(~has_following, IGNORED),
+    }
+
+
 def _set_causal(stack: RoFormerLiteModel, is_causal: bool) -> None:
     stack.is_decoder = is_causal
     for layer in stack.layers:
         layer.self_attn.is_causal = is_causal
 
 
-# Of a new model, and of the training. `short-first` cuts the blocks of language models; of other
-# tasks it takes the shorter rows first.
-OF_MODELS: dict[str, Callable[[PreTrainedModel], None]] = {
+# These change a new model.
+CHANGES_OF_MODELS: dict[str, Callable[[PreTrainedModel], None]] = {
     "zero-outputs": zero_outputs,
     "query-key-norm": normalise_queries_and_keys,
     "bigrams": add_bigrams,
 }
-OF_TRAININGS: dict[str, Callable[[], None]] = {
-    "falling-mask-ratio": lambda: mask(MORE_MASKED, MASKED),
-    "more-masks": lambda: mask(MORE_MASKED, MORE_MASKED),
+# These change the training. `short-first` cuts the blocks of language models; for other tasks it
+# takes the shorter rows first.
+CHANGES_OF_TRAININGS: dict[str, Callable[[], None]] = {
+    "falling-mask-ratio": lambda: mask(MORE_MASKED_SHARE, MASKED_SHARE),
+    "more-masks": lambda: mask(MORE_MASKED_SHARE, MORE_MASKED_SHARE),
     "short-first": cut_blocks,
     "rising-batch": lambda: plan_batches(small=True, by_length=False),
     "both-ways": learn_both_ways,
 }
-# others: of all
-OF_TASKS = {"falling-mask-ratio": ("mlm",), "more-masks": ("mlm",), "both-ways": ("mlm", "causal")}
-CHANGES = (*OF_MODELS, *OF_TRAININGS)
+# The other changes can be made in every task.
+TASKS_OF_CHANGES = {
+    "falling-mask-ratio": ("mlm",),
+    "more-masks": ("mlm",),
+    "both-ways": ("mlm", "causal"),
+}
+CHANGES = (*CHANGES_OF_MODELS, *CHANGES_OF_TRAININGS)
 
 
 def with_more_steps(words: list[str]) -> list[str]:
     """The words of a command with as many more steps as small batches need for the same rows."""
     steps = parse_run(words[1], words[2:]).training.max_steps
-    return [*words, "--max_steps", str(int(steps * (SMALL * CHANGED + 1 - CHANGED)))]
+    return [*words, "--max_steps", str(int(steps * STEPS_FACTOR))]
 
 
 def main(name: str, words: list[str]) -> int:
     """Run `roformer-lite` with these words, changed by `name`."""
-    if name in OF_MODELS:
+    if name in CHANGES_OF_MODELS:
         usual = train.make_model
 
         def make_model(*args: Any, **kwargs: Any) -> PreTrainedModel:
             model = usual(*args, **kwargs)
-            OF_MODELS[name](model)
+            CHANGES_OF_MODELS[name](model)
             return model
 
         train.make_model = make_model
     elif name == "short-first" and words[1] not in ("mlm", "causal"):
         plan_batches(small=False, by_length=True)
     else:
-        OF_TRAININGS[name]()
-    return roformer_lite(with_more_steps(words) if name == "rising-batch" else words)
+        CHANGES_OF_TRAININGS[name]()
+    if name == "rising-batch":
+        words = with_more_steps(words)
+    return roformer_lite(words)
 
 
 if __name__ == "__main__":

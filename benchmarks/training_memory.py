@@ -1,5 +1,5 @@
-"""`python -m benchmarks training-memory`: peak memory of a training step beside BERT, ModernBERT
-and Marian.
+"""`python -m benchmarks training-memory`: peak memory of a training step, compared with BERT,
+ModernBERT and Marian.
 
 A forward and backward pass without the optimiser, whose states are the same for models of one size;
 with and without checkpointing. Every figure is of a process of its own.
@@ -16,7 +16,7 @@ from transformers import HfArgumentParser
 from .processes import peak
 from .report import machine, save, show
 from .stacks import OURS
-from .workload import Workload
+from .workload import Workload, check_known
 
 PEERS = {"mlm": ("bert", "modernbert"), "seq2seq": ("marian",)}
 
@@ -48,8 +48,11 @@ def compare(task: str, work: Workload) -> dict[str, float]:
     for name in (OURS, *PEERS[task]):
         for checkpointing in (False, True):
             found = peak(task, replace(work, checkpointing=checkpointing), name)
-            label = f"{name}, checkpointing" if checkpointing else name
-            row[label], wholes[label] = found["above_model_mib"], found["peak_mib"]
+            label = name
+            if checkpointing:
+                label += ", checkpointing"
+            row[label] = found["above_model_mib"]
+            wholes[label] = found["peak_mib"]
     row["ratio"] = row[OURS] / min(row[name] for name in PEERS[task])
     row["ratio_of_process"] = wholes[OURS] / min(wholes[name] for name in PEERS[task])
     return row
@@ -60,10 +63,7 @@ def main(arguments: list[str]) -> None:
         Options, prog="python -m benchmarks training-memory", allow_abbrev=False
     )
     (options,) = parser.parse_args_into_dataclasses(arguments)
-    if unknown := set(options.tasks) - set(PEERS):
-        raise SystemExit(
-            f"tasks={sorted(unknown)} is not possible: choose from {', '.join(PEERS)}."
-        )
+    check_known("tasks", options.tasks, PEERS)
     settings = [
         (task, Workload(size=size, batch=options.batch, seq=longest, lengths=lengths, batches=1))
         for task in options.tasks

@@ -28,24 +28,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ungated": {"gated_mlp": False},
     "squared-relu": {"hidden_act": "relu2"},
 }
-_MULTIPLE = 8  # of the inner width of a feed-forward
+# The inner width of a feed-forward is a multiple of this number.
+WIDTH_MULTIPLE = 8
 
 
 def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
-    """The configuration of a new model, but for its vocabulary and its labels, with `assignments`
-    (`name=value`).
+    """The configuration of a new model with `assignments` (`name=value`), without its vocabulary and
+    its labels.
 
     Raises:
         InputError: when no model can be made of it.
     """
     recipe = RECIPES[run.task](run.data)
     model = run.model
-    fields = {} if model.size else recipe.new_model
-    given = parse_overrides([*model.config, *assignments], recipe.config_class)
+    fields = recipe.config_fields() | parse_overrides(
+        [*model.config, *assignments], recipe.config_class
+    )
+    if not model.size:
+        fields = recipe.new_model | fields
     try:
-        return recipe.config_class.from_preset(
-            model.size or "mini", **{**fields, **recipe.config_fields(), **given}
-        )
+        return recipe.config_class.from_preset(model.size or "mini", **fields)
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"--config {' '.join([*model.config, *assignments])}: {error}") from error
 
@@ -58,7 +60,8 @@ def assignments(run: Run, variant: str) -> list[str]:
     inner width becomes two thirds of what it was, or one and a half times when the gate goes.
     Learned positions get as many rows as texts have tokens at most.
     """
-    args, config = run.data, make_config(run, [])
+    args = run.data
+    config = make_config(run, [])
     stacks = {"": (config, RECIPES[run.task](args).max_length)}
     if not isinstance(config, RoFormerLiteConfig):
         stacks = {
@@ -74,15 +77,13 @@ def assignments(run: Run, variant: str) -> list[str]:
         }
         if "gated_mlp" in fields:
             factor = 2 / 3 if fields["gated_mlp"] else 3 / 2
-            fields["intermediate_size"] = (
-                max(1, round(stack.intermediate_size * factor / _MULTIPLE)) * _MULTIPLE
-            )
+            multiples = max(1, round(stack.intermediate_size * factor / WIDTH_MULTIPLE))
+            fields["intermediate_size"] = multiples * WIDTH_MULTIPLE
         if fields.get("position_embedding_type") == "learned":
             fields["max_position_embeddings"] = longest
-        found += [
-            f"{side}{name}={value if isinstance(value, str) else json.dumps(value)}"
-            for name, value in fields.items()
-        ]
+        for name, value in fields.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            found.append(f"{side}{name}={text}")
     return found
 
 
@@ -91,14 +92,16 @@ def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
     itself.
 
     Raises:
-        InputError: for a variant that there is not, and one of which no model can be made.
+        InputError: for an unknown variant, and one with which no model can be built.
     """
     plan: dict[str, list[str]] = {DEFAULT: []}
     for variant in chosen:
         if variant not in VARIANTS and variant != DEFAULT:
             known = ", ".join([DEFAULT, *VARIANTS, *CHANGES])
             raise InputError(f"--variants {variant} is not known; it must be one of {known}")
-        changes = [] if variant == DEFAULT else assignments(run, variant)
+        if variant == DEFAULT:
+            continue
+        changes = assignments(run, variant)
         if changes:
             make_config(run, changes)
             plan[variant] = changes

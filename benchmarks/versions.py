@@ -7,9 +7,9 @@ the same project, and with models of transformers of the same size.
 Each version has a process of its own, and both live as long as the comparison: in each round every
 contender works once, in another order, while all others wait. PATH is what the other process finds
 first on its search path; it ends with the checkout. The models of transformers are in the process
-of this version. Both versions map the same file of weights. Times are those of the processor, and
+of this version. Both versions map the same file of weights. Times are processor times, and
 models have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode`
-20 passes of one token a row beside a cache, and `generate` greedy generation of 64 tokens.
+20 passes of one token a row with a cache, and `generate` greedy generation of 64 tokens.
 `difference` is the largest relative one between the outcomes of the versions: losses, norms of
 gradients, sizes of states and logits, or ids.
 """
@@ -33,6 +33,7 @@ from .contenders import OURS, SIZES, difference, markdown, summary
 from .report import machine, save
 from .timing import MIN_SECONDS
 from .versions_worker import Case
+from .workload import check_known
 
 Row = dict[str, Any]
 
@@ -98,8 +99,8 @@ class Options:
             self.size = "tiny"
             self.vocab_size = 500
             self.rounds = 1
-        if self.size is not None and self.size not in SIZES:
-            raise SystemExit(f"size={self.size!r} is not known; choose from {', '.join(SIZES)}.")
+        if self.size is not None:
+            check_known("size", [self.size], SIZES)
         for part in self.cases:
             if not any(part in case.name for case in all_cases()):
                 names = "\n".join(case.name for case in all_cases())
@@ -244,7 +245,10 @@ def cells_of(row: Row) -> list[str]:
         cells.append(f"{median:.1f} ({least:.1f})")
     for name in (OTHER, "llama", "marian", "bart"):
         own = times.get(name)
-        cells.append("" if own is None else f"{own['times']:.2f} ({own['times_of_least']:.2f})")
+        cell = ""
+        if own is not None:
+            cell = f"{own['times']:.2f} ({own['times_of_least']:.2f})"
+        cells.append(cell)
     return [*cells, f"{row['difference']:.0e}"]
 
 

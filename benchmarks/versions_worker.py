@@ -27,7 +27,7 @@ import hf_roformer_lite  # The import registers our models.
 from .contenders import SIZES, TOKEN_IDS, Inputs, Step, inputs_of, new_model
 from .workload import FIRST_ID, START, Workload, make_batches
 
-# transformers gives the key-value cache this name from 5.24 on.
+# The key-value cache has this name from transformers 5.24 on.
 CACHE_NAME = "cache"
 if CACHE_NAME not in inspect.signature(create_causal_mask).parameters:
     CACHE_NAME = "past_key_values"
@@ -218,7 +218,7 @@ def aligned(count: int) -> int:
 
 
 class Worker:
-    """What requests ask for. Models are those of the last case."""
+    """Answers requests, with the models of the last case."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.folder = folder

@@ -1,18 +1,29 @@
 """The input of a benchmark: sizes of models, lengths of rows, and batches of random tokens."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
-# as RoFormerLiteTokenizer numbers its special tokens, which come before FIRST_ID
-PAD, START, FIRST_ID = 0, 2, 5
+# RoFormerLiteTokenizer has these ids, with its special tokens before FIRST_ID.
+PAD = 0
+START = 2
+FIRST_ID = 5
 IGNORED = -100
-# of the tokens are predicted in masked language modelling (Devlin et al. 2018, section 3.1)
+# This share of the tokens is predicted in masked language modelling (Devlin et al. 2018, section
+# 3.1).
 MASKED_SHARE = 0.15
+MIN_ROW_TOKENS = 4
 Device = Literal["cpu", "cuda"]
+
+
+def check_known(option: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse values of an option that are not known."""
+    for name in given:
+        if name not in known:
+            raise SystemExit(f"{option}={name!r} is not known; choose from {', '.join(known)}.")
 
 
 @dataclass
@@ -55,9 +66,12 @@ class Workload:
                 raise SystemExit(
                     f"{name}={getattr(self, name)} is not possible: it must be at least 1."
                 )
-        if self.seq < 4:
-            raise SystemExit(f"seq={self.seq} is not possible: it must be at least 4.")
-        self.batches = self.batches or (1 if self.lengths == "full" else 4)
+        if self.seq < MIN_ROW_TOKENS:
+            raise SystemExit(
+                f"seq={self.seq} is not possible: it must be at least {MIN_ROW_TOKENS}."
+            )
+        if not self.batches:
+            self.batches = 1 if self.lengths == "full" else 4
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
         """Tokens of each row, batch by batch.
@@ -70,11 +84,9 @@ class Workload:
         for _ in range(self.batches):
             row = [self.seq] * self.batch
             if self.lengths != "full":
-                drawn = (
-                    round(self.seq / 4 * generator.lognormvariate(0, 0.6))
-                    for _ in range(self.batch - 1)
-                )
-                row = [self.seq, *(min(max(length, 4), self.seq) for length in drawn)]
+                for place in range(1, self.batch):
+                    length = round(self.seq / 4 * generator.lognormvariate(0, 0.6))
+                    row[place] = min(max(length, MIN_ROW_TOKENS), self.seq)
             generator.shuffle(row)
             rows += row
         if self.lengths == "sorted":
@@ -102,7 +114,8 @@ class Batch:
             self.input_ids.shape, generator=torch.Generator().manual_seed(self.tokens)
         )
         hidden = (drawn.to(self.input_ids.device) < MASKED_SHARE) & self.attention_mask.bool()
-        hidden[:, 0] = True  # at least one label a row
+        # Every row has at least one label.
+        hidden[:, 0] = True
         return self.input_ids.where(hidden, IGNORED)
 
     def labels(self) -> torch.Tensor:
@@ -140,11 +153,6 @@ def with_inputs(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.T
     """Each batch with the inputs of an encoder; a batch of full rows has no mask, since it needs
     none."""
     for batch in batches:
-        full = len(set(batch.lengths)) == 1
-        yield (
-            batch,
-            {
-                "input_ids": batch.input_ids,
-                "attention_mask": None if full else batch.attention_mask,
-            },
-        )
+        is_padded = len(set(batch.lengths)) > 1
+        mask = batch.attention_mask if is_padded else None
+        yield batch, {"input_ids": batch.input_ids, "attention_mask": mask}

@@ -1,8 +1,8 @@
 """BART, mBART and Marian: encoder–decoders with scaled embeddings and positions of a table.
 
-Marian's table is one of sines and cosines in an order of its own, and mostly not part of its files:
+Marian's table holds sines and cosines in an order of its own, and most of its files do not have it:
 here it is a table of learned positions with the same numbers. A decoder whose start depends on the
-language of the text, as mBART's without `decoder_start_token_id`, starts with the end token here.
+language of the text, such as mBART's without `decoder_start_token_id`, starts with the end token here.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,8 @@ SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
 POSITIONS = "embed_positions.weight"
 WORDS = "embeddings.word_embeddings.weight"
-# Names of our fields and of theirs: of a stack, of either side (after `encoder_` and `decoder_`),
-# and of the pair.
-OF_BOTH_STACKS = {
+# Names of our fields of a stack and of their fields, which both stacks share.
+FIELDS_OF_BOTH_STACKS = {
     "hidden_size": "d_model",
     "hidden_act": "activation_function",
     "hidden_dropout": "dropout",
@@ -34,13 +33,22 @@ OF_BOTH_STACKS = {
     "initializer_range": "init_std",
     **{name: name for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
 }
-OF_A_SIDE = {
+# Their names of these begin with `encoder_` or `decoder_`.
+FIELDS_OF_ONE_STACK = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "attention_heads",
     "intermediate_size": "ffn_dim",
 }
-OF_THE_PAIR = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "use_cache")
-OF_THE_PAIR += ("id2label", "label2id")
+# The pair itself has these under the same names.
+FIELDS_OF_PAIR = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "tie_word_embeddings",
+    "use_cache",
+    "id2label",
+    "label2id",
+)
 MATRICES = ("q_proj", "k_proj", "v_proj", "out_proj")
 LAYER = {
     **projections(*(f"self_attn.{matrix}" for matrix in MATRICES)),
@@ -71,7 +79,7 @@ class PairConverter(HuggingFaceConverter):
 
     Attributes:
         constants: Fields of either stack that are the same in all checkpoints.
-        unused_positions: Rows of their tables of positions before that of the first position.
+        unused_positions: Rows of their tables of positions before the row of the first position.
     """
 
     prefix = "model"
@@ -81,14 +89,18 @@ class PairConverter(HuggingFaceConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         theirs = self.config_class.from_dict(dict(source_config))
-        bias = {"lm_head_bias": source_config.get("stored_logits_bias", True)}
-        start = theirs.decoder_start_token_id
+        encoder_fields = self.stack_fields(theirs, "encoder")
+        decoder_fields = self.stack_fields(theirs, "decoder")
+        decoder_fields["lm_head_bias"] = source_config.get("stored_logits_bias", True)
+        start_token_id = theirs.decoder_start_token_id
+        if start_token_id is None:
+            start_token_id = theirs.eos_token_id
         return RoFormerLiteSeq2SeqConfig(
-            encoder=RoFormerLiteConfig(**self.stack_fields(theirs, "encoder")),
-            decoder=RoFormerLiteConfig(**self.stack_fields(theirs, "decoder"), **bias),
+            encoder=RoFormerLiteConfig(**encoder_fields),
+            decoder=RoFormerLiteConfig(**decoder_fields),
             share_embeddings=self.shares_embeddings(theirs),
-            decoder_start_token_id=theirs.eos_token_id if start is None else start,
-            **{name: getattr(theirs, name) for name in OF_THE_PAIR},
+            decoder_start_token_id=start_token_id,
+            **{name: getattr(theirs, name) for name in FIELDS_OF_PAIR},
         )
 
     def shares_embeddings(self, theirs: PreTrainedConfig) -> bool:
@@ -100,48 +112,56 @@ class PairConverter(HuggingFaceConverter):
         return {
             **CLASSIC_FIELDS,
             **self.constants,
-            **{ours: getattr(theirs, name) for ours, name in OF_BOTH_STACKS.items()},
-            **{ours: getattr(theirs, f"{side}_{name}") for ours, name in OF_A_SIDE.items()},
+            **{ours: getattr(theirs, name) for ours, name in FIELDS_OF_BOTH_STACKS.items()},
+            **{
+                ours: getattr(theirs, f"{side}_{name}")
+                for ours, name in FIELDS_OF_ONE_STACK.items()
+            },
             "position_embedding_type": "learned",
             "norm_eps": 1e-5,
         }
 
     def their_fields(self, ours: RoFormerLiteSeq2SeqConfig) -> dict[str, Any]:
-        fields = {theirs: getattr(ours.encoder, name) for name, theirs in OF_BOTH_STACKS.items()}
+        fields = {
+            theirs: getattr(ours.encoder, name) for name, theirs in FIELDS_OF_BOTH_STACKS.items()
+        }
         for side in SIDES:
             stack = getattr(ours, side)
-            fields |= {
-                f"{side}_{theirs}": getattr(stack, name) for name, theirs in OF_A_SIDE.items()
-            }
-        fields |= {name: getattr(ours, name) for name in OF_THE_PAIR}
-        return fields | {
-            "decoder_start_token_id": ours.decoder_start_token_id,
-            "forced_eos_token_id": None,
-        }
+            for name, theirs in FIELDS_OF_ONE_STACK.items():
+                fields[f"{side}_{theirs}"] = getattr(stack, name)
+        for name in FIELDS_OF_PAIR:
+            fields[name] = getattr(ours, name)
+        fields["decoder_start_token_id"] = ours.decoder_start_token_id
+        fields["forced_eos_token_id"] = None
+        return fields
 
     def complete_config(
         self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
     ) -> dict[str, Any]:
-        stored = {"stored_positions": any(name.endswith(POSITIONS) for name in state_dict)}
-        return dict(source_config) | stored | {"stored_logits_bias": LOGITS_BIAS in state_dict}
+        return {
+            **source_config,
+            "stored_positions": any(name.endswith(POSITIONS) for name in state_dict),
+            "stored_logits_bias": LOGITS_BIAS in state_dict,
+        }
 
     def weight_map(
         self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig
     ) -> WeightMap:
         theirs, ours = self.stack_prefixes(source_config)
         table = []
+        unread = []
         for side in SIDES:
             positions = self.position_rule(getattr(our_config, side), source_config)
             table += [rule.prefixed(f"{side}.", f"{side}.") for rule in (*STACK, positions)]
+            unread += [f"{side}.{POSITIONS}", f"{side}.version"]
+        their_tables = [f"{side}.embed_tokens.weight" for side in SIDES]
         if our_config.tie_word_embeddings and our_config.share_embeddings:
-            table += [WeightRule("shared.weight", f"decoder.{WORDS}")]
-            copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+            table.append(WeightRule("shared.weight", f"decoder.{WORDS}"))
+            unread += their_tables
         else:
-            table += [
-                WeightRule(f"{side}.embed_tokens.weight", f"{side}.{WORDS}") for side in SIDES
-            ]
-            copies = ("shared.weight",)
-        unread = (*copies, *(f"{side}.{part}" for side in SIDES for part in (POSITIONS, "version")))
+            for side, their_table in zip(SIDES, their_tables, strict=True):
+                table.append(WeightRule(their_table, f"{side}.{WORDS}"))
+            unread.append("shared.weight")
         table = [rule.prefixed(theirs, ours) for rule in table]
         if not our_config.tie_word_embeddings:
             table.append(WeightRule("lm_head.weight", "lm_head.weight"))
@@ -187,25 +207,25 @@ class Marian(PairConverter):
         return theirs.tie_word_embeddings and theirs.share_encoder_decoder_embeddings
 
     def stack_fields(self, theirs: MarianConfig, side: str) -> dict[str, Any]:
-        size = theirs.vocab_size if side == "encoder" else theirs.decoder_vocab_size
-        return super().stack_fields(theirs, side) | {"vocab_size": size}
+        fields = super().stack_fields(theirs, side)
+        if side == "decoder":
+            fields["vocab_size"] = theirs.decoder_vocab_size
+        return fields
 
     def their_fields(self, ours: RoFormerLiteSeq2SeqConfig) -> dict[str, Any]:
-        fields = {"decoder_vocab_size": ours.decoder.vocab_size}
-        return (
-            super().their_fields(ours)
-            | fields
-            | {"share_encoder_decoder_embeddings": ours.share_embeddings}
-        )
+        return {
+            **super().their_fields(ours),
+            "decoder_vocab_size": ours.decoder.vocab_size,
+            "share_encoder_decoder_embeddings": ours.share_embeddings,
+        }
 
     def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
         rule = super().position_rule(ours, source_config)
         if source_config.get("stored_positions", True):
             return rule
         table = sines_then_cosines(ours.max_position_embeddings, ours.hidden_size)
-        return WeightRule(
-            (), rule.ours, Operation(lambda theirs, count: [table], lambda table, count: [])
-        )
+        computed = Operation(lambda theirs, count: [table], lambda ours, count: [])
+        return WeightRule((), rule.ours, computed)
 
 
 CONVERTERS = (Bart(), MBart(), Marian())

@@ -4,10 +4,10 @@ BERT counts every position of a row, ours only the real tokens: in rows padded o
 token keeps the position that it has without padding. BERT's pre-training class becomes our masked
 language model, its next-sentence class a classification of sequences; the discriminator of
 ELECTRA's pre-training becomes a classification of tokens with one score. RoBERTa's positions begin
-after the id of padding: the rows of the table up to it are never used and left out here. ALBERT's
-layers share weights; here each layer has a copy, and a training makes them differ. Its projection
-after the embeddings is there even where it changes no width; ours is not, and such a checkpoint is
-refused.
+after the id of padding: the rows of the table up to it are never read, are left out here, and come
+back as zeros. ALBERT's layers share weights; here each layer has a copy, and a training makes them
+differ. ALBERT has a projection after its embeddings even where both widths are equal, where ours has
+none; such a checkpoint is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +47,9 @@ from .weight_map import (
 )
 
 LAYER = "encoder.layer.{i}."
-WORDS, SEGMENTS, POSITIONS = (
-    f"embeddings.{kind}_embeddings.weight" for kind in ("word", "token_type", "position")
-)
+WORDS = "embeddings.word_embeddings.weight"
+SEGMENTS = "embeddings.token_type_embeddings.weight"
+POSITIONS = "embeddings.position_embeddings.weight"
 EMBEDDINGS = renamed(
     {WORDS: WORDS, SEGMENTS: SEGMENTS, "embeddings.LayerNorm.*": "embeddings.norm.*"}
 )
@@ -63,9 +63,10 @@ def attention_rules(
     value: Operation = UNCHANGED,
     output: Operation = UNCHANGED,
 ) -> Rules:
-    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and
-    keys, `value` those of values, `output` the columns that read the values."""
-    theirs, ours = f"{LAYER}{theirs}", f"layers.{{i}}.{ours}"
+    """Rules of one attention. The operations reorder rotary channels: `rotary` the rows of queries
+    and keys, `value` the rows of values, `output` the columns that read the values."""
+    theirs = LAYER + theirs
+    ours = f"layers.{{i}}.{ours}"
     return (
         WeightRule(f"{theirs}.self.query.*", f"{ours}.q_proj.*", rotary),
         WeightRule(f"{theirs}.self.key.*", f"{ours}.k_proj.*", rotary),
@@ -107,7 +108,7 @@ BERT_FIELDS = {
 }
 POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
 LEARNED_POSITIONS = {**POST_NORM, "position_embedding_type": "learned"}
-# As checkpoints of TensorFlow times call them.
+# Checkpoints that were made with TensorFlow have these names.
 TENSORFLOW_NAMES = StoredNames(
     {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 )
@@ -125,7 +126,7 @@ QUESTION_ANSWERING = Head(renamed({"qa_outputs.*": "classifier.out_proj.*"}), WI
 
 
 def transform_rules(dense: str, norm: str) -> Rules:
-    """Rules of what stands before a language model's output."""
+    """Rules of the dense layer and the norm before a language model's output."""
     return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
 
 
@@ -141,10 +142,12 @@ def pooled_classifier(prefix: str) -> Head:
 
 
 def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
-    """The heads of BERT and of classes with the same names; `causal` is what their causal class is
-    called."""
-    next_sentence = {f"{prefix}.pooler.dense.*": "classifier.dense.*"}
-    next_sentence["cls.seq_relationship.*"] = "classifier.out_proj.*"
+    """The heads of BERT and of classes with the same names; `causal` is the name of their causal
+    class."""
+    next_sentence = {
+        f"{prefix}.pooler.dense.*": "classifier.dense.*",
+        "cls.seq_relationship.*": "classifier.out_proj.*",
+    }
     return {
         "Model": Head(POOLER),
         "ForPreTraining": replace(LANGUAGE_MODEL, becomes="ForMaskedLM"),
@@ -163,10 +166,15 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
 
 
 def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of a language model whose transform has gelu whatever the layers have."""
-    if (own := theirs.hidden_act) != "gelu":
+    """The fields of a language model whose transform always has gelu.
+
+    Raises:
+        ConversionError: for layers with another activation.
+    """
+    if theirs.hidden_act != "gelu":
         raise ConversionError(
-            f"hidden_act={own!r}: their LM head has 'gelu' in any case, ours what the layers have"
+            f"hidden_act={theirs.hidden_act!r}: their LM head always has 'gelu', "
+            "ours the activation of the layers"
         )
     return LM_FIELDS
 
@@ -203,7 +211,7 @@ class BertFamilyConverter(HuggingFaceConverter):
             )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
             raise ConversionError(
-                "is_decoder=True: their masked model then sees no later tokens; ours always does"
+                "is_decoder=True: their masked model then attends to no later tokens; ours always does"
             )
         return config
 
@@ -222,8 +230,8 @@ TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Ernie(BertFamilyConverter):
-    """ERNIE 2 and 3. Each token has the embedding of a task, here that of the first one, a part of
-    its segment's."""
+    """ERNIE 2 and 3. Each token has the embedding of a task. Here the embedding of the first task is
+    added to those of the segments."""
 
     name = "ernie"
     prefix = "ernie"
@@ -245,17 +253,26 @@ class Ernie(BertFamilyConverter):
 
 
 def _discriminator_fields(theirs: ElectraConfig) -> dict[str, Any]:
-    one_score = {"num_labels": 1, "id2label": None, "label2id": None}
-    return one_score | WITHOUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
+    return {
+        **WITHOUT_DROPOUT,
+        "num_labels": 1,
+        "id2label": None,
+        "label2id": None,
+        "classifier_activation": theirs.hidden_act,
+    }
 
 
 def _summary_fields(theirs: ElectraConfig) -> dict[str, Any]:
-    summary, projects = theirs.summary_type, theirs.summary_use_proj
-    if summary != "first" or not projects:
-        given = f"summary_type={summary!r}, summary_use_proj={projects}"
-        raise ConversionError(f"{given}: only 'first' with a projection has an equivalent here")
-    fields = {"classifier_pooling": "cls", "classifier_activation": theirs.summary_activation}
-    return fields | {"classifier_dropout": theirs.summary_last_dropout}
+    if theirs.summary_type != "first" or not theirs.summary_use_proj:
+        raise ConversionError(
+            f"summary_type={theirs.summary_type!r}, summary_use_proj={theirs.summary_use_proj}: "
+            "only 'first' with a projection has an equivalent here"
+        )
+    return {
+        "classifier_pooling": "cls",
+        "classifier_activation": theirs.summary_activation,
+        "classifier_dropout": theirs.summary_last_dropout,
+    }
 
 
 ELECTRA_LM = Head(
@@ -301,16 +318,21 @@ class Electra(BertFamilyConverter):
     }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        activation = ours.classifier_activation
-        return {} if activation is None else {"summary_activation": activation}
+        if ours.classifier_activation is None:
+            return {}
+        return {"summary_activation": ours.classifier_activation}
+
+
+def _distilbert_classifier_fields(theirs: DistilBertConfig) -> dict[str, Any]:
+    return {
+        "classifier_pooling": "cls",
+        "classifier_activation": "relu",
+        "classifier_dropout": theirs.seq_classif_dropout,
+    }
 
 
 DISTILBERT_CLASSIFIER = Head(
-    (*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR),
-    lambda theirs: (
-        POOLED_FIELDS
-        | {"classifier_activation": "relu", "classifier_dropout": theirs.seq_classif_dropout}
-    ),
+    (*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR), _distilbert_classifier_fields
 )
 
 
@@ -371,6 +393,10 @@ ROBERTA_LM = Head(ROBERTA_TRANSFORM, gelu_lm_fields)
 ROBERTA_CLASSIFIER = Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT)
 
 
+def _multiple_choice_fields(theirs: RobertaConfig) -> dict[str, Any]:
+    return POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob}
+
+
 class Roberta(BertFamilyConverter):
     """RoBERTa and its relatives of the same shape."""
 
@@ -390,12 +416,7 @@ class Roberta(BertFamilyConverter):
         "ForMaskedLM": ROBERTA_LM,
         "ForCausalLM": ROBERTA_LM,
         "ForSequenceClassification": ROBERTA_CLASSIFIER,
-        "ForMultipleChoice": replace(
-            pooled_classifier("roberta"),
-            fields=lambda theirs: (
-                POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob}
-            ),
-        ),
+        "ForMultipleChoice": replace(pooled_classifier("roberta"), fields=_multiple_choice_fields),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
@@ -456,11 +477,10 @@ def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
 def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
     """Whether our layers `members` are equal."""
     first = f"layers.{members[0]}."
-    others = [f"layers.{layer}." for layer in members[1:]]
     names = [name for name in weights if first in name]
     return all(
-        torch.equal(weights[name], weights[name.replace(first, o)])
-        for o in others
+        torch.equal(weights[name], weights[name.replace(first, f"layers.{layer}.")])
+        for layer in members[1:]
         for name in names
     )
 
@@ -498,41 +518,35 @@ class Albert(HuggingFaceConverter):
     }
 
     def computed_fields(self, theirs: AlbertConfig) -> dict[str, Any]:
-        if (size := theirs.embedding_size) == theirs.hidden_size:
-            cause = (
-                "ALBERT has a projection between the two in any case, ours only where they differ"
-            )
-            raise ConversionError(f"embedding_size={size} is hidden_size: {cause}")
-        if (layers := theirs.inner_group_num) != 1:
+        if theirs.embedding_size == theirs.hidden_size:
             raise ConversionError(
-                f"inner_group_num={layers}: only groups of one layer can be converted"
+                f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT always has a "
+                "projection between the two, ours only where they differ"
+            )
+        if theirs.inner_group_num != 1:
+            raise ConversionError(
+                f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
             )
         return {}
 
     def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """As few groups as the layers allow: after a training here each layer is one of its own."""
-        layers = theirs.num_hidden_layers
-        counts = range(1, layers + 1)
-        fits = (
-            all(are_copies(weights, members) for members in groups_of_layers(layers, count))
-            for count in counts
-        )
-        theirs.num_hidden_groups = next(
-            count for count, fit in zip(counts, fits, strict=True) if fit
-        )
+        num_layers = theirs.num_hidden_layers
+        for num_groups in range(1, num_layers + 1):
+            groups = groups_of_layers(num_layers, num_groups)
+            if all(are_copies(weights, members) for members in groups):
+                theirs.num_hidden_groups = num_groups
+                return
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        rules = list(self.rules)
         groups = groups_of_layers(ours.num_hidden_layers, source_config.get("num_hidden_groups", 1))
-        layers = (
-            WeightRule(
-                f"encoder.albert_layer_groups.{group}.albert_layers.0.{theirs}",
-                tuple(f"layers.{layer}.{name}" for layer in members),
-                REPEAT,
-            )
-            for group, members in enumerate(groups)
-            for theirs, name in ALBERT_LAYER.items()
-        )
-        return (*self.rules, *layers)
+        for group, members in enumerate(groups):
+            prefix = f"encoder.albert_layer_groups.{group}.albert_layers.0."
+            for theirs, name in ALBERT_LAYER.items():
+                copies = tuple(f"layers.{layer}.{name}" for layer in members)
+                rules.append(WeightRule(prefix + theirs, copies, REPEAT))
+        return tuple(rules)
 
 
 CONVERTERS = (

@@ -1,15 +1,14 @@
-"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never
-executed.
+"""Checkpoint directories, read and written: a complete one, or none. Code inside a checkpoint is
+never executed.
 
-All that is wrong with one, a file that is missing, damaged or of another model, is a
-`ConversionError` that names it.
+A file that is missing, damaged or of another model raises a `ConversionError` that names it.
 """
 
 import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,15 +30,14 @@ from .converter import Converter, check_numbers
 from .registry import export, family_of, find_converter, fitting_family
 from .weight_map import ConversionError, LazyTensors
 
-# the first is read
+# The first of these that a checkpoint has is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
+TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "vocab.txt",
     "special_tokens_map.json",
-)
-TOKENIZER_FILES += (
     "vocab.json",
     "merges.txt",
     "spiece.model",
@@ -47,15 +45,19 @@ TOKENIZER_FILES += (
     "source.spm",
     "target.spm",
 )
-_STOCK_TOKENIZERS = {
+STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
 }
-_GENERATION = "generation_config.json"
-_MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling
-# its names, our `classifier_pooling`
-_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json")
+GENERATION_CONFIG = "generation_config.json"
+# The list of modules of sentence-transformers, such as the pooling after the model.
+MODULES = "modules.json"
+POOLING_CONFIG = "1_Pooling/config.json"
+# The names of its pooling modes and of our `classifier_pooling`.
+POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+# Older versions have an option for each mode, which begins so.
+POOLING_OPTION = "pooling_mode_"
+SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
 def open_files(files: Sequence[Path]) -> LazyTensors:
@@ -69,12 +71,10 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
                 readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}
                 continue
             # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
-            loaded = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
-        if not isinstance(loaded, dict) or not all(
-            isinstance(value, torch.Tensor) for value in loaded.values()
-        ):
+            is_zip = zipfile.is_zipfile(path)
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        values = loaded.values() if isinstance(loaded, dict) else [None]
+        if not all(isinstance(value, torch.Tensor) for value in values):
             raise ConversionError(
                 f"{path}: holds something other than a dictionary of names and tensors"
             )
@@ -84,8 +84,8 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Turn what the libraries below raise about a damaged file, which is of any type, into a
-    `ConversionError`."""
+    """Turn the errors of the libraries below about a damaged file, which are of many types, into a
+    `ConversionError` that names it."""
     try:
         yield
     except ConversionError as error:
@@ -101,7 +101,9 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
     """A file of a directory, or of a repository on the Hub; None where there is none."""
     if os.path.isdir(checkpoint):
         path = Path(checkpoint) / file
-        return path if path.is_file() else None
+        if path.is_file():
+            return path
+        return None
     with naming(checkpoint):
         try:
             return Path(hf_hub_download(str(checkpoint), file))
@@ -111,25 +113,46 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
 
 def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
     """Tensors and config of a directory, or of a repository on the Hub: `config.json` with
-    safetensors or torch files, whole or in shards."""
+    safetensors or torch files, each in one piece or in shards.
+
+    Raises:
+        ConversionError: when a file is missing or damaged, and when the index of shards names a
+            file in another directory, before that is opened.
+    """
     config = _read_config(checkpoint)
     for name in WEIGHT_FILES:
-        if (path := find_file(checkpoint, name)) is not None:
+        path = find_file(checkpoint, name)
+        if path is not None:
             return open_files([path]), config
-        if (index := find_file(checkpoint, f"{name}.index.json")) is not None:
-            with naming(index):
-                shards = sorted(set(_read_json(index)["weight_map"].values()))
-            if any(Path(shard).name != shard for shard in shards):
-                raise ConversionError(f"{index}: names files outside its directory")
-            files = [find_file(checkpoint, shard) for shard in shards]
-            if None in files:
-                raise ConversionError(
-                    f"{index}: names {shards[files.index(None)]}, which is not there"
-                )
-            return open_files(files), config
+        index = find_file(checkpoint, f"{name}.index.json")
+        if index is not None:
+            return open_files(_find_shards(checkpoint, index)), config
     raise ConversionError(
         f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards"
     )
+
+
+def _find_shards(checkpoint: str | Path, index: Path) -> list[Path]:
+    """The files that the index of a checkpoint names."""
+    with naming(index):
+        shards = sorted({str(shard) for shard in _read_json(index)["weight_map"].values()})
+    for shard in shards:
+        if not is_file_name(shard):
+            raise ConversionError(
+                f"{index}: names {shard!r}, which is not a file in the same directory"
+            )
+    files = []
+    for shard in shards:
+        path = find_file(checkpoint, shard)
+        if path is None:
+            raise ConversionError(f"{index}: names {shard}, which is not there")
+        files.append(path)
+    return files
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is only a name: no path to another directory, on any system."""
+    return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)
 
 
 def _read_config(checkpoint: str | Path) -> dict[str, Any]:
@@ -141,7 +164,8 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     config = _read_json(path)
     if not isinstance(config, dict):
         raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
-    model_type, architectures = config.get("model_type"), config.get("architectures") or []
+    model_type = config.get("model_type")
+    architectures = config.get("architectures") or []
     if not isinstance(model_type, str | None) or not isinstance(architectures, list):
         raise ConversionError(f"{path}: {model_type=} must be text, and {architectures=} a list")
     return config
@@ -167,9 +191,8 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
             yield unfinished
             unfinished.replace(place)
     except (OSError, SafetensorError) as error:
-        raise ConversionError(
-            f"{out} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        cause = getattr(error, "strerror", None) or error
+        raise ConversionError(f"{out} cannot be written: {cause}") from error
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
@@ -183,7 +206,8 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     with whole_directory(out) as unfinished:
         model, converter = load_checkpoint(path, name)
         tokenizer = load_tokenizer(path, converter)
-        if (pooling := sentence_pooling(path)) is not None and isinstance(model, RoFormerLiteModel):
+        pooling = sentence_pooling(path)
+        if pooling is not None and isinstance(model, RoFormerLiteModel):
             model.config.classifier_pooling = pooling
         model.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
@@ -196,7 +220,9 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
     """The model that a checkpoint of the source `name` (`auto`: by its config) becomes, and the
     converter that knows it; `path` is a directory, or a repository on the Hub."""
     state_dict, config = open_checkpoint(path)
-    converter = find_converter(source_of(path, config) if name == "auto" else name)
+    if name == "auto":
+        name = source_of(path, config)
+    converter = find_converter(name)
     with naming(path):
         model = converter.convert(state_dict, config, copy=False)
     _take_generation_config(model, path)
@@ -207,8 +233,22 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
     """The tokenizer of a checkpoint; None where it has none."""
     if not any(find_file(path, file) for file in TOKENIZER_FILES):
         return None
+    tokenizer_class = converter.tokenizer_class(_declared_tokenizer(path))
     with naming(path):
-        return converter.tokenizer_class.from_pretrained(path)
+        return tokenizer_class.from_pretrained(path)
+
+
+def _declared_tokenizer(path: str | Path) -> str | None:
+    """The class of a checkpoint's tokenizer: tokenizer_config.json names it, or else config.json."""
+    for file in (TOKENIZER_CONFIG, "config.json"):
+        found = find_file(path, file)
+        if found is None:
+            continue
+        with naming(found):
+            declared = dict(_read_json(found)).get("tokenizer_class")
+        if declared is not None:
+            return str(declared)
+    return None
 
 
 def source_of(path: str | Path, config: dict[str, Any]) -> str:
@@ -237,8 +277,8 @@ class ConvertedModel:
 
         Args:
             name: A directory, or a repository on the Hub.
-            source: The system it comes from. Default: the family that its config.json names.
-            dtype: Of the weights. Default: that of the checkpoint.
+            source: The system that it comes from. Default: the family that its config.json names.
+            dtype: The dtype of the weights. Default: the checkpoint's.
         """
         if is_ours(name):
             raise ConversionError(
@@ -258,13 +298,12 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     with whole_directory(out) as unfinished:
         model = load_model(path)
         with naming(path):
-            name = fitting_family(model) if name == "auto" else name
+            if name == "auto":
+                name = fitting_family(model)
             state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in TOKENIZER_FILES:
-            if (found := find_file(path, file)) is not None:
-                shutil.copy(found, unfinished / file)
+        _copy_files(path, TOKENIZER_FILES, unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
@@ -272,9 +311,21 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     return name
 
 
+def _copy_files(path: str | Path, files: Iterable[str], out: Path) -> None:
+    """Copy the files that a checkpoint has."""
+    for file in files:
+        found = find_file(path, file)
+        if found is not None:
+            shutil.copy(found, out / file)
+
+
 def load_model(path: str | Path) -> PreTrainedModel:
-    """The model of this package at `path`, of the class it was saved from: every tensor is there
-    and finite, where `from_pretrained` alone would draw those that are missing."""
+    """The model of this package at `path`, of the class it was saved from.
+
+    Raises:
+        ConversionError: when a tensor is missing, which `from_pretrained` would fill with random
+            numbers, unknown, of another shape or not finite.
+    """
     state_dict, fields = open_checkpoint(path)
     architecture = (fields.get("architectures") or [None])[0]
     if not is_ours(path) or architecture not in hf_roformer_lite.__all__:
@@ -285,12 +336,18 @@ def load_model(path: str | Path) -> PreTrainedModel:
         check_numbers(state_dict)
         model_class = getattr(hf_roformer_lite, architecture)
         config = model_class.config_class.from_pretrained(path)
-        options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
         model, report = model_class.from_pretrained(
-            None, config=config, state_dict=dict(state_dict), **options
+            None,
+            config=config,
+            state_dict=dict(state_dict),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-    wrong = {"lacks": report["missing_keys"], "has unknown": report["unexpected_keys"]}
-    wrong["has in another shape"] = [key[0] for key in report["mismatched_keys"]]
+    wrong = {
+        "lacks": report["missing_keys"],
+        "has unknown": report["unexpected_keys"],
+        "has in another shape": [key[0] for key in report["mismatched_keys"]],
+    }
     for fault, names in wrong.items():
         if names:
             listed = ", ".join(sorted(names)[:3])
@@ -303,71 +360,78 @@ def load_model(path: str | Path) -> PreTrainedModel:
 
 def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
     """Let `model` generate as the checkpoint `path` says."""
-    file = find_file(path, _GENERATION) if model.can_generate() else None
-    if file is not None:
-        with naming(file):
-            fields = {name: value for name, value in _read_json(file).items() if value is not None}
-            model.generation_config = GenerationConfig.from_model_config(model.config)
-            model.generation_config.update(**fields)
+    if not model.can_generate():
+        return
+    file = find_file(path, GENERATION_CONFIG)
+    if file is None:
+        return
+    with naming(file):
+        fields = {name: value for name, value in _read_json(file).items() if value is not None}
+        model.generation_config = GenerationConfig.from_model_config(model.config)
+        model.generation_config.update(**fields)
 
 
 def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
     """Write the name of the stock class that reads the same files: the tokenizer then opens without
     this package."""
-    if (found := find_file(path, "tokenizer_config.json")) is not None:
-        with naming(found):
-            config = {"tokenizer_class": None, **_read_json(found)}
-            config["tokenizer_class"] = _STOCK_TOKENIZERS.get(
-                config["tokenizer_class"], config["tokenizer_class"]
-            )
-        (out / found.name).write_text(
-            json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8"
-        )
+    found = find_file(path, TOKENIZER_CONFIG)
+    if found is None:
+        return
+    with naming(found):
+        config = {"tokenizer_class": None, **_read_json(found)}
+        declared = config["tokenizer_class"]
+        config["tokenizer_class"] = STOCK_TOKENIZERS.get(declared, declared)
+    written = json.dumps(config, indent=2, ensure_ascii=False)
+    (out / found.name).write_text(f"{written}\n", "utf-8")
 
 
 def sentence_pooling(path: str | Path) -> str | None:
-    """How a checkpoint of sentence-transformers makes one vector of the states of its tokens, as
-    the field `classifier_pooling` says it; None where it is none, or does it in another way."""
-    file = find_file(path, "1_Pooling/config.json")
+    """The value of `classifier_pooling` with which our models pool the states of tokens as a
+    checkpoint of sentence-transformers does; None for other checkpoints and other pooling modes."""
+    file = find_file(path, POOLING_CONFIG)
     if file is None:
         return None
     with naming(file):
         options = dict(_read_json(file))
-    start = "pooling_mode_"  # of options that older versions have in the place of one
-    older = [
-        name.removeprefix(start)
-        for name, is_on in options.items()
-        if name.startswith(start) and is_on is True
-    ]
-    modes = [str(options["pooling_mode"])] if "pooling_mode" in options else older
-    return (
-        _POOLINGS.get(modes[0].removesuffix("_token").removesuffix("_tokens"))
-        if len(modes) == 1
-        else None
-    )
+    if "pooling_mode" in options:
+        modes = [str(options["pooling_mode"])]
+    else:
+        modes = [
+            name.removeprefix(POOLING_OPTION)
+            for name, is_on in options.items()
+            if name.startswith(POOLING_OPTION) and is_on is True
+        ]
+    if len(modes) != 1:
+        return None
+    return POOLINGS.get(modes[0].removesuffix("_token").removesuffix("_tokens"))
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:
-    """Copy what makes a directory of sentence-transformers of one: its modules but the model,
-    prompts, lengths. A module that is code, or lies outside the checkpoint, is refused."""
-    modules = find_file(path, _MODULES)
+    """Copy the files that a directory of sentence-transformers has besides the model: its modules,
+    prompts and lengths.
+
+    Raises:
+        ConversionError: for a module that is code of the checkpoint, or lies outside it.
+    """
+    modules = find_file(path, MODULES)
     if modules is None:
         return
     with naming(modules):
         kinds = {str(entry["path"]): str(entry["type"]) for entry in _read_json(modules)}
+    files = [MODULES, *SENTENCE_FILES]
     for folder, kind in kinds.items():
         if not kind.startswith("sentence_transformers."):
             raise ConversionError(
                 f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over"
             )
-        if Path(folder).name != folder or folder == "..":
-            raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
-        (out / folder).mkdir(exist_ok=True)  # a module without options has no file
-    parts = [
-        f"{folder}/{part}"
-        for folder in filter(None, kinds)
-        for part in ("config.json", "model.safetensors")
-    ]
-    for file in (_MODULES, *_OF_SENTENCES, *parts):
-        if (found := find_file(path, file)) is not None:
-            shutil.copy(found, out / file)
+        # The model itself has no folder of its own.
+        if folder == "":
+            continue
+        if not is_file_name(folder):
+            raise ConversionError(
+                f"{modules}: path={folder!r} must be a folder in the same directory"
+            )
+        # A module without options has no file.
+        (out / folder).mkdir(exist_ok=True)
+        files += [f"{folder}/config.json", f"{folder}/model.safetensors"]
+    _copy_files(path, files, out)

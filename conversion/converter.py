@@ -20,12 +20,12 @@ from hf_roformer_lite import RoFormerLiteModel
 
 from .weight_map import ConversionError, Rules, StoredNames, WeightMap
 
-_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
-# All sources have the layer of the original Transformer. Converters say so in full, so that they do
-# not depend on the defaults of our config.
+# All sources have the layer of the original Transformer. Converters name these values, because the
+# defaults of our config are others and may change.
 CLASSIC_FIELDS: dict[str, Any] = {
     "norm_type": "layernorm",
     "gated_mlp": False,
@@ -44,15 +44,13 @@ class Converter(ABC):
         tolerances: In each dtype, the largest difference of an output that counts as equal: an
             absolute one where no number of the output is larger than 1, otherwise relative to the
             largest.
-        tokenizer_class: The class that opens the tokenizer in a checkpoint's directory.
         becomes: The class of this package that every checkpoint becomes.
-        rules: The table of which tensor becomes which, where it is the same for every config.
+        rules: The table of tensors, where it is the same for every config.
         ignored: Names of their tensors that our model does not need.
         stored_names: How files spell names that are newer in `weight_map`.
     """
 
     name: ClassVar[str]
-    tokenizer_class: ClassVar[type] = AutoTokenizer
     becomes: ClassVar[type[PreTrainedModel]] = RoFormerLiteModel
     rules: ClassVar[Rules] = ()
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -65,6 +63,11 @@ class Converter(ABC):
         """The source's config together with what only the weights show."""
         return dict(source_config)
 
+    def tokenizer_class(self, declared: str | None) -> type:
+        """The class that opens a checkpoint's tokenizer; `declared` is the name of the class in its
+        files, if they have one."""
+        return AutoTokenizer
+
     @abstractmethod
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
         """Our config for the source's config."""
@@ -74,7 +77,7 @@ class Converter(ABC):
         return self.becomes
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        """The table of which tensor becomes which."""
+        """The table that names the tensors of both sides and the operations between them."""
         return WeightMap(self.rules, self.ignored, our_config.num_attention_heads)
 
     @abstractmethod
@@ -87,8 +90,8 @@ class Converter(ABC):
         model; a tensor is its last hidden state."""
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
-        """Whether the reference reads padding, so that it can be compared on inputs without padding
-        alone."""
+        """Whether the reference reads padding, so that it can only be compared on inputs without
+        padding."""
         return False
 
     def load_reference(
@@ -104,11 +107,11 @@ class Converter(ABC):
                 numbers would otherwise be compared.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
+        tensors = dict(self.stored_names.read(state_dict))
         try:
-            missing = reference.load_state_dict(
-                dict(self.stored_names.read(state_dict)), strict=False
-            )[0]
-        except RuntimeError as error:  # a tensor of another shape, which only the source needs
+            missing, _ = reference.load_state_dict(tensors, strict=False)
+        except RuntimeError as error:
+            # A tensor that only the source needs has another shape.
             raise ConversionError(
                 f"the source's own model: {' '.join(str(error).split())}"
             ) from error
@@ -130,15 +133,13 @@ class Converter(ABC):
             state_dict = self.stored_names.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)
         try:
-            config, model_class = (
-                self.our_config(source_config),
-                self.our_model_class(source_config),
-            )
+            config = self.our_config(source_config)
+            model_class = self.our_model_class(source_config)
         except ConversionError:
             raise
-        # a config may hold anything, and their classes and ours refuse it in many ways
         except Exception as error:
-            # That of a field says more than that of the class, which is around it.
+            # A config may hold anything, and their classes and ours raise errors of many types. The
+            # error about a field is the cause of the error about the class.
             raise ConversionError(f"no model can be made: {error.__cause__ or error}") from error
         if state_dict is None:
             return model_class(config).eval()
@@ -153,42 +154,43 @@ class Converter(ABC):
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
         ours = {name: tensor.to(dtype, copy=copy) for name, tensor in ours.items()}
         config.dtype = dtype
-        # the weight map has checked the names
+        # Only tied tensors are missing: the weight map has checked the names.
         model.load_state_dict(ours, strict=False, assign=True)
         model.tie_weights()
         return model.eval()
 
 
 def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights of another type than floating point of 16 bits or more, whose conversion would
-    lose something without a word, and those that are no numbers.
+    """Refuse weights that are NaN or infinite, and all types but floating point of 16 bits or more:
+    a conversion of the others would lose precision silently.
 
     Raises:
         ConversionError: naming the tensor.
     """
     for name, tensor in tensors.items():
+        fault = None
+        if tensor.dtype not in WEIGHT_TYPES:
+            fault = f"the type {tensor.dtype}"
         # Least and largest are NaN or infinite if any number is, and take no memory.
-        if tensor.dtype not in _WEIGHT_TYPES or (
-            tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all()
-        ):
-            what = (
-                "NaN or infinite numbers"
-                if tensor.dtype in _WEIGHT_TYPES
-                else f"the type {tensor.dtype}"
-            )
-            raise ConversionError(f"{name} has {what}; save the checkpoint in float32 again")
+        elif tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+            fault = "NaN or infinite numbers"
+        if fault is not None:
+            raise ConversionError(f"{name} has {fault}; save the checkpoint in float32 again")
 
 
 class LayerConverter(Converter):
     """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a
-    decoder also those of an encoder. Their config has `num_layers`; checkpoints of one layer have
-    no `layers.{i}.` before their names. `rules` and `ignored` are those of one layer."""
+    decoder also takes the vectors of an encoder. Their config has `num_layers`; checkpoints of one
+    layer have no `layers.{i}.` before their names. `rules` and `ignored` describe one layer."""
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        theirs = "layers.{i}." if our_config.num_hidden_layers > 1 else ""
-        table = [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules]
+        prefix = ""
+        if our_config.num_hidden_layers > 1:
+            prefix = "layers.{i}."
         return WeightMap(
-            table, [theirs + name for name in self.ignored], our_config.num_attention_heads
+            rules=[rule.prefixed(prefix, "layers.{i}.") for rule in self.rules],
+            ignored=[prefix + name for name in self.ignored],
+            num_heads=our_config.num_attention_heads,
         )
 
     @abstractmethod
@@ -200,14 +202,18 @@ class LayerConverter(Converter):
         """The output of one layer of the source, `(B, L, width)`."""
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        layers = [
-            self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))
-        ]
-        return layers[0] if len(layers) == 1 else nn.ModuleDict({"layers": nn.ModuleList(layers)})
+        num_layers = source_config.get("num_layers", 1)
+        if num_layers == 1:
+            return self.build_layer(source_config)
+        layers = nn.ModuleList(self.build_layer(source_config) for _ in range(num_layers))
+        return nn.ModuleDict({"layers": layers})
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
+        layers = [reference]
+        if isinstance(reference, nn.ModuleDict):
+            layers = reference["layers"]
         states = inputs["inputs_embeds"]
-        for layer in reference["layers"] if isinstance(reference, nn.ModuleDict) else [reference]:
+        for layer in layers:
             states = self.run_layer(layer, states, inputs)
         return states
 

@@ -34,7 +34,8 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-_LENGTH_DEPENDENT = ("dynamic", "longrope")
+# Scalings of rotary positions that depend on the length of the text.
+LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
 def export_ctranslate2(
@@ -47,8 +48,8 @@ def export_ctranslate2(
 
     Args:
         model: An encoder–decoder, a causal language model, or an encoder: the bare stack, or a
-            masked language model, of which the stack alone is written, as CTranslate2's encoders
-            return hidden states.
+            masked language model. Only the stack of the latter is written, as CTranslate2's
+            encoders return hidden states.
         tokenizer: Names the vocabulary; its files are not written here.
         directory: Takes `model.bin`, `config.json` and the vocabulary.
         quantization: How weights are stored: `int8`, `int8_float32`, `float16` or `bfloat16`.
@@ -95,9 +96,9 @@ def _pair(
     why = f"has one eps for all norms, here encoder.norm_eps={eps}"
     of_decoder.require_value("norm_eps", eps, why)
     of_encoder.require_value("type_vocab_size", 0, "has no segments in pairs")
-    spec = specs.TransformerSpec(
-        _encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head)
-    )
+    encoder_spec = _encoder_spec(specs, encoder)
+    decoder_spec = _decoder_spec(specs, decoder, model.lm_head)
+    spec = specs.TransformerSpec(encoder_spec, decoder_spec)
     vocabulary = named_vocabulary(tokenizer, decoder.config.vocab_size)
     spec.register_source_vocabulary(named_vocabulary(tokenizer, encoder.config.vocab_size))
     spec.register_target_vocabulary(vocabulary)
@@ -124,10 +125,9 @@ def _encoder(
     needs = Requirements("CTranslate2", stack.config)
     _check(needs)
     needs.require_value("is_decoder", False, "has no causal encoder")
-    spec = specs.TransformerEncoderModelSpec(
-        _encoder_spec(specs, stack), pooling_layer=stack.pooler is not None
-    )
-    if stack.pooler is not None:
+    has_pooler = stack.pooler is not None
+    spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=has_pooler)
+    if has_pooler:
         _fill_linear(spec.pooler_dense, stack.pooler.dense)
     vocabulary = named_vocabulary(tokenizer, stack.config.vocab_size)
     spec.register_vocabulary(vocabulary)
@@ -137,7 +137,7 @@ def _encoder(
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse what the specifications cannot hold."""
+    """Refuse models for which the specifications have no place."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
@@ -151,18 +151,20 @@ def _check(needs: Requirements) -> None:
         needs.require_value("type_vocab_size", 0, "has no segments in decoders")
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
-        why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"
-        needs.require(scaling not in _LENGTH_DEPENDENT, "rope_parameters", why)
+        why = (
+            f"keeps one table of angles, which rope_type={scaling!r} changes with the text's length"
+        )
+        needs.require(scaling not in LENGTH_DEPENDENT, "rope_parameters", why)
         if scaling == "yarn":
             is_whole = config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
-            why = "scales the scores of whole heads, and yarn only those of channels that rotate"
+            why = "scales the scores of whole heads, and yarn only the part of channels that rotate"
             needs.require(is_whole, "rope_parameters", why)
 
 
 def _describe(
     spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]
 ) -> None:
-    """Write what a model that generates needs besides weights: eps and special tokens."""
+    """Write the eps and the special tokens of a model that generates."""
     ends = model.generation_config.eos_token_id
     if not isinstance(ends, list):
         ends = [ends]
@@ -183,9 +185,11 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
     spec = specs.TransformerEncoderSpec(**options)
     spec.embeddings[0].weight = _table(stack.embeddings.word_embeddings)
     if config.type_vocab_size:
-        # CTranslate2 scales the sum of both embeddings; ours of segments are not scaled.
-        scale = config.hidden_size**-0.5 if config.scale_embeddings else 1.0
-        spec.embeddings[1].weight = _table(stack.embeddings.token_type_embeddings) * scale
+        segments = _table(stack.embeddings.token_type_embeddings)
+        if config.scale_embeddings:
+            # CTranslate2 scales the sum of both embeddings; ours of segments are not scaled.
+            segments *= config.hidden_size**-0.5
+        spec.embeddings[1].weight = segments
     _fill_stack(spec, stack)
     return spec
 
@@ -247,8 +251,8 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         _fill_rotation(layer_spec.self_attention, stack)
 
 
-# The parts of a layer's specification: norms, matrices (numbers stand for places in a list), and
-# where ours are.
+# The parts of a layer's specification, and the names of our norms and matrices. Numbers stand for
+# places in a list.
 _NORMS = {"self_attention": "self_attn_norm", "attention": "cross_attn_norm", "ffn": "mlp_norm"}
 _MATRICES = {
     "self_attention.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -266,8 +270,10 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
     for part, norm in _NORMS.items():
         if hasattr(spec, part):
             _fill_norm(getattr(spec, part).layer_norm, layer.get_submodule(norm))
-    first = _PLAIN if layer.mlp.gate_proj is None else _GATED
-    for place, names in {**_MATRICES, **first}.items():
+    matrices = _MATRICES | _PLAIN
+    if layer.mlp.gate_proj is not None:
+        matrices = _MATRICES | _GATED
+    for place, names in matrices.items():
         part, _, matrix = place.partition(".")
         if not hasattr(spec, part):
             continue
@@ -280,8 +286,7 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
-    """Any scaling that is one factor for each pair of channels, written as the kind that lists such
-    factors.
+    """Write a scaling of rotary positions as one factor for each pair of channels.
 
     CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses
     llama3's factor.
@@ -295,8 +300,9 @@ def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
     factors = unscaled / rotary_emb.inv_freq
     spec.rotary_scaling_long_factor = factors
     spec.rotary_scaling_short_factor = factors
-    sharpening = rotary_emb.attention_scaling  # That of yarn, of queries and of keys.
-    spec.queries_scale = float(stack.config.head_dim**-0.5 * sharpening**2)
+    # Yarn scales both queries and keys.
+    sharpening = rotary_emb.attention_scaling**2
+    spec.queries_scale = float(stack.config.head_dim**-0.5 * sharpening)
 
 
 def _fill_linear(spec: Any, *modules: nn.Module) -> None:
@@ -309,9 +315,11 @@ def _fill_linear(spec: Any, *modules: nn.Module) -> None:
 def _fill_norm(spec: Any, module: nn.Module) -> None:
     spec.gamma = module.weight.detach().float().clone()
     # CTranslate2 takes a norm without beta for RMSNorm.
-    if hasattr(spec, "beta"):
-        bias = torch.zeros_like(module.weight) if module.bias is None else module.bias
-        spec.beta = bias.detach().float().clone()
+    if not hasattr(spec, "beta"):
+        return
+    spec.beta = torch.zeros_like(spec.gamma)
+    if module.bias is not None:
+        spec.beta = module.bias.detach().float().clone()
 
 
 def _table(module: nn.Embedding) -> torch.Tensor:

@@ -9,7 +9,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .converter import CLASSIC_FIELDS, LayerConverter, SourceConfig, Tensors, read_fields
 from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightRule, renamed
 
-FIELDS = (
+OPTIONAL_FIELDS = (
     "heads",
     "bias",
     "ffn_layers",
@@ -18,15 +18,17 @@ FIELDS = (
     "proj_layers",
     "proj_expansion",
     "proj_dropout",
+    "base",
+    "num_layers",
+    "cross_attention",
 )
-FIELDS += ("base", "num_layers", "cross_attention")
 
 
 def head_rules(theirs: str, ours: str) -> Rules:
     """Rules of the feed-forward units of all heads: their tensors, one per head, make one of ours.
 
     Args:
-        theirs: The letters of their projections of which one of ours is made.
+        theirs: The letters of their projections, of which one of ours is made.
         ours: The name of that one.
     """
 
@@ -78,7 +80,7 @@ class DeepLotx(LayerConverter):
     )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        (width,) = read_fields(source_config, self.name, ("feature_dim",), FIELDS)
+        (width,) = read_fields(source_config, self.name, ("feature_dim",), OPTIONAL_FIELDS)
         expansion = source_config.get("ffn_expansion", 2)
         theta = float(source_config.get("base", 10000))
         is_cross = source_config.get("cross_attention", False)
@@ -98,9 +100,8 @@ class DeepLotx(LayerConverter):
             mlp_bias=source_config.get("bias", True),
             norm_eps=1e-9,
             final_norm=False,
-            # Its frequencies are rounded to float32 even in float64. Ours are too, except for the
-            # default rope_type; linear scaling by 1 is the default rotation with rounded
-            # frequencies.
+            # Its frequencies are rounded to float32 even in float64. Ours of the default rope_type
+            # are not, but those of linear scaling are, and a factor of 1 changes nothing else.
             rope_parameters={"rope_type": "linear", "factor": 1.0, "rope_theta": theta},
             is_decoder=is_cross,
             add_cross_attention=is_cross,
@@ -108,15 +109,16 @@ class DeepLotx(LayerConverter):
         )
 
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
-        of_stack = ("num_layers", "cross_attention")
-        return DeepLotxEncoder(
-            **{name: value for name, value in source_config.items() if name not in of_stack}
-        )
+        fields = dict(source_config)
+        fields.pop("num_layers", None)
+        fields.pop("cross_attention", None)
+        return DeepLotxEncoder(**fields)
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
-        memory = inputs.get("encoder_hidden_states")
-        mask = inputs["attention_mask"] if memory is None else inputs["encoder_attention_mask"]
-        return layer(states, mask[:, None], memory)
+        if "encoder_hidden_states" not in inputs:
+            return layer(states, inputs["attention_mask"][:, None])
+        mask = inputs["encoder_attention_mask"]
+        return layer(states, mask[:, None], inputs["encoder_hidden_states"])
 
 
 class DeepFeedForward(nn.Module):
@@ -157,27 +159,27 @@ class DeepHead(nn.Module):
 
     def rotate(self, x: torch.Tensor) -> torch.Tensor:
         half = x.shape[-1] // 2
-        frequencies = 1 / self.base ** (
-            torch.arange(half, dtype=torch.float32, device=x.device) / half
-        )
-        angles = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)[
-            :, None
-        ] * frequencies.to(x.dtype)
+        exponents = torch.arange(half, dtype=torch.float32, device=x.device) / half
+        frequencies = (1 / self.base**exponents).to(x.dtype)
+        positions = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
+        angles = positions[:, None] * frequencies
         first, second = x.split(half, -1)
-        cos, sin = angles.cos(), angles.sin()
+        cos = angles.cos()
+        sin = angles.sin()
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def forward(
         self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None
     ) -> torch.Tensor:
-        query, key = self.rotate(self.q_proj(x)), self.rotate(self.k_proj(y))
+        query = self.rotate(self.q_proj(x))
+        key = self.rotate(self.k_proj(y))
         return F.scaled_dot_product_attention(query, key, self.v_proj(y), visible)
 
 
 class DeepLotxEncoder(nn.Module):
     """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L,
     feature_dim)` to the same; keys and values are made of `y` where it is given. The arguments are
-    those of the config."""
+    the fields of the config."""
 
     def __init__(
         self,
@@ -193,9 +195,18 @@ class DeepLotxEncoder(nn.Module):
         base: float = 10000,
     ):
         super().__init__()
-        width, expansion = feature_dim, ffn_expansion if proj_expansion is None else proj_expansion
-        head = {"layers": proj_layers, "expansion": expansion, "bias": bias, "base": base}
-        head["dropout"] = dropout if proj_dropout is None else proj_dropout
+        width = feature_dim
+        if proj_expansion is None:
+            proj_expansion = ffn_expansion
+        if proj_dropout is None:
+            proj_dropout = dropout
+        head = {
+            "layers": proj_layers,
+            "expansion": proj_expansion,
+            "bias": bias,
+            "base": base,
+            "dropout": proj_dropout,
+        }
         self.attn = nn.ModuleDict(
             {
                 "expand_proj": nn.Linear(width, heads * width),
@@ -210,13 +221,17 @@ class DeepLotxEncoder(nn.Module):
     def forward(
         self, x: torch.Tensor, visible: torch.Tensor | None = None, y: torch.Tensor | None = None
     ) -> torch.Tensor:
-        normed, heads = self.layer_norm(x), self.attn["attn_heads"]
-        sides = (normed, normed if y is None else y)
-        xs, ys = (self.attn["expand_proj"](states).chunk(len(heads), -1) for states in sides)
-        attended = [head(*parts, visible) for head, *parts in zip(heads, xs, ys, strict=True)]
-        return self.out_proj(
-            self.ffn(torch.cat((self.attn["out_proj"](torch.cat(attended, -1)), x), -1))
-        )
+        heads = self.attn["attn_heads"]
+        normed = self.layer_norm(x)
+        if y is None:
+            y = normed
+        xs = self.attn["expand_proj"](normed).chunk(len(heads), -1)
+        ys = self.attn["expand_proj"](y).chunk(len(heads), -1)
+        attended = [
+            head(own, others, visible) for head, own, others in zip(heads, xs, ys, strict=True)
+        ]
+        joined = self.attn["out_proj"](torch.cat(attended, -1))
+        return self.out_proj(self.ffn(torch.cat((joined, x), -1)))
 
 
 CONVERTERS = (DeepLotx(),)

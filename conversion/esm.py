@@ -1,9 +1,9 @@
 """ESM-2 and ESM-1b, protein language models, all heads but the one that predicts contacts from
 attention.
 
-Their token dropout depends on the share of mask tokens in a text: it is `token_dropout_mask_id`
-here. A part of the positions of ESM-1b's table, up to the id of padding, is never used and left
-out.
+Their token dropout depends on the share of mask tokens in a text; here it is
+`token_dropout_mask_id`. The rows of ESM-1b's table of positions up to the id of padding are never
+read, are left out here, and come back as zeros.
 """
 
 from typing import Any
@@ -59,10 +59,10 @@ class Esm(HuggingFaceConverter):
             {
                 "attention.LayerNorm.*": "self_attn_norm.*",
                 **projections(
-                    *(
-                        f"attention.{n}"
-                        for n in ("self.query", "self.key", "self.value", "output.dense")
-                    )
+                    query="attention.self.query",
+                    key="attention.self.key",
+                    value="attention.self.value",
+                    output="attention.output.dense",
                 ),
                 "LayerNorm.*": "mlp_norm.*",
                 "intermediate.dense.*": "mlp.up_proj.*",
@@ -74,13 +74,12 @@ class Esm(HuggingFaceConverter):
     )
     stored_names = TENSORFLOW_NAMES
     ignored = (
-        POSITIONS,  # some files of ESM-2 hold one, which nothing reads
-        *(
-            "embeddings.position_ids",
-            "pooler.dense.*",
-            "contact_head.regression.*",
-            "rotary_embeddings.inv_freq",
-        ),
+        # Some files of ESM-2 hold a table of positions, which nothing reads.
+        POSITIONS,
+        "embeddings.position_ids",
+        "pooler.dense.*",
+        "contact_head.regression.*",
+        "rotary_embeddings.inv_freq",
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
     )
     output_matrix = "lm_head.decoder.weight"
@@ -98,28 +97,33 @@ class Esm(HuggingFaceConverter):
             raise ConversionError(
                 f"is_decoder={theirs.is_decoder}: only encoders of ESM can be converted"
             )
-        fields = {
-            "embedding_norm": bool(theirs.emb_layer_norm_before),
-            "token_dropout_mask_id": theirs.mask_token_id if theirs.token_dropout else None,
-        }
+        fields: dict[str, Any] = {"embedding_norm": bool(theirs.emb_layer_norm_before)}
+        if theirs.token_dropout:
+            fields["token_dropout_mask_id"] = theirs.mask_token_id
+        num_positions = theirs.max_position_embeddings
         if theirs.position_embedding_type == "rotary":
-            rope = {"rope_type": "default", "rope_theta": theirs.rope_theta}
-            return fields | {
-                "rope_parameters": rope,
-                "max_position_embeddings": theirs.max_position_embeddings,
-            }
-        rows = theirs.max_position_embeddings - theirs.pad_token_id - 1
-        return fields | {"position_embedding_type": "learned", "max_position_embeddings": rows}
+            fields["rope_parameters"] = {"rope_type": "default", "rope_theta": theirs.rope_theta}
+        else:
+            fields["position_embedding_type"] = "learned"
+            num_positions -= theirs.pad_token_id + 1
+        fields["max_position_embeddings"] = num_positions
+        return fields
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        mask = ours.token_dropout_mask_id
-        fields = {"emb_layer_norm_before": ours.embedding_norm, "token_dropout": mask is not None}
-        fields |= {"mask_token_id": mask, "max_position_embeddings": ours.max_position_embeddings}
+        fields: dict[str, Any] = {
+            "emb_layer_norm_before": ours.embedding_norm,
+            "token_dropout": ours.token_dropout_mask_id is not None,
+            "mask_token_id": ours.token_dropout_mask_id,
+        }
+        num_rows = ours.max_position_embeddings
         if ours.position_embedding_type == "learned":
-            rows = ours.max_position_embeddings + (ours.pad_token_id or 0) + 1
-            return fields | {"position_embedding_type": "absolute", "max_position_embeddings": rows}
-        theta = (ours.rope_parameters or {}).get("rope_theta", 10000.0)
-        return fields | {"position_embedding_type": "rotary", "rope_theta": theta}
+            fields["position_embedding_type"] = "absolute"
+            num_rows += (ours.pad_token_id or 0) + 1
+        else:
+            fields["position_embedding_type"] = "rotary"
+            fields["rope_theta"] = (ours.rope_parameters or {}).get("rope_theta", 10000.0)
+        fields["max_position_embeddings"] = num_rows
+        return fields
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         if ours.position_embedding_type == "rope":
@@ -129,11 +133,8 @@ class Esm(HuggingFaceConverter):
     def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
         if theirs.position_embedding_type != "rotary":
             return {}
-        return {
-            "rotary_embeddings.inv_freq": EsmRotaryEmbedding.compute_default_rope_parameters(
-                theirs
-            )[0]
-        }
+        frequencies, _ = EsmRotaryEmbedding.compute_default_rope_parameters(theirs)
+        return {"rotary_embeddings.inv_freq": frequencies}
 
 
 CONVERTERS = (Esm(),)

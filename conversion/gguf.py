@@ -1,10 +1,10 @@
 """Encoders in the format of llama.cpp, with their tokenizer inside.
 
-llama.cpp has no layer that is put together from options: it has architectures, each one fixed
-sequence of operations. Three of them are encoders that our configuration can say as well; a model
-of another shape is refused. Its tokenizers are fixed, too. BERT's WordPiece is one of them, and
-ends every text with [SEP], also a prompt. For BPE llama.cpp cuts text by a list of patterns without
-ours, and its Unigram has no bytes for unknown characters.
+llama.cpp does not build its layers from options: it has architectures, and each is a fixed sequence
+of operations. Three of them are encoders that our configuration can describe; a model of another
+shape is refused. Its tokenizers are fixed, too. One of them is BERT's WordPiece, which ends every
+text with [SEP], also a prompt. For BPE llama.cpp cuts text by one of a list of patterns, which does
+not have ours, and its Unigram has no bytes for unknown characters.
 """
 
 import json
@@ -22,8 +22,8 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteLayer, RoF
 from .runtime_limits import Requirements, unused_token, vocabulary_of
 from .weight_map import ConversionError
 
-_FILE = "model.gguf"
-_WORD_START = "\u2581"
+MODEL_FILE = "model.gguf"
+WORD_START = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,13 @@ _COMMON = {
 _GATE = {"ffn_gate": ("mlp.gate_proj",)}
 _POST_NORMS = {"attn_output_norm": ("self_attn_norm",), "layer_output_norm": ("mlp_norm",)}
 _PRE_NORMS = {"attn_norm": ("self_attn_norm",), "ffn_norm": ("mlp_norm",)}
-_POST = {"norm_placement": "post", "norm_type": "layernorm", "norm_bias": True, "final_norm": False}
-_POST |= {"embedding_norm": True}
+_POST = {
+    "norm_placement": "post",
+    "norm_type": "layernorm",
+    "norm_bias": True,
+    "final_norm": False,
+    "embedding_norm": True,
+}
 _PRE = {
     "norm_placement": "pre",
     "norm_type": "rmsnorm",
@@ -81,7 +86,7 @@ def export_gguf(
     """Write an encoder of this package into `directory`, which exists, as `model.gguf`.
 
     Args:
-        model: The bare stack, or a masked language model, of which the stack alone is written:
+        model: The bare stack, or a masked language model. Only the stack of the latter is written:
             llama.cpp's encoders return embeddings, here pooled as `classifier_pooling` says.
         tokenizer: BERT's WordPiece.
         directory: Takes the file.
@@ -102,7 +107,7 @@ def export_gguf(
     architecture = _architecture_of(stack.config)
     pipeline = _word_piece(tokenizer)
     tokens = vocabulary_of(tokenizer, stack.config.vocab_size)
-    writer = gguf.GGUFWriter(directory / _FILE, architecture.name)
+    writer = gguf.GGUFWriter(directory / MODEL_FILE, architecture.name)
     _describe(gguf, writer, stack.config, quantization)
     _add_tokenizer(gguf, writer, tokenizer, pipeline, tokens)
     with torch.no_grad():
@@ -115,8 +120,11 @@ def export_gguf(
 
 
 def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
-    """The architecture that has all that the configuration says; the nearest one names what is in
-    the way."""
+    """The architecture that is equivalent to the configuration.
+
+    Raises:
+        ConversionError: for a configuration without one, about the nearest architecture.
+    """
     nearest = min(ARCHITECTURES, key=lambda one: _count_differences(one, config))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
@@ -152,18 +160,22 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     Raises:
         ConversionError: for every other pipeline.
     """
-    pipeline = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else {}
+    pipeline = {}
+    if tokenizer.is_fast:
+        pipeline = json.loads(tokenizer.backend_tokenizer.to_str())
     kind = pipeline.get("model", {}).get("type", type(tokenizer).__name__)
     steps = [(pipeline.get(step) or {}).get("type") for step in ("normalizer", "pre_tokenizer")]
     if kind != "WordPiece" or steps != ["BertNormalizer", "BertPreTokenizer"]:
         raise ConversionError(
-            f"the tokenizer is of the kind {kind} with the steps {steps}: of ours llama.cpp has only BERT's "
-            "WordPiece; --format onnx takes every model"
+            f"the tokenizer is of the kind {kind} with the steps {steps}: of ours llama.cpp has "
+            "only BERT's WordPiece; --format onnx takes every model"
         )
     letters = set().union(*tokenizer.get_vocab())
     if _strips_accents(pipeline) and any("\u1100" <= letter <= "\u11ff" for letter in letters):
-        why = "stripping accents takes Korean syllables apart, and llama.cpp does not; strip_accents=False keeps them"
-        raise ConversionError(f"the tokenizer has learned Korean: {why}")
+        raise ConversionError(
+            "the tokenizer has learned Korean: stripping accents takes Korean syllables apart, and "
+            "llama.cpp does not; strip_accents=False keeps them"
+        )
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
         raise ConversionError(
@@ -208,7 +220,8 @@ def _add_tokenizer(
     pipeline: dict[str, Any],
     tokens: list[str | None],
 ) -> None:
-    """llama.cpp marks the first piece of a word, WordPiece the others."""
+    """Write the tokens, of which llama.cpp marks the first piece of a word, and WordPiece the
+    others."""
     special = set(tokenizer.all_special_ids)
     texts = []
     types = []
@@ -222,9 +235,11 @@ def _add_tokenizer(
         elif index in special:
             text = token
             kind = gguf.TokenType.CONTROL
+        elif token.startswith("##") and len(token) > 2:
+            text = token.removeprefix("##")
+            kind = gguf.TokenType.NORMAL
         else:
-            is_within = token.startswith("##") and len(token) > 2
-            text = token[2:] if is_within else _WORD_START + token
+            text = WORD_START + token
             kind = gguf.TokenType.NORMAL
         texts.append(text)
         types.append(kind)
@@ -261,8 +276,10 @@ def _add_tensors(
 
     config = stack.config
     embeddings = stack.embeddings
-    scale = config.embedding_size**0.5 if config.scale_embeddings else 1.0
-    add("token_embd.weight", embeddings.word_embeddings.weight * scale)
+    words = embeddings.word_embeddings.weight
+    if config.scale_embeddings:
+        words = words * config.embedding_size**0.5
+    add("token_embd.weight", words)
     if config.embedding_norm:
         add("token_types.weight", torch.zeros(1, config.hidden_size))
         add("token_embd_norm.weight", embeddings.norm.weight)

@@ -1,33 +1,34 @@
-"""From a model of this package to a class of transformers: whether a family can say what our config
-says, and how.
+"""From a model of this package to a class of transformers: whether a family has a config for it, and
+which one.
 
-No family has a table for this way of its own. Their config is made of ours by the same table that
-is read on the way in, and then read again: where the config that comes back differs from the one
-that went, the family lacks a word. Few of these differences are bridged, all of them without any
-change of what is computed: a bias or a segment that we do not have is one of zeros there, and the
-scale of the embeddings can be a part of their table.
+No family has a table for this direction. Their config is made of ours by the same table that
+converts it, and then it is converted back: where the config that comes back differs from the one
+that went, the family has no equivalent. A few of these differences are bridged without any change
+of what is computed: a bias or a segment that we do not have is one of zeros there, and the scale of
+the embeddings can be a part of their table.
 """
 
 import copy
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
 
-from .hugging_face import HuggingFaceConverter
+from .hugging_face import OUR_PREFIX, HuggingFaceConverter
 from .weight_map import ConversionError
 
 TABLE = "embeddings.word_embeddings.weight"
-# Where we have less than they, zeros say the same.
-_BRIDGED_BY_ZEROS = {
+# Tensors that we do not have for these fields are zeros there, which compute the same.
+BRIDGED_BY_ZEROS = {
     "attention_bias",
     "mlp_bias",
     "norm_bias",
@@ -35,44 +36,59 @@ _BRIDGED_BY_ZEROS = {
     "lm_head_bias",
     "type_vocab_size",
 }
-# What changes no number of a forward pass in evaluation.
-_WITHOUT_EFFECT = {
+# These fields change no number of a forward pass in evaluation.
+WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
-    *(
-        "use_cache",
-        "initializer_range",
-        "skip_logits",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-    ),
-    *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
-    *("hidden_dropout_places", "classifier_input_dropout", "classifier_text_counts"),
+    "use_cache",
+    "initializer_range",
+    "skip_logits",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "hidden_dropout",
+    "attention_dropout",
+    "mlp_dropout",
+    "classifier_dropout",
+    "qkv_dropout",
+    "hidden_dropout_places",
+    "classifier_input_dropout",
+    "classifier_text_counts",
 }
-_OF_CLASSIFIERS = {
+FIELDS_OF_CLASSIFIERS = {
     "classifier_activation",
     "classifier_norm",
     "classifier_text_features",
     "decode_tags",
 }
-_OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}
-_OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
+FIELDS_OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
+FIELDS_OF_PAIRS = ("share_embeddings", "tie_word_embeddings")
+POOLING_HEADS = ("ForSequenceClassification", "ForMultipleChoice")
 
 
 @dataclass
 class Route:
-    """How a model goes back to one family."""
+    """How a model goes back to one family.
+
+    Args:
+        converter: The family.
+        head: The name of their head.
+        ours: Our config. The scale of the embeddings is switched off in it where their table takes
+            the scale.
+        theirs: Their config.
+        back: Our config that `theirs` is converted to; None where `theirs` cannot be made.
+        scales: Whether their tables of embeddings take the scale.
+        faults: Fields of ours without an equivalent, as messages.
+        zeros: Tensors that they have and we do not.
+    """
 
     converter: HuggingFaceConverter
-    head: str  # the name of theirs
-    ours: PreTrainedConfig  # after the scale of the embeddings has gone into their table if it must
+    head: str
+    ours: PreTrainedConfig
     theirs: PreTrainedConfig | None = None
-    # what theirs is read as; None where theirs cannot be made at all
     back: PreTrainedConfig | None = None
-    scales: bool = False  # whether the tables take the scale of the embeddings
-    # fields of ours without an equivalent, as messages
+    scales: bool = False
     faults: list[str] = field(default_factory=list)
-    zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
+    zeros: list[str] = field(default_factory=list)
 
 
 def carry_back(
@@ -87,24 +103,28 @@ def carry_back(
     if route.faults:
         raise ConversionError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
     weights = _weights(route, model)
-    for prefix, stack in stacks_of(model.config).items() if route.scales else ():
-        for name in [
-            name for name in weights if name.endswith(prefix + TABLE) and stack.scale_embeddings
-        ]:
-            weights[name] = weights[name] * math.sqrt(stack.embedding_size)
-    with torch.device("meta"):
-        shapes = {
-            name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()
-        }
-    weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
+    if route.scales:
+        _scale_tables(weights, model.config)
+    tensors = _without_memory(type(model), route.back).state_dict()
+    for name in route.zeros:
+        weights[name] = torch.zeros(tensors[name].shape, dtype=model.dtype)
     converter.settle(route.theirs, weights)
     source_config = _source_config(route)
     state_dict = converter.weight_map(route.back, source_config).to_theirs(weights)
-    prefix = converter.stack_prefixes(source_config)[0]
-    computed = converter.computed_tensors(model, route.theirs)
-    return state_dict | {
-        prefix + name: tensor for name, tensor in computed.items()
-    }, route.theirs.to_dict()
+    prefix, _ = converter.stack_prefixes(source_config)
+    for name, tensor in converter.computed_tensors(model, route.theirs).items():
+        state_dict[prefix + name] = tensor
+    return state_dict, route.theirs.to_dict()
+
+
+def _scale_tables(weights: dict[str, torch.Tensor], config: PreTrainedConfig) -> None:
+    """Multiply the tables of embeddings by the scale of the stacks that have one."""
+    for prefix, stack in stacks_of(config).items():
+        if not stack.scale_embeddings:
+            continue
+        for name, tensor in weights.items():
+            if name.endswith(prefix + TABLE):
+                weights[name] = tensor * math.sqrt(stack.embedding_size)
 
 
 def fitting(
@@ -116,29 +136,40 @@ def fitting(
     Raises:
         ConversionError: when there is none, naming the nearest one and the fields in the way.
     """
-    routes, level = [], logging.get_verbosity()
-    # no warnings of ids that are outside the vocabulary of a family tried
-    logging.set_verbosity_error()
-    try:
+    routes = []
+    # A family that is tried may warn of ids outside its vocabulary.
+    with _without_warnings():
         for converter in converters:
-            with suppress(ConversionError):  # the family has no such head
+            # A family without such a head is passed over.
+            with suppress(ConversionError):
                 routes.append(find_route(converter, model))
-    finally:
-        logging.set_verbosity(level)
     if not routes:
         raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
-    best = min(
-        routes,
-        key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)),
-    )
+    best = min(routes, key=_distance)
     if best.faults:
         nearest = f"the nearest is {best.converter.name}, without {', '.join(best.faults)}"
         raise ConversionError(f"no family has an equivalent of this model; {nearest}")
     return best.converter
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def _distance(route: Route) -> tuple[bool, int, int]:
+    """The order of routes, the best one first."""
+    num_additions = route.scales + len(route.zeros)
+    return route.back is None, len(route.faults), num_additions
+
+
 def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
-    """How `model` goes back to the family of `converter`, or what is in the way.
+    """How `model` goes back to the family of `converter`, or the fields without an equivalent.
 
     Raises:
         ConversionError: when the family has no class with the head of `model`.
@@ -149,134 +180,164 @@ def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route
 
 def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
     route = Route(converter, head, copy.deepcopy(model.config))
-    stacks = stacks_of(route.ours).values()
-    _ask(route)
-    if route.back is not None:
-        pairs = zip(stacks, stacks_of(route.back).values(), strict=True)
-        route.scales = any(
-            one.scale_embeddings and one.vocab_size and not back.scale_embeddings
-            for one, back in pairs
-        )
-    if route.scales:
-        for stack in stacks:
+    _fill_configs(route)
+    if route.back is not None and _must_scale(route):
+        route.scales = True
+        for stack in stacks_of(route.ours).values():
             stack.scale_embeddings = False
-        for config in (route.ours, *stacks) if hasattr(model, "lm_head") else ():
-            # what reads the states is not scaled with what embeds the tokens
-            config.tie_word_embeddings = False
-        _ask(route)
+            if hasattr(model, "lm_head"):
+                # The scaled table no longer serves as the output matrix, which has no scale.
+                stack.tie_word_embeddings = False
+                route.ours.tie_word_embeddings = False
+        _fill_configs(route)
     if route.back is not None:
         _compare(route, model)
     return route
 
 
+def _must_scale(route: Route) -> bool:
+    """Whether a stack scales its embeddings where theirs has no such scale."""
+    backs = stacks_of(route.back)
+    return any(
+        stack.scale_embeddings and stack.vocab_size > 0 and not backs[prefix].scale_embeddings
+        for prefix, stack in stacks_of(route.ours).items()
+    )
+
+
 def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
-    """The config of each stack, by what stands before its fields in messages."""
+    """The config of each stack, by the prefix of its fields in messages."""
     if config.is_encoder_decoder:
         return {"encoder.": config.encoder, "decoder.": config.decoder}
     return {"": config}
 
 
-def _ask(route: Route) -> None:
-    """Fill in their config, and what it is read as here."""
+def _fill_configs(route: Route) -> None:
+    """Fill in their config, and ours that it is converted to."""
     route.faults = []
     try:
         route.theirs = route.converter.their_config(route.ours, route.head)
         route.back = route.converter.our_config(_source_config(route))
-    # their classes and ours refuse values of their own
     except (StrictDataclassError, ValueError, TypeError) as error:
-        route.back, route.faults = None, [" ".join(str(error.__cause__ or error).split())]
+        # Their classes and ours refuse some values.
+        route.back = None
+        route.faults = [" ".join(str(error.__cause__ or error).split())]
 
 
 def _source_config(route: Route) -> dict[str, Any]:
-    pooler = {"add_pooling_layer": getattr(route.ours, "add_pooling_layer", False)}
-    return (
-        route.theirs.to_dict()
-        | pooler
-        | {"architectures": [route.converter.class_name(route.head)]}
-    )
+    fields = route.theirs.to_dict()
+    fields["add_pooling_layer"] = getattr(route.ours, "add_pooling_layer", False)
+    fields["architectures"] = [route.converter.class_name(route.head)]
+    return fields
 
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
     """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
-    with torch.device("meta"):
-        target = type(model)(route.back)
-    tensors, given = target.state_dict(), _weights(route, model)
-    wanted = tensors.keys() - set(target.all_tied_weights_keys)
-    route.zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
-    unknown += [
-        name for name in given if name in wanted and given[name].shape != tensors[name].shape
-    ]
-    are_zeros = all(
-        name.endswith(".bias") or "token_type_embeddings" in name for name in route.zeros
-    )
-    is_bridged = are_zeros and not unknown
-    for prefix, name, ours, back in _differences(route, model):
-        if not (is_bridged and name in _BRIDGED_BY_ZEROS):
-            route.faults.append(f"{prefix}{name}={ours!r} (must be {back!r})")
+    target = _without_memory(type(model), route.back)
+    theirs = target.state_dict()
+    for name in target.all_tied_weights_keys:
+        theirs.pop(name, None)
+    ours = _weights(route, model)
+    route.zeros = sorted(theirs.keys() - ours.keys())
+    unknown = sorted(ours.keys() - theirs.keys())
+    unknown += [name for name in ours if name in theirs and ours[name].shape != theirs[name].shape]
+    is_bridged = not unknown and all(map(_may_be_zero, route.zeros))
+    for name, value, value_back in _differences(route, model):
+        field_name = name.rpartition(".")[2]
+        if not (is_bridged and field_name in BRIDGED_BY_ZEROS):
+            route.faults.append(f"{name}={value!r} (must be {value_back!r})")
     if not route.faults and not is_bridged:
         route.faults.append(f"its tensors {', '.join(unknown or route.zeros)}")
 
 
-def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:
-    of_pair = ("share_embeddings", "tie_word_embeddings") if route.ours.is_encoder_decoder else ()
-    ours, back = (
-        {name: getattr(config, name) for name in of_pair} for config in (route.ours, route.back)
-    )
-    fields, backs = [("", ours, back)], stacks_of(route.back)
+def _without_memory(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig
+) -> PreTrainedModel:
+    """A model whose tensors have shapes and no numbers."""
+    with torch.device("meta"), no_init_weights():
+        return model_class(config)
+
+
+def _may_be_zero(name: str) -> bool:
+    return name.endswith(".bias") or "token_type_embeddings" in name
+
+
+def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, Any, Any]]:
+    """The fields that come back with another value: name, our value and the one that comes back."""
+    if route.ours.is_encoder_decoder:
+        for name in FIELDS_OF_PAIRS:
+            value = getattr(route.ours, name)
+            value_back = getattr(route.back, name)
+            if value != value_back:
+                yield name, value, value_back
+    backs = stacks_of(route.back)
     for prefix, stack in stacks_of(route.ours).items():
-        fields.append(
-            (prefix, _fields_with_effect(stack, model), _fields_with_effect(backs[prefix], model))
-        )
-    for prefix, ours, back in fields:
-        yield from (
-            (prefix, name, value, back[name]) for name, value in ours.items() if value != back[name]
-        )
+        fields_back = fields_with_effect(backs[prefix], model)
+        for name, value in fields_with_effect(stack, model).items():
+            if value != fields_back[name]:
+                yield prefix + name, value, fields_back[name]
 
 
-def _fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
+def fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
     """The fields that decide what `model` computes, each in one form for one meaning."""
-    kind = type(model).__name__.removeprefix("RoFormerLite")
-    is_language_model, is_classifier = hasattr(model, "lm_head"), hasattr(model, "classifier")
-    without = _WITHOUT_EFFECT.union(
-        () if is_language_model else _OF_LANGUAGE_MODELS,
-        () if is_classifier else _OF_CLASSIFIERS,
-        () if kind in _OF_POOLING else ("classifier_pooling",),
-        () if kind == "Model" else ("add_pooling_layer",),
-    )
+    ignored = _fields_of_other_heads(model)
     fields = {
-        name: getattr(config, name) for name in config.__dataclass_fields__ if name not in without
+        name: getattr(config, name)
+        for name in config.__dataclass_fields__
+        if name not in WITHOUT_EFFECT and name not in ignored
     }
-    has_dense = (
-        is_classifier
-        and config.classifier_activation
-        or is_language_model
-        and config.lm_head_transform
-    )
+    if not _has_dense_layer(config, model):
+        fields["head_bias"] = True
+    if config.norm_type != "layernorm":
+        fields["norm_bias"] = False
+    if not config.embedding_norm:
+        fields["embedding_norm_eps"] = None
+    elif config.embedding_norm_eps is None:
+        fields["embedding_norm_eps"] = config.norm_eps
+    if "sliding_attention" not in config.layer_types:
+        fields["sliding_window"] = None
+    if not _is_bound_to_length(config):
+        fields["max_position_embeddings"] = None
+    if not config.vocab_size:
+        fields["scale_embeddings"] = False
+    if config.add_cross_attention and config.cross_attention_hidden_size is None:
+        fields["cross_attention_hidden_size"] = config.hidden_size
+    return fields
+
+
+def _fields_of_other_heads(model: PreTrainedModel) -> set[str]:
+    """The fields that the class of `model` does not read."""
+    head = type(model).__name__.removeprefix(OUR_PREFIX)
+    fields: set[str] = set()
+    if not hasattr(model, "lm_head"):
+        fields |= FIELDS_OF_LANGUAGE_MODELS
+    if not hasattr(model, "classifier"):
+        fields |= FIELDS_OF_CLASSIFIERS
+    if head not in POOLING_HEADS:
+        fields.add("classifier_pooling")
+    if head != "Model":
+        fields.add("add_pooling_layer")
+    return fields
+
+
+def _has_dense_layer(config: RoFormerLiteConfig, model: PreTrainedModel) -> bool:
+    """Whether the head of `model` has a dense layer before its last one."""
+    if hasattr(model, "classifier"):
+        return config.classifier_activation is not None
+    return hasattr(model, "lm_head") and config.lm_head_transform
+
+
+def _is_bound_to_length(config: RoFormerLiteConfig) -> bool:
+    """Whether `max_position_embeddings` has an effect on the numbers."""
+    if config.position_embedding_type == "learned":
+        return True
     rope = config.rope_parameters or {}
-    is_long = (
-        config.position_embedding_type == "learned" or rope.get("rope_type", "default") != "default"
-    )
-    forms = {
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "head_bias": config.head_bias if has_dense else True,
-        "norm_bias": config.norm_bias and config.norm_type == "layernorm",
-        "embedding_norm_eps": (config.embedding_norm_eps or config.norm_eps)
-        if config.embedding_norm
-        else None,
-        "sliding_window": config.sliding_window
-        if "sliding_attention" in config.layer_types
-        else None,
-        "max_position_embeddings": config.max_position_embeddings if is_long else None,
-        "scale_embeddings": config.scale_embeddings and config.vocab_size > 0,
-    }
-    if config.add_cross_attention:
-        forms["cross_attention_hidden_size"] = (
-            config.cross_attention_hidden_size or config.hidden_size
-        )
-    return fields | {name: value for name, value in forms.items() if name in fields}
+    return rope.get("rope_type", "default") != "default"
 
 
 def _weights(route: Route, model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Our tensors without copies of tied ones, where tied means what `route.ours` says."""
-    tied = set(model.all_tied_weights_keys) if route.ours.tie_word_embeddings else set()
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    weights = dict(model.state_dict())
+    if route.ours.tie_word_embeddings:
+        for name in model.all_tied_weights_keys:
+            weights.pop(name, None)
+    return weights

@@ -1,5 +1,5 @@
 """The base class of sources whose models are classes of transformers, or are published as such
-classes with their weights: a stack, alone or inside a class with a head.
+classes with their weights: a bare stack, or one inside a class with a head.
 
 A family is data: which of their config's fields is which of ours, which fields of ours are the same
 in all its checkpoints, and the names of the tensors of stack and heads. From the same data a model
@@ -22,10 +22,10 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
-_OURS = "RoFormerLite"  # how the names of our classes begin
-_LAYER_TYPES = ("full_attention", "sliding_attention")
-# an entry of rope_parameters that says nothing where this is the default
-_WHOLE_HEAD = ("partial_rotary_factor", 1.0)
+OUR_PREFIX = "RoFormerLite"
+LAYER_TYPES = ("full_attention", "sliding_attention")
+# This entry of rope_parameters has no effect.
+WHOLE_HEAD = ("partial_rotary_factor", 1.0)
 
 
 def same_names(*fields: str, **renamed: str) -> dict[str, str]:
@@ -34,19 +34,19 @@ def same_names(*fields: str, **renamed: str) -> dict[str, str]:
     return {**{name: name for name in fields}, **renamed}
 
 
-# Fields that have one name here and in every config of transformers, and those that have it in
-# most.
+# These fields have the same name here and in every config of transformers.
 COMMON_FIELDS = same_names(
-    *(
-        "vocab_size",
-        "tie_word_embeddings",
-        "initializer_range",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-    ),
-    *("id2label", "label2id", "problem_type"),
+    "vocab_size",
+    "tie_word_embeddings",
+    "initializer_range",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "id2label",
+    "label2id",
+    "problem_type",
 )
+# These have it in most configs.
 SIZES = same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -65,6 +65,12 @@ class Head:
     fields: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] = field(default_factory=dict)
     becomes: str | None = None
     prefix: str | None = None
+
+    def fields_for(self, theirs: Any) -> Mapping[str, Any]:
+        """The fields of ours for their config."""
+        if callable(self.fields):
+            return self.fields(theirs)
+        return self.fields
 
 
 class HuggingFaceConverter(Converter):
@@ -85,9 +91,11 @@ class HuggingFaceConverter(Converter):
         unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
         output_matrix: Their output matrix of a language model; with tied weights a copy that is not
             read.
-        output_bias: The bias that goes with it, which they store a second time beside the matrix;
-            None where the rules of the head have it.
+        output_bias: The bias of this layer, which they store a second time under the name of the
+            matrix; None where the rules of the head have it.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
+        poolings: Names of their `classifier_pooling` and of ours; empty where their config has no
+            such field. Heads that do not read the field go back with their default.
         in_transformers: Whether transformers has their classes.
     """
 
@@ -101,6 +109,7 @@ class HuggingFaceConverter(Converter):
     output_matrix: ClassVar[str]
     output_bias: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
+    poolings: ClassVar[Mapping[str, str]] = {}
     in_transformers: ClassVar[bool] = True
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
@@ -123,40 +132,40 @@ class HuggingFaceConverter(Converter):
     def output_rules(self, ours: PreTrainedConfig) -> Rules:
         """Rules of a language model's output matrix and bias, which depend on whether the weights
         are tied."""
-        matrix, bias = self.output_matrix, self.output_bias
-        tables = () if ours.tie_word_embeddings else (WeightRule(matrix, "lm_head.weight"),)
-        if bias is None:
-            return tables
-        copies = bias if ours.tie_word_embeddings else (_bias_of(matrix), bias)
-        return (*tables, WeightRule(copies, "lm_head.bias", DUPLICATES))
+        if ours.tie_word_embeddings:
+            if self.output_bias is None:
+                return ()
+            return (WeightRule(self.output_bias, "lm_head.bias"),)
+        matrix = WeightRule(self.output_matrix, "lm_head.weight")
+        if self.output_bias is None:
+            return (matrix,)
+        copies = (_bias_of(self.output_matrix), self.output_bias)
+        return (matrix, WeightRule(copies, "lm_head.bias", DUPLICATES))
 
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
-        theirs, (name, head) = (
-            self.config_class.from_dict(dict(source_config)),
-            self.head(source_config),
-        )
+        theirs = self.config_class.from_dict(dict(source_config))
+        name, head = self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
         rope = fields.get("rope_parameters") or {}
-        # a set for each type of layer, of which the stack need not have all
-        if _LAYER_TYPES[0] in rope:
+        if LAYER_TYPES[0] in rope:
+            # The stack need not have layers of every type for which there is a set.
             fields["rope_parameters"] = {
-                kind: rope[kind] for kind in _LAYER_TYPES if kind in theirs.layer_types
+                kind: rope[kind] for kind in LAYER_TYPES if kind in theirs.layer_types
             }
-        of_head = head.fields(theirs) if callable(head.fields) else head.fields
-        fields |= {**self.computed_fields(theirs), **of_head}
+        fields |= self.computed_fields(theirs)
+        fields |= head.fields_for(theirs)
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         return RoFormerLiteConfig(**fields)
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
-        """Their config for `ours`, as far as it can say it; `our_config` of the result tells how
-        far."""
-        defaults, fields = (
-            self.config_class(),
-            {name: getattr(ours, field) for field, name in self.fields.items()},
-        )
-        for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
+        """Their config for `ours`. Where it has no equivalent of a field, `our_config` of the
+        result differs from `ours`."""
+        defaults = self.config_class()
+        fields = {name: getattr(ours, field) for field, name in self.fields.items()}
+        for name in {"attention_bias", "mlp_bias"} & fields.keys():
+            # All of their matrices have a bias, or none.
             fields[name] = bool(fields[name])
         if "type_vocab_size" in fields:
             fields["type_vocab_size"] = max(1, fields["type_vocab_size"])
@@ -165,15 +174,17 @@ class HuggingFaceConverter(Converter):
             fields[dropout] = ours.hidden_dropout
         if "rope_parameters" in fields:
             fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
-        return self.config_class(
-            architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)}
-        )
+        fields |= self.their_fields(ours)
+        if self.poolings and "classifier_pooling" in self.heads[head].fields_for(defaults):
+            fields["classifier_pooling"] = self.their_pooling(ours)
+        fields["architectures"] = [self.class_name(head)]
+        return self.config_class(**fields)
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """Set the fields of their config that depend on our `weights`, by our names."""
 
     def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
-        """What files of theirs hold beside weights, for a model that goes back; names as in
+        """The tensors in their files that are no weights, for a model that goes back; names as in
         `rules`."""
         return {}
 
@@ -189,13 +200,18 @@ class HuggingFaceConverter(Converter):
         """Whether a checkpoint with this config is one of this family."""
         return source_config.get("model_type") == self.config_class.model_type
 
+    def their_pooling(self, ours: RoFormerLiteConfig) -> str:
+        """Their `classifier_pooling` for ours; their first one where they have no equivalent."""
+        their_names = {our_name: name for name, our_name in self.poolings.items()}
+        return their_names.get(ours.classifier_pooling, next(iter(self.poolings)))
+
     def class_name(self, head: str) -> str:
         """The name of their class with `head`, such as BertForMaskedLM."""
         return self.config_class.__name__.removesuffix("Config") + head
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
         """The head of their class and its name: of the first of the config's `architectures`, by
-        default the stack alone. A class without an equivalent here is refused."""
+        default the bare stack. A class without an equivalent here is refused."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
@@ -210,7 +226,7 @@ class HuggingFaceConverter(Converter):
     def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
         """Which of `heads` a model of `model_class` may go back to, the one of the same name
         first."""
-        ours = model_class.__name__.removeprefix(_OURS)
+        ours = model_class.__name__.removeprefix(OUR_PREFIX)
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
             raise ConversionError(f"{self.name} has no equivalent of {model_class.__name__}")
@@ -218,17 +234,19 @@ class HuggingFaceConverter(Converter):
 
     def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
         name, head = self.head(source_config)
-        return getattr(hf_roformer_lite, f"{_OURS}{head.becomes or name}")
+        return getattr(hf_roformer_lite, f"{OUR_PREFIX}{head.becomes or name}")
 
     def stack_prefixes(self, source_config: SourceConfig) -> tuple[str, str]:
         """What precedes their and our names of the stack's tensors in models with the head of the
         config."""
         name, head = self.head(source_config)
-        return ("", "") if name == "Model" else (f"{head.prefix or self.prefix}.", "model.")
+        if name == "Model":
+            return "", ""
+        return f"{head.prefix or self.prefix}.", "model."
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         theirs, ours = self.stack_prefixes(source_config)
-        head = self.head(source_config)[1]
+        _, head = self.head(source_config)
         table = [
             rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)
         ]
@@ -236,18 +254,18 @@ class HuggingFaceConverter(Converter):
         table += self.head_rules(head, our_config)
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
-            ignored += [self.output_matrix] + (
-                [_bias_of(self.output_matrix)] if self.output_bias else []
-            )
-        # alone; here there is a bias of zeros
+            ignored.append(self.output_matrix)
+            if self.output_bias is not None:
+                ignored.append(_bias_of(self.output_matrix))
         if any(rule.ours == "classifier.out_proj.weight" for rule in table):
-            table.append(
-                WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels))
-            )
+            # Their matrix has no bias; ours has one of zeros.
+            zeros = constant(0.0, our_config.num_labels)
+            table.append(WeightRule((), "classifier.out_proj.bias", zeros))
         return WeightMap(table, ignored)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        head, options = self.head(source_config)[0], {}
+        head, _ = self.head(source_config)
+        options = {}
         if head == "Model" and self.has_pooler is not None:
             options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         # None is sdpa where a class has it. Their own eager attention computes probabilities in
@@ -270,17 +288,14 @@ def _rope_like(default: Mapping[str, Any], ours: RoFormerLiteConfig) -> dict[str
     and so not the same."""
     if ours.rope_parameters is None:
         return None
-    sets = {
-        kind: {
+    sets = {}
+    for kind, parameters in ours.rope_parameters_of_layers().items():
+        sets[kind] = {
             name: value
-            for name, value in one.items()
-            if name in default or (name, value) != _WHOLE_HEAD
+            for name, value in parameters.items()
+            if name in default or (name, value) != WHOLE_HEAD
         }
-        for kind, one in ours.rope_parameters_of_layers().items()
-    }
     first = next(iter(sets.values()))
-    return (
-        {kind: sets.get(kind, first) for kind in _LAYER_TYPES}
-        if _LAYER_TYPES[0] in default
-        else first
-    )
+    if LAYER_TYPES[0] in default:
+        return {kind: sets.get(kind, first) for kind in LAYER_TYPES}
+    return first

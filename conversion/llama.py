@@ -13,7 +13,8 @@ from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, Qwen2Config
 
 try:
     from transformers import UltrabertConfig
-except ImportError:  # before transformers 5.21
+except ImportError:
+    # Versions before transformers 5.21 do not have it.
     UltrabertConfig = None
 
 from hf_roformer_lite import RoFormerLiteConfig
@@ -46,9 +47,10 @@ LAYER_FIELDS = {
     ),
     **same_names("rope_parameters", norm_eps="rms_norm_eps"),
 }
-SCORE = renamed({"score.weight": "classifier.out_proj.weight"})  # no bias
+# This matrix has no bias.
+SCORE = renamed({"score.weight": "classifier.out_proj.weight"})
 LAST_TOKEN = {"classifier_pooling": "last"}
-POOLING = {"bos": "cls", "mean": "mean", "late": "late"}  # EuroBERT's names and ours
+EUROBERT_POOLINGS = {"mean": "mean", "bos": "cls", "late": "late"}
 
 
 class LlamaFamilyConverter(HuggingFaceConverter):
@@ -104,9 +106,17 @@ class Qwen2(Llama):
         return {"sliding_window": theirs.sliding_window}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        has_windows = "sliding_attention" in ours.layer_types
-        windows = {"sliding_window": ours.sliding_window} if has_windows else {}
-        return windows | {"use_sliding_window": has_windows}
+        if "sliding_attention" not in ours.layer_types:
+            return {"use_sliding_window": False}
+        return {"use_sliding_window": True, "sliding_window": ours.sliding_window}
+
+
+def _eurobert_classifier_fields(theirs: EuroBertConfig) -> dict[str, Any]:
+    return {
+        **WITHOUT_DROPOUT,
+        "classifier_pooling": EUROBERT_POOLINGS[theirs.classifier_pooling],
+        "classifier_activation": "gelu",
+    }
 
 
 class EuroBert(LlamaFamilyConverter):
@@ -114,6 +124,7 @@ class EuroBert(LlamaFamilyConverter):
 
     name = "eurobert"
     config_class = EuroBertConfig
+    poolings = EUROBERT_POOLINGS
     heads = {
         "Model": Head(),
         "ForMaskedLM": Head(
@@ -121,23 +132,10 @@ class EuroBert(LlamaFamilyConverter):
             lambda theirs: {"lm_head_bias": theirs.mlp_bias},
         ),
         "ForSequenceClassification": Head(
-            (*renamed({"dense.*": "classifier.dense.*"}), *LINEAR),
-            lambda theirs: (
-                {
-                    "classifier_pooling": POOLING[theirs.classifier_pooling],
-                    "classifier_activation": "gelu",
-                }
-                | WITHOUT_DROPOUT
-            ),
+            (*renamed({"dense.*": "classifier.dense.*"}), *LINEAR), _eurobert_classifier_fields
         ),
         "ForTokenClassification": Head(LINEAR, WITHOUT_DROPOUT),
     }
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        pooling = {our: theirs for theirs, our in POOLING.items()}.get(
-            ours.classifier_pooling, "mean"
-        )
-        return {"classifier_pooling": pooling}
 
 
 class UltraBert(LlamaFamilyConverter):
@@ -145,6 +143,7 @@ class UltraBert(LlamaFamilyConverter):
 
     name = "ultrabert"
     config_class = UltrabertConfig
+    poolings = {"cls": "cls", "mean": "mean"}
     fields = {
         **LlamaFamilyConverter.fields,
         **same_names("layer_types", "sliding_window", "classifier_dropout"),
@@ -163,10 +162,7 @@ class UltraBert(LlamaFamilyConverter):
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {
-            "sliding_window": ours.sliding_window or 1,
-            "classifier_pooling": ours.classifier_pooling,
-        }
+        return {"sliding_window": ours.sliding_window or 1}
 
 
 class GPTNeoX(HuggingFaceConverter):
@@ -219,8 +215,8 @@ class GPTNeoX(HuggingFaceConverter):
     def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:
         if theirs.use_parallel_residual:
             raise ConversionError(
-                "use_parallel_residual=True: attention and feed-forward read the same states there; here the "
-                "feed-forward reads the sum after the attention"
+                "use_parallel_residual=True: attention and feed-forward read the same states "
+                "there; here the feed-forward reads the sum after the attention"
             )
         return {}
 
@@ -233,4 +229,7 @@ class GPTNeoX(HuggingFaceConverter):
         return (*self.rules, WeightRule("layers.{i}.attention.query_key_value.*", qkv, heads))
 
 
-CONVERTERS = (Llama(), Qwen2(), EuroBert(), *([UltraBert()] if UltrabertConfig else []), GPTNeoX())
+CONVERTERS: list[HuggingFaceConverter] = [Llama(), Qwen2(), EuroBert()]
+if UltrabertConfig is not None:
+    CONVERTERS.append(UltraBert())
+CONVERTERS.append(GPTNeoX())

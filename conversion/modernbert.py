@@ -1,8 +1,8 @@
 """ModernBERT (also mmBERT, Ettin's encoders, gte-modernbert, granite-embedding-english-r2) and its
 decoder (Ettin's).
 
-Dropout after the projection of their attention is that of the probabilities; here there is none
-after it. With the probability of all published checkpoints, which is zero, nothing differs.
+Their dropout of attention probabilities also follows the projection after the attention, where ours
+has none. All published checkpoints have the probability zero, with which nothing differs.
 """
 
 from typing import Any
@@ -41,15 +41,20 @@ WITHOUT_BIAS = WeightRule("classifier.weight", "classifier.out_proj.weight")
 def _lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if theirs.classifier_activation != theirs.hidden_activation:
         raise ConversionError(
-            f"classifier_activation={theirs.classifier_activation!r}: a language model here has that of the layers, "
-            f"hidden_activation={theirs.hidden_activation!r}, before its output"
+            f"classifier_activation={theirs.classifier_activation!r}: a language model here has "
+            f"the activation of the layers, hidden_activation={theirs.hidden_activation!r}, "
+            "before its output"
         )
     return {"lm_head_transform": True, "lm_head_bias": theirs.decoder_bias}
 
 
 def _classifier_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    fields = {"classifier_activation": theirs.classifier_activation, "classifier_norm": True}
-    return fields | {"classifier_pooling": getattr(theirs, "classifier_pooling", "last")}
+    return {
+        "classifier_activation": theirs.classifier_activation,
+        "classifier_norm": True,
+        # The decoder always reads the last token, and has no such field.
+        "classifier_pooling": getattr(theirs, "classifier_pooling", "last"),
+    }
 
 
 def language_model(transform: str) -> Head:
@@ -58,10 +63,10 @@ def language_model(transform: str) -> Head:
     return Head((*rules, WeightRule("decoder.bias", "lm_head.bias")), _lm_fields)
 
 
-CLASSIFIER = Head(
-    (*renamed({"head.dense.*": "classifier.dense.*", "head.norm.*": "classifier.norm.*"}), *LINEAR),
-    _classifier_fields,
+CLASSIFIER_LAYER = renamed(
+    {"head.dense.*": "classifier.dense.*", "head.norm.*": "classifier.norm.*"}
 )
+CLASSIFIER = Head((*CLASSIFIER_LAYER, *LINEAR), _classifier_fields)
 
 
 class ModernBert(HuggingFaceConverter):
@@ -70,6 +75,7 @@ class ModernBert(HuggingFaceConverter):
     name = "modernbert"
     prefix = "model"
     config_class = ModernBertConfig
+    poolings = {"cls": "cls", "mean": "mean"}
     fields = {
         **COMMON_FIELDS,
         **SIZES,
@@ -111,15 +117,13 @@ class ModernBert(HuggingFaceConverter):
         return {"sliding_window": theirs.local_attention // 2}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        fields = {
+        return {
             "local_attention": 2 * (ours.sliding_window or 1),
             "classifier_activation": ours.classifier_activation or ours.hidden_act,
             "decoder_bias": ours.lm_head_bias,
             "cls_token_id": ours.bos_token_id,
             "sep_token_id": ours.eos_token_id,
         }
-        is_known = ours.classifier_pooling in ("cls", "mean")
-        return fields | ({"classifier_pooling": ours.classifier_pooling} if is_known else {})
 
 
 class ModernBertDecoder(ModernBert):
@@ -127,6 +131,7 @@ class ModernBertDecoder(ModernBert):
 
     name = "modernbert-decoder"
     config_class = ModernBertDecoderConfig
+    poolings = {}
     fields = {**ModernBert.fields, **same_names("use_cache")}
     constants = {**ModernBert.constants, "is_decoder": True}
     rules = (
@@ -139,15 +144,10 @@ class ModernBertDecoder(ModernBert):
         "ForSequenceClassification": CLASSIFIER,
     }
 
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        fields = super().their_fields(ours)
-        fields.pop("classifier_pooling", None)  # it always reads the last token
-        return fields
-
     def head_rules(self, head: Head, ours: PreTrainedConfig) -> Rules:
-        return tuple(
-            WITHOUT_BIAS if rule in LINEAR and not ours.head_bias else rule for rule in head.rules
-        )
+        if ours.head_bias or head is not CLASSIFIER:
+            return head.rules
+        return (*CLASSIFIER_LAYER, WITHOUT_BIAS)
 
 
 CONVERTERS = (ModernBert(), ModernBertDecoder())

@@ -90,32 +90,41 @@ class NeoBERT(PreTrainedModel):
 
     def __init__(self, config: NeoBERTConfig):
         super().__init__(config)
-        hidden, inner = config.hidden_size, config.inner_width
-        self.encoder = nn.Embedding(config.vocab_size, hidden)
-        self.transformer_encoder, linear = nn.ModuleList(), partial(nn.Linear, bias=False)
-        for _ in range(config.num_hidden_layers):
-            parts = {
-                name: nn.RMSNorm(hidden, config.norm_eps) for name in ("attention_norm", "ffn_norm")
-            }
-            parts |= {"qkv": linear(hidden, 3 * hidden), "wo": linear(hidden, hidden)}
-            parts["ffn"] = nn.ModuleDict(
-                {"w12": linear(hidden, 2 * inner), "w3": linear(inner, hidden)}
-            )
-            self.transformer_encoder.append(nn.ModuleDict(parts))
-        self.layer_norm = nn.RMSNorm(hidden, config.norm_eps)
+        self.encoder = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.transformer_encoder = nn.ModuleList(
+            self._make_layer(config) for _ in range(config.num_hidden_layers)
+        )
+        self.layer_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.post_init()
+
+    @staticmethod
+    def _make_layer(config: NeoBERTConfig) -> nn.ModuleDict:
+        hidden = config.hidden_size
+        inner = config.inner_width
+        linear = partial(nn.Linear, bias=False)
+        return nn.ModuleDict(
+            {
+                "attention_norm": nn.RMSNorm(hidden, config.norm_eps),
+                "ffn_norm": nn.RMSNorm(hidden, config.norm_eps),
+                "qkv": linear(hidden, 3 * hidden),
+                "wo": linear(hidden, hidden),
+                "ffn": nn.ModuleDict(
+                    {"w12": linear(hidden, 2 * inner), "w3": linear(inner, hidden)}
+                ),
+            }
+        )
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
         """Ids `(B, L)` to states `(B, L, hidden)`."""
-        states, real = self.encoder(input_ids), attention_mask.bool()[:, None, None]
+        states = self.encoder(input_ids)
+        is_real = attention_mask.bool()[:, None, None]
+        heads = (self.config.num_attention_heads, -1)
         for layer in self.transformer_encoder:
-            packed = layer["qkv"](layer["attention_norm"](states)).unflatten(
-                -1, (self.config.num_attention_heads, -1)
-            )
+            packed = layer["qkv"](layer["attention_norm"](states)).unflatten(-1, heads)
             query, key, value = packed.transpose(1, 2).chunk(3, -1)
-            attended = F.scaled_dot_product_attention(
-                rotate_pairs(query), rotate_pairs(key), value, real
-            )
+            query = rotate_pairs(query)
+            key = rotate_pairs(key)
+            attended = F.scaled_dot_product_attention(query, key, value, is_real)
             states = states + layer["wo"](attended.transpose(1, 2).flatten(-2))
             gate, up = layer["ffn"]["w12"](layer["ffn_norm"](states)).chunk(2, -1)
             states = states + layer["ffn"]["w3"](F.silu(gate) * up)
@@ -152,12 +161,11 @@ class NeoBERTForSequenceClassification(PreTrainedModel):
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         first = self.model(**inputs).last_hidden_state[:, 0]
-        return SequenceClassifierOutput(
-            logits=self.classifier(self.dropout(self.dense(self.dropout(first)).tanh()))
-        )
+        inner = self.dense(self.dropout(first)).tanh()
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(inner)))
 
 
-_CLASSES = {
+CLASSES = {
     "Model": NeoBERT,
     "LMHead": NeoBERTLMHead,
     "ForSequenceClassification": NeoBERTForSequenceClassification,
@@ -211,7 +219,7 @@ class NeoBert(HuggingFaceConverter):
     }
 
     def class_name(self, head: str) -> str:
-        return super().class_name("" if head == "Model" else head)
+        return super().class_name(head.removeprefix("Model"))
 
     def computed_fields(self, theirs: NeoBERTConfig) -> dict[str, Any]:
         return {
@@ -229,7 +237,8 @@ class NeoBert(HuggingFaceConverter):
         return (*self.rules, WeightRule(f"{LAYER}qkv.weight", parts, split))
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        return _CLASSES[self.head(source_config)[0]](NeoBERTConfig.from_dict(dict(source_config)))
+        head, _ = self.head(source_config)
+        return CLASSES[head](NeoBERTConfig.from_dict(dict(source_config)))
 
 
 CONVERTERS = (NeoBert(),)

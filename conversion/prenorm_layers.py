@@ -15,26 +15,25 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
 from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
-# In the order of the arguments of `BertLikeEncoder`.
+LAYER_SIZES = ("d_model", "heads", "d_ff")
+# The order is that of the arguments of `BertLikeEncoder`.
 BERT_SIZES = (
     "vocab_size",
     "hidden_size",
     "max_position_embeddings",
     "num_hidden_layers",
     "num_attention_heads",
+    "intermediate_size",
 )
-BERT_SIZES += ("intermediate_size",)
 
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
     """Rules of an attention with one linear map per head."""
-    return (
-        *(
-            WeightRule(f"{theirs}.heads.{{h}}.{side}.*", f"{ours}.{side}_proj.*", CONCATENATE)
-            for side in "qkv"
-        ),
-        WeightRule(f"{theirs}.{output}.*", f"{ours}.o_proj.*"),
+    inputs = tuple(
+        WeightRule(f"{theirs}.heads.{{h}}.{side}.*", f"{ours}.{side}_proj.*", CONCATENATE)
+        for side in "qkv"
     )
+    return (*inputs, WeightRule(f"{theirs}.{output}.*", f"{ours}.o_proj.*"))
 
 
 class PreNormEncoderLayer(LayerConverter):
@@ -50,9 +49,8 @@ class PreNormEncoderLayer(LayerConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         options = ("dropout", "positions", "num_layers")
-        width, heads, inner = read_fields(
-            source_config, self.name, ("d_model", "heads", "d_ff"), options
-        )
+        width, heads, inner = read_fields(source_config, self.name, LAYER_SIZES, options)
+        has_positions = source_config.get("positions", False)
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS,
             vocab_size=0,
@@ -66,17 +64,14 @@ class PreNormEncoderLayer(LayerConverter):
             norm_placement="pre",
             norm_eps=1e-5,
             final_norm=False,
-            position_embedding_type="sinusoidal"
-            if source_config.get("positions", False)
-            else "none",
+            position_embedding_type="sinusoidal" if has_positions else "none",
             is_decoder=self.is_decoder,
             add_cross_attention=self.is_decoder,
         )
 
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
-        return PreNormLayer(
-            *(source_config[field] for field in ("d_model", "heads", "d_ff")), cross=self.is_decoder
-        )
+        width, heads, inner = (source_config[field] for field in LAYER_SIZES)
+        return PreNormLayer(width, heads, inner, cross=self.is_decoder)
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         visible = inputs["attention_mask"][:, None]  # (B, 1, L)
@@ -84,12 +79,8 @@ class PreNormEncoderLayer(LayerConverter):
             return layer(states, visible)
         length = states.shape[1]
         visible = visible & torch.ones(length, length, dtype=torch.bool).tril()
-        return layer(
-            states,
-            visible,
-            inputs["encoder_hidden_states"],
-            inputs["encoder_attention_mask"][:, None],
-        )
+        memory_visible = inputs["encoder_attention_mask"][:, None]
+        return layer(states, visible, inputs["encoder_hidden_states"], memory_visible)
 
 
 class PreNormDecoderLayer(PreNormEncoderLayer):
@@ -192,8 +183,10 @@ class PreNormLayer(nn.Module):
         self.self_attn = ManyHeads(width, heads, "fc")
         if cross:
             self.cross_attn = ManyHeads(width, heads, "fc")
-        for number in range(1, 4 if cross else 3):
-            self.add_module(f"residual{number}", nn.ModuleDict({"norm": nn.LayerNorm(width)}))
+        self.residual1 = nn.ModuleDict({"norm": nn.LayerNorm(width)})
+        self.residual2 = nn.ModuleDict({"norm": nn.LayerNorm(width)})
+        if cross:
+            self.residual3 = nn.ModuleDict({"norm": nn.LayerNorm(width)})
         self.ffn = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
 
     def forward(
@@ -235,9 +228,8 @@ class BertLikeEncoder(nn.Module):
 
     def forward(self, ids: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
-        x = self.embeddings["token_embeddings"](ids) + self.embeddings["position_embeddings"](
-            positions
-        )
+        x = self.embeddings["token_embeddings"](ids)
+        x = x + self.embeddings["position_embeddings"](positions)
         x = self.embeddings["layer_norm"](x)
         for layer in self.layers:
             normed = layer["layer_norm_1"](x)

@@ -25,12 +25,23 @@ from .going_back import carry_back, fitting
 from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
-_MODULES = (deeplotx, prenorm_layers, walkthrough, scratch_seq2seq, torch_transformer)
-_FAMILIES = (bert, rope_encoders, roformer, llama, modernbert, neobert, esm, bart)
+MODULES = (
+    deeplotx,
+    prenorm_layers,
+    walkthrough,
+    scratch_seq2seq,
+    torch_transformer,
+    bert,
+    rope_encoders,
+    roformer,
+    llama,
+    modernbert,
+    neobert,
+    esm,
+    bart,
+)
 CONVERTERS: dict[str, Converter] = {
-    converter.name: converter
-    for module in (*_MODULES, *_FAMILIES)
-    for converter in module.CONVERTERS
+    converter.name: converter for module in MODULES for converter in module.CONVERTERS
 }
 
 
@@ -71,7 +82,9 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
         ConversionError: when that source has no equivalent of the model, or exporting to it is not
             supported; for `auto` naming the nearest family and the fields in the way.
     """
-    converter = find_converter(fitting_family(model) if name == "auto" else name)
+    if name == "auto":
+        name = fitting_family(model)
+    converter = find_converter(name)
     if not isinstance(converter, HuggingFaceConverter):
         raise ConversionError(f"a model cannot be exported to {name}")
     return carry_back(converter, model)
@@ -94,12 +107,13 @@ def family_of(source_config: SourceConfig) -> str:
         if converter.reads(source_config):
             return converter.name
     known = ", ".join(converter.name for converter in families())
-    kind = source_config.get("model_type")
+    model_type = source_config.get("model_type")
     raise ConversionError(
-        f"model_type={kind!r} tells no source that can be converted; those it can tell are {known}"
+        f"model_type={model_type!r} is no source that can be converted; choose one of {known}"
     )
 
 
 def fitting_family(model: PreTrainedModel) -> str:
     """The family of transformers that `fitting` chooses for a model of this package."""
-    return fitting([one for one in families() if one.in_transformers], model).name
+    candidates = [converter for converter in families() if converter.in_transformers]
+    return fitting(candidates, model).name

@@ -120,7 +120,7 @@ class JinaV3(RopeEncoder):
 
 
 class Gte(RopeEncoder):
-    """GTE v1.5 and multilingual: a gated feed-forward whose last matrix alone has a bias."""
+    """GTE v1.5 and multilingual: a gated feed-forward with a bias only in its last matrix."""
 
     name = "gte"
     prefix = "gte"

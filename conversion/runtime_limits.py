@@ -1,4 +1,4 @@
-"""What a runtime of fixed layers can hold of a model, and the names of a vocabulary for its files."""
+"""The demands of a runtime of fixed layers on a model, and the vocabulary in its files."""
 
 from dataclasses import dataclass
 

@@ -65,7 +65,7 @@ class ScratchSeq2SeqConverter(Converter):
 
     name = "scratch-seq2seq"
     becomes = RoFormerLiteForConditionalGeneration
-    # the folded gain is rounded, and its eps too
+    # Folding the factor rounds the gain, and its eps is approximated.
     tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
@@ -73,11 +73,10 @@ class ScratchSeq2SeqConverter(Converter):
         src_vocab, tgt_vocab, width, layers, heads, inner = read_fields(
             source_config, self.name, SIZES, options
         )
-        given = {"pad": 0, "sos": 1, "eos": 2, **source_config}
         ids = {
-            "pad_token_id": given["pad"],
-            "bos_token_id": given["sos"],
-            "eos_token_id": given["eos"],
+            "pad_token_id": source_config.get("pad", 0),
+            "bos_token_id": source_config.get("sos", 1),
+            "eos_token_id": source_config.get("eos", 2),
         }
         stack = {
             **CLASSIC_FIELDS,
@@ -108,14 +107,12 @@ class ScratchSeq2SeqConverter(Converter):
         width = our_config.hidden_size
         gain = scale(((width - 1) / width) ** 0.5)
         table = (*EMBEDDINGS, *stack_rules("encoder", gain), *stack_rules("decoder", gain))
-        return WeightMap(
-            table, tuple(f"{side}_embedding.positional_encoding.pe" for side in ("src", "tgt"))
-        )
+        ignored = [f"{side}_embedding.positional_encoding.pe" for side in ("src", "tgt")]
+        return WeightMap(table, ignored)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        return ScratchSeq2Seq(
-            *(source_config[field] for field in SIZES), source_config.get("pad", 0)
-        )
+        sizes = (source_config[field] for field in SIZES)
+        return ScratchSeq2Seq(*sizes, source_config.get("pad", 0))
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
         return Seq2SeqLMOutput(logits=reference(inputs["input_ids"], inputs["decoder_input_ids"]))
@@ -126,7 +123,8 @@ class UnbiasedNorm(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.gamma * unbiased_norm(x, 1e-9) + self.beta
@@ -140,12 +138,14 @@ class ScratchAttention(nn.ModuleDict):
         self.heads = heads
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        projected = (self["w_q"](x), self["w_k"](y), self["w_v"](y))
-        query, key, value = (
-            states.unflatten(-1, (self.heads, -1)).transpose(1, 2) for states in projected
-        )
+        query = self._split(self["w_q"](x))
+        key = self._split(self["w_k"](y))
+        value = self._split(self["w_v"](y))
         attended = F.scaled_dot_product_attention(query, key, value, visible)
         return self["fc_out"](attended.transpose(1, 2).flatten(2))
+
+    def _split(self, states: torch.Tensor) -> torch.Tensor:
+        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class ScratchStack(nn.Module):
@@ -153,30 +153,28 @@ class ScratchStack(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, inner: int, cross: bool):
         super().__init__()
-        attentions = ("self_attn", "cross_attn") if cross else ("self_attn",)
-        self.layers = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    **{name: ScratchAttention(width, heads) for name in attentions},
-                    "feed_forward": nn.ModuleDict(
-                        {"w_1": nn.Linear(width, inner), "w_2": nn.Linear(inner, width)}
-                    ),
-                    "sublayers": nn.ModuleList(
-                        nn.ModuleDict({"norm": UnbiasedNorm(width)}) for _ in range(2 + cross)
-                    ),
-                }
+        self.layers = nn.ModuleList()
+        for _ in range(layers):
+            layer = nn.ModuleDict({"self_attn": ScratchAttention(width, heads)})
+            if cross:
+                layer["cross_attn"] = ScratchAttention(width, heads)
+            layer["feed_forward"] = nn.ModuleDict(
+                {"w_1": nn.Linear(width, inner), "w_2": nn.Linear(inner, width)}
             )
-            for _ in range(layers)
-        )
+            layer["sublayers"] = nn.ModuleList(
+                nn.ModuleDict({"norm": UnbiasedNorm(width)}) for _ in range(2 + cross)
+            )
+            self.layers.append(layer)
         self.norm = UnbiasedNorm(width)
 
     def forward(
         self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor
     ) -> torch.Tensor:
+        """`memory` of the decoder: the encoder's states, and which of them are visible."""
         for layer in self.layers:
             norms = [sublayer["norm"] for sublayer in layer["sublayers"]]
             x = norms[0](x + layer["self_attn"](x, x, visible))
-            if memory:  # the encoder's states, and which of them are visible
+            if memory:
                 x = norms[1](x + layer["cross_attn"](x, *memory))
             inner = layer["feed_forward"]["w_1"](x).relu()
             x = norms[-1](x + layer["feed_forward"]["w_2"](inner))
@@ -210,13 +208,15 @@ class ScratchSeq2Seq(nn.Module):
         """Scaled embeddings of ids, and positions: sines in the even channels, cosines in the odd
         ones."""
         words = side["embed"]["embed"].weight
-        length, width = ids.shape[1], words.shape[1]
+        width = words.shape[1]
         speeds = 10000 ** (-torch.arange(0, width, 2, dtype=words.dtype) / width)
-        angles = torch.arange(length, dtype=words.dtype)[:, None] * speeds
-        return words[ids] * width**0.5 + torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+        angles = torch.arange(ids.shape[1], dtype=words.dtype)[:, None] * speeds
+        positions = torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+        return words[ids] * width**0.5 + positions
 
     def forward(self, src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
-        src_visible, tgt_visible = ((ids != self.pad)[:, None, None] for ids in (src, tgt))
+        src_visible = (src != self.pad)[:, None, None]
+        tgt_visible = (tgt != self.pad)[:, None, None]
         causal = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).tril()
         memory = self.encoder(self.embed(self.src_embedding, src), src_visible)
         target = self.embed(self.tgt_embedding, tgt)

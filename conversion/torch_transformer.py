@@ -1,8 +1,8 @@
 """torch.nn.TransformerEncoder, TransformerDecoder and Transformer. They take vectors.
 
 Example:
-    >>> config = {"d_model": 512, "nhead": 8, "dim_feedforward": 2048, "num_layers": 6,
-    "norm_first": True} >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
+    >>> config = {"d_model": 512, "nhead": 8, "num_layers": 6, "norm_first": True}
+    >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
     >>> model(inputs_embeds=vectors, attention_mask=~src_key_padding_mask).last_hidden_state
 
 These modules have no positions. Our decoders are always causal, where torch's take `tgt_mask`.
@@ -34,18 +34,23 @@ ACTIVATIONS = ("relu", "gelu")
 
 def attention_rules(theirs: str, ours: str) -> Rules:
     """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
-    theirs, ours = f"layers.{{i}}.{theirs}", f"layers.{{i}}.{ours}"
-    qkv = tuple(f"{ours}.{side}_proj.*" for side in "qkv")
-    return WeightRule(f"{theirs}.in_proj_*", qkv, CHUNK), WeightRule(
-        f"{theirs}.out_proj.*", f"{ours}.o_proj.*"
+    rules = (
+        WeightRule("in_proj_*", ("q_proj.*", "k_proj.*", "v_proj.*"), CHUNK),
+        WeightRule("out_proj.*", "o_proj.*"),
+    )
+    return tuple(
+        rule.prefixed(f"layers.{{i}}.{theirs}.", f"layers.{{i}}.{ours}.") for rule in rules
     )
 
 
 def stack_rules(is_decoder: bool) -> Rules:
     """Rules of an encoder or a decoder."""
-    branches = ("self_attn", "cross_attn", "mlp") if is_decoder else ("self_attn", "mlp")
+    branches = ["self_attn", "mlp"]
+    if is_decoder:
+        branches.insert(1, "cross_attn")
     names = {"linear1.*": "mlp.up_proj.*", "linear2.*": "mlp.down_proj.*"}
-    names |= {f"norm{number}.*": f"{name}_norm.*" for number, name in enumerate(branches, 1)}
+    for number, branch in enumerate(branches, start=1):
+        names[f"norm{number}.*"] = f"{branch}_norm.*"
     return (
         *attention_rules("self_attn", "self_attn"),
         *attention_rules("multihead_attn", "cross_attn"),
@@ -58,8 +63,10 @@ def stack_config(
     source_config: SourceConfig, num_layers: int, is_decoder: bool, final_norm: bool
 ) -> RoFormerLiteConfig:
     """Our config for a stack of torch's layers."""
-    activation, bias = source_config.get("activation", "relu"), source_config.get("bias", True)
+    activation = source_config.get("activation", "relu")
+    bias = source_config.get("bias", True)
     dropout = source_config.get("dropout", 0.1)
+    is_pre_norm = source_config.get("norm_first", False)
     if activation not in ACTIVATIONS:
         raise ConversionError(f"activation={activation!r}: must be one of {', '.join(ACTIVATIONS)}")
     return RoFormerLiteConfig(
@@ -76,7 +83,7 @@ def stack_config(
         attention_bias=bias,
         mlp_bias=bias,
         norm_bias=bias,
-        norm_placement="pre" if source_config.get("norm_first", False) else "post",
+        norm_placement="pre" if is_pre_norm else "post",
         norm_eps=source_config.get("layer_norm_eps", 1e-5),
         final_norm=final_norm,
         position_embedding_type="none",
@@ -86,8 +93,8 @@ def stack_config(
 
 
 def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
-    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's, True is what must
-    not be seen."""
+    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's masks True stands for
+    tokens that are not seen."""
     length = mask.shape[1]
     return {
         "tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(1),
@@ -110,29 +117,29 @@ class TorchEncoder(Converter):
         return dict(source_config) | {"norm": "norm.weight" in state_dict}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        required = ("num_layers", "d_model", "nhead")
         known = (*LAYER_FIELDS, "batch_first", "norm")
-        num_layers, _, _ = read_fields(
-            source_config, self.name, ("num_layers", "d_model", "nhead"), known
-        )
-        return stack_config(
-            source_config, num_layers, self.is_decoder, source_config.get("norm", False)
-        )
+        num_layers, _, _ = read_fields(source_config, self.name, required, known)
+        has_final_norm = source_config.get("norm", False)
+        return stack_config(source_config, num_layers, self.is_decoder, has_final_norm)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        norm, num_layers = None, source_config["num_layers"]
+        num_layers = source_config["num_layers"]
+        norm = None
         if source_config.get("norm"):
-            eps, bias = source_config.get("layer_norm_eps", 1e-5), source_config.get("bias", True)
+            eps = source_config.get("layer_norm_eps", 1e-5)
+            bias = source_config.get("bias", True)
             norm = nn.LayerNorm(source_config["d_model"], eps, bias=bias)
         fields = {field: source_config[field] for field in LAYER_FIELDS if field in source_config}
         if self.is_decoder:
-            return nn.TransformerDecoder(
-                nn.TransformerDecoderLayer(**fields, batch_first=True), num_layers, norm
-            )
+            layer = nn.TransformerDecoderLayer(**fields, batch_first=True)
+            return nn.TransformerDecoder(layer, num_layers, norm)
         layer = nn.TransformerEncoderLayer(**fields, batch_first=True)
         return nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False)
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
-        states, mask = inputs["inputs_embeds"], inputs["attention_mask"]
+        states = inputs["inputs_embeds"]
+        mask = inputs["attention_mask"]
         if not self.is_decoder:
             return reference(states, src_key_padding_mask=~mask)
         masks = decoder_masks(mask, inputs["encoder_attention_mask"])
@@ -159,26 +166,14 @@ class TorchTransformer(Converter):
     )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
-        read_fields(
-            source_config,
-            self.name,
-            (),
-            (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first"),
-        )
-        fields = {
-            "d_model": 512,
-            "nhead": 8,
-            "num_encoder_layers": 6,
-            "num_decoder_layers": 6,
-            **source_config,
-        }
+        known = (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first")
+        read_fields(source_config, self.name, required=(), known=known)
+        fields = {"d_model": 512, "nhead": 8, **source_config}
+        encoder_layers = source_config.get("num_encoder_layers", 6)
+        decoder_layers = source_config.get("num_decoder_layers", 6)
         return RoFormerLiteSeq2SeqConfig(
-            encoder=stack_config(
-                fields, fields["num_encoder_layers"], is_decoder=False, final_norm=True
-            ),
-            decoder=stack_config(
-                fields, fields["num_decoder_layers"], is_decoder=True, final_norm=True
-            ),
+            encoder=stack_config(fields, encoder_layers, is_decoder=False, final_norm=True),
+            decoder=stack_config(fields, decoder_layers, is_decoder=True, final_norm=True),
         )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:

@@ -19,8 +19,12 @@ from .converter import SourceConfig, Tensors
 from .registry import find_converter
 from .weight_map import ConversionError
 
-_ROWS, _LENGTH, _REAL = 3, 13, 7  # of random inputs; one row has that many real tokens
-_OUTPUTS = (
+# The shape of random inputs. One row of each side has only so many real tokens.
+NUM_ROWS = 3
+NUM_TOKENS = 13
+NUM_REAL_TOKENS = 7
+NUM_SOURCE_TOKENS = 5
+OUTPUTS = (
     "last_hidden_state",
     "start_logits",
     "end_logits",
@@ -47,7 +51,8 @@ class Difference:
 
     @property
     def is_within(self) -> bool:
-        return self.maximum <= self.tolerance  # False for NaN
+        """Whether the difference is at most the tolerance; False for NaN."""
+        return self.maximum <= self.tolerance
 
     def __str__(self) -> str:
         verdict = "within" if self.is_within else "ABOVE"
@@ -81,10 +86,12 @@ def verify(
     if state_dict is not None:
         state_dict = converter.stored_names.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
-    converter.convert(state_dict, config_dict)  # a clear error before the source's own classes fail
+    # Our errors, which come first, are clearer than the errors of the source's own classes.
+    converter.convert(state_dict, config_dict)
     reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
-        for parameter in reference.parameters():  # so that no bias is zero and no gain is one
+        # Without noise biases would be zero and gains one, and a rule that loses them would pass.
+        for parameter in reference.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
         state_dict = dict(reference.state_dict())
     else:
@@ -111,56 +118,65 @@ def verify(
 
 
 def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0) -> Tensors:
-    """Random arguments of `model`: ids or vectors, on the right of the second row padding unless
-    `full_rows`."""
-    config, generator = model.config, torch.Generator().manual_seed(seed)
+    """Random arguments of `model`: ids or vectors, with padding on the right of the second row
+    unless `full_rows`."""
+    config = model.config
+    generator = torch.Generator().manual_seed(seed)
+    padded_row = None if full_rows else 1
     if config.is_encoder_decoder:
-        inputs = _random_side(config.encoder, generator, None if full_rows else 1)
+        inputs = _random_side(config.encoder, generator, padded_row)
         target = _random_side(config.decoder, generator, padded_row=2)
         return inputs | {f"decoder_{name}": value for name, value in target.items()}
-    inputs = _random_side(config, generator, None if full_rows else 1)
+    inputs = _random_side(config, generator, padded_row)
     if config.type_vocab_size and config.vocab_size:
         shape = inputs["attention_mask"].shape
         inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
     if isinstance(model, RoFormerLiteForMultipleChoice):
-        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}  # (1, choices, L)
+        # The rows are the choices of one question, (1, choices, L).
+        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}
     if config.add_cross_attention:
         width = config.cross_attention_hidden_size or config.hidden_size
-        inputs["encoder_hidden_states"] = torch.randn(_ROWS, 5, width, generator=generator)
-        inputs["encoder_attention_mask"] = torch.ones(_ROWS, 5, dtype=torch.bool)
-        inputs["encoder_attention_mask"][0, 2:] = False
+        shape = (NUM_ROWS, NUM_SOURCE_TOKENS)
+        mask = torch.ones(shape, dtype=torch.bool)
+        mask[0, 2:] = False
+        inputs["encoder_hidden_states"] = torch.randn(*shape, width, generator=generator)
+        inputs["encoder_attention_mask"] = mask
     return inputs
 
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
-    """The outputs that both models have; of those with one entry per token only the entries of real
-    tokens."""
-    output = (
-        BaseModelOutput(last_hidden_state=output) if isinstance(output, torch.Tensor) else output
-    )
-    mask, found = inputs.get("decoder_attention_mask", inputs["attention_mask"]), {}
-    for name in _OUTPUTS:
+    """The outputs that both models have. Outputs with one entry per token are reduced to the entries
+    of real tokens."""
+    if isinstance(output, torch.Tensor):
+        output = BaseModelOutput(last_hidden_state=output)
+    mask = inputs.get("decoder_attention_mask", inputs["attention_mask"])
+    found = {}
+    for name in OUTPUTS:
         value = getattr(output, name, None)
-        if value is not None:
-            if value.ndim == 3 and value.shape[-1] == 1:  # one score for each token
-                value = value.squeeze(-1)
-            is_by_token = name != "pooler_output" and value.shape[: mask.ndim] == mask.shape
-            found[name.removeprefix("prediction_")] = value[mask] if is_by_token else value
+        if value is None:
+            continue
+        if value.ndim == 3 and value.shape[-1] == 1:
+            # Some classes drop the last dimension of one score per token.
+            value = value.squeeze(-1)
+        if name != "pooler_output" and value.shape[: mask.ndim] == mask.shape:
+            value = value[mask]
+        found[name.removeprefix("prediction_")] = value
     return found
 
 
 def _random_side(
     stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None
 ) -> Tensors:
-    """Ids are never those of padding, which some models take for a sign that nothing is there, but
-    where the mask says so they always are."""
-    is_bound = stack.position_embedding_type == "learned"
-    length = min(_LENGTH, stack.max_position_embeddings) if is_bound else _LENGTH
-    mask = torch.ones(_ROWS, length, dtype=torch.bool)
+    """Arguments of one stack. Real tokens never have the id of padding, because some models
+    find padding by its id and not by the mask, and padding always has it."""
+    length = NUM_TOKENS
+    if stack.position_embedding_type == "learned":
+        length = min(length, stack.max_position_embeddings)
+    mask = torch.ones(NUM_ROWS, length, dtype=torch.bool)
     if padded_row is not None:
-        mask[padded_row, _REAL:] = False
+        mask[padded_row, NUM_REAL_TOKENS:] = False
     if not stack.vocab_size:
-        states = torch.randn(_ROWS, length, stack.hidden_size, generator=generator)
+        states = torch.randn(NUM_ROWS, length, stack.hidden_size, generator=generator)
         return {"inputs_embeds": states, "attention_mask": mask}
     pad = stack.pad_token_id or 0
     ids = torch.randint(stack.vocab_size - 1, mask.shape, generator=generator)
@@ -175,45 +191,49 @@ def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:
 
 
 def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """`reference` in `dtype`, with sinusoids and frequencies anew: stored ones have been rounded to
-    float32."""
+    """`reference` in `dtype`. Sinusoids and frequencies are computed again, because the stored ones
+    have been rounded to float32."""
     reference = reference.to(dtype)
     for module in reference.modules():
         if isinstance(module, RoFormerSinusoidalPositionalEmbedding):
             module.weight.data = sines_then_cosines(*module.weight.shape).to(dtype)
         elif "RotaryEmbedding" in type(module).__name__ and dtype == torch.float64:
-            config = module.config
-            rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
-            for name, frequencies in module.named_buffers():
-                # some have a set for each type of layer
-                one = rope.get(name.removesuffix("_inv_freq"), rope)
-                if "rope_theta" in one and one.get("rope_type", "default") == "default":
-                    count = len(frequencies)
-                    frequencies.copy_(
-                        one["rope_theta"] ** -(torch.arange(count, dtype=dtype) / count)
-                    )
+            _compute_frequencies(module)
     return reference
+
+
+def _compute_frequencies(rotary_emb: nn.Module) -> None:
+    """Write the frequencies of unscaled rotations in the dtype of the module."""
+    config = rotary_emb.config
+    rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
+    for name, frequencies in rotary_emb.named_buffers():
+        # Some models have a set of parameters for each type of layer.
+        parameters = rope.get(name.removesuffix("_inv_freq"), rope)
+        if "rope_theta" not in parameters or parameters.get("rope_type", "default") != "default":
+            continue
+        count = len(frequencies)
+        exponents = torch.arange(count, dtype=frequencies.dtype) / count
+        frequencies.copy_(parameters["rope_theta"] ** -exponents)
 
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """While it lasts, what asks for float32 gets float64 where `dtype` is float64.
+    """Within the context a request for float32 gives float64 if `dtype` is float64.
 
-    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the
-    dtype of the model: against them no conversion could be closer than that.
+    Classes of transformers compute rotations and root-mean-square norms in float32 for models of
+    any dtype: no conversion could come closer to them than float32.
     """
     if dtype != torch.float64:
         yield
         return
     to = torch.Tensor.to
 
+    def doubled(argument: Any) -> Any:
+        return dtype if argument is torch.float32 else argument
+
     def to_double(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        args = tuple(dtype if one is torch.float32 else one for one in args)
-        return to(
-            tensor,
-            *args,
-            **{name: dtype if one is torch.float32 else one for name, one in kwargs.items()},
-        )
+        kwargs = {name: doubled(argument) for name, argument in kwargs.items()}
+        return to(tensor, *map(doubled, args), **kwargs)
 
     with (
         mock.patch.object(torch.Tensor, "float", torch.Tensor.double),

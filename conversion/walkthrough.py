@@ -17,19 +17,16 @@ from transformers import PreTrainedConfig
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
-from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
+from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant
 
 SIZES = ("d_in", "d_model")
 MATRICES = (
-    *(
-        WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE)
-        for side in "qkv"
-    ),
-    *renamed(
-        {"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"},
-        "",
-        "layers.0.",
-    ),
+    WeightRule("Wq", "layers.0.self_attn.q_proj.weight", TRANSPOSE),
+    WeightRule("Wk", "layers.0.self_attn.k_proj.weight", TRANSPOSE),
+    WeightRule("Wv", "layers.0.self_attn.v_proj.weight", TRANSPOSE),
+    WeightRule("Wo", "layers.0.self_attn.o_proj.weight"),
+    WeightRule("Wff", "layers.0.mlp_proj.weight"),
+    WeightRule("bff", "layers.0.mlp_proj.bias"),
 )
 
 
@@ -38,8 +35,8 @@ class WalkthroughConverter(Converter):
     are read from these."""
 
     name = "walkthrough"
-    # The difference left is its eps of 1e-6 beside σₙ₋₁, which matters for the small σ of the
-    # feed-forward.
+    # A difference is left because its eps of 1e-6 is added to σₙ₋₁, which matters for the small σ of
+    # the feed-forward.
     tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
@@ -63,18 +60,19 @@ class WalkthroughConverter(Converter):
     def complete_config(
         self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
     ) -> dict[str, Any]:
-        known = dict(zip(SIZES, state_dict["Wq"].shape, strict=True)) if "Wq" in state_dict else {}
-        return known | dict(source_config)
+        if "Wq" not in state_dict:
+            return dict(source_config)
+        return {**dict(zip(SIZES, state_dict["Wq"].shape, strict=True)), **source_config}
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         width = our_config.hidden_size
-        values = {"weight": ((width - 1) / width) ** 0.5, "bias": 0.0}
-        norms = (
-            WeightRule((), f"layers.0.{norm}.{parameter}", constant(value, width))
-            for norm in ("self_attn_norm", "mlp_inner_norm", "mlp_norm")
-            for parameter, value in values.items()
-        )
-        return WeightMap((*MATRICES, *norms))
+        gain = constant(((width - 1) / width) ** 0.5, width)
+        bias = constant(0.0, width)
+        rules = list(MATRICES)
+        for norm in ("self_attn_norm", "mlp_inner_norm", "mlp_norm"):
+            rules.append(WeightRule((), f"layers.0.{norm}.weight", gain))
+            rules.append(WeightRule((), f"layers.0.{norm}.bias", bias))
+        return WeightMap(rules)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         return Walkthrough(*(source_config[field] for field in SIZES))
@@ -97,19 +95,17 @@ class Walkthrough(nn.Module):
 
     def __init__(self, width: int, head_width: int):
         super().__init__()
-        self.Wq, self.Wk, self.Wv, self.Wo = (
-            nn.Parameter(torch.randn(width, head_width)) for _ in range(4)
-        )
-        self.Wff, self.bff = (
-            nn.Parameter(torch.randn(width, width)),
-            nn.Parameter(torch.randn(width)),
-        )
+        self.Wq = nn.Parameter(torch.randn(width, head_width))
+        self.Wk = nn.Parameter(torch.randn(width, head_width))
+        self.Wv = nn.Parameter(torch.randn(width, head_width))
+        self.Wo = nn.Parameter(torch.randn(width, head_width))
+        self.Wff = nn.Parameter(torch.randn(width, width))
+        self.bff = nn.Parameter(torch.randn(width))
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         stages = {"Q": x @ self.Wq, "K": x @ self.Wk, "V": x @ self.Wv}
-        stages["probs"] = (
-            stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5
-        ).softmax(-1)
+        scores = stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5
+        stages["probs"] = scores.softmax(-1)
         stages["ctx"] = stages["probs"] @ stages["V"]
         stages["attn_out"] = stages["ctx"] @ self.Wo.T
         stages["add1"] = x + stages["attn_out"]

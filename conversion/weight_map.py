@@ -15,12 +15,12 @@ from functools import partial, reduce
 import torch
 from torch.nn import functional as F
 
-_MAX_LISTED = 6  # names in an error message
+MAX_LISTED_NAMES = 6
 Tensors = Sequence[torch.Tensor]
 
 
 class ConversionError(ValueError):
-    """A checkpoint or a model cannot be converted; the message says what is in the way."""
+    """A checkpoint or a model cannot be converted; the message names the cause."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Operation:
 
 
 UNCHANGED = Operation(lambda theirs, count: theirs, lambda ours, count: ours)
-# Several of their tensors make one of ours, along the first dimension.
+# Several of their tensors are concatenated to one of ours, along the first dimension.
 CONCATENATE = Operation(
     lambda theirs, count: [torch.cat(list(theirs))], lambda ours, count: ours[0].chunk(count)
 )
@@ -69,7 +69,7 @@ def _copies(ours: Tensors, count: int) -> Tensors:
 
 
 def _no_way_back(ours: Tensors, count: int) -> Tensors:
-    raise ConversionError("a table that was added to another cannot be told from it again")
+    raise ConversionError("a table that was added to another cannot be separated from it again")
 
 
 # One of their tensors serves several layers, which have a copy each here.
@@ -166,37 +166,57 @@ class WeightRule:
 
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Theirs and ours, as tuples."""
-        theirs, ours = (
-            (side,) if isinstance(side, str) else side for side in (self.theirs, self.ours)
-        )
-        return theirs, ours
+        return _as_tuple(self.theirs), _as_tuple(self.ours)
 
     def prefixed(self, theirs: str, ours: str) -> "WeightRule":
         """The same rule for modules that stand inside others: `theirs` before all their names,
         `ours` before ours."""
-        sides = zip((theirs, ours), self.names(), strict=True)
+        their_names, our_names = self.names()
         return WeightRule(
-            *(tuple(prefix + name for name in names) for prefix, names in sides), self.operation
+            theirs=tuple(theirs + name for name in their_names),
+            ours=tuple(ours + name for name in our_names),
+            operation=self.operation,
         )
+
+    def filled(self, values: Mapping[str, str]) -> "WeightRule":
+        """The same rule with `values` in place of `{i}`, `{j}` and `*`."""
+        theirs, ours = self.names()
+        return WeightRule(
+            theirs=tuple(_fill(name, values) for name in theirs),
+            ours=tuple(_fill(name, values) for name in ours),
+            operation=self.operation,
+        )
+
+    def for_heads(self, num_heads: int) -> "WeightRule":
+        """The same rule with one of their tensors per head in place of each name with `{h}`."""
+        theirs: list[str] = []
+        for name in self.names()[0]:
+            if "{h}" in name:
+                theirs += [name.replace("{h}", str(head)) for head in range(num_heads)]
+            else:
+                theirs.append(name)
+        return WeightRule(theirs=tuple(theirs), ours=self.ours, operation=self.operation)
 
 
 Rules = tuple[WeightRule, ...]
 
 
 def renamed(names: Mapping[str, str], theirs: str = "", ours: str = "") -> Rules:
-    """Rules that change names alone: theirs and ours, with `theirs` and `ours` before them."""
-    return tuple(WeightRule(theirs + one, ours + other) for one, other in names.items())
+    """Rules that change only names: theirs and ours, with `theirs` and `ours` before them."""
+    return tuple(
+        WeightRule(theirs + their_name, ours + our_name) for their_name, our_name in names.items()
+    )
 
 
 def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
-    """As `renamed`, for names inside each layer; `theirs` is what they call a layer."""
+    """As `renamed`, for names inside each layer; `theirs` is their name of a layer."""
     return renamed(names, theirs, "layers.{i}.")
 
 
 def projections(
     query: str, key: str, value: str, output: str, ours: str = "self_attn"
 ) -> dict[str, str]:
-    """What they call the four matrices of an attention, and we, for `in_layers`."""
+    """Their and our names of the four matrices of an attention, for `in_layers`."""
     names = zip((query, key, value, output), "qkvo", strict=True)
     return {f"{theirs}.*": f"{ours}.{side}_proj.*" for theirs, side in names}
 
@@ -219,29 +239,25 @@ class WeightMap:
             ConversionError: when a tensor of ours is made by no rule, or a tensor of either side
                 stands in two rules.
         """
-        resolved, made, read = [], set(), set()
         our_names = sorted(our_names)
+        resolved: list[WeightRule] = []
+        made: set[str] = set()
+        read: set[str] = set()
         for rule in self.rules:
-            theirs, ours = rule.names()
-            theirs = [
-                part.replace("{h}", str(h))
-                for part in theirs
-                for h in range(self.num_heads if "{h}" in part else 1)
-            ]
-            for match in filter(None, map(_pattern(ours[0]).fullmatch, our_names)):
-                filled = (
-                    tuple(_fill(part, match.groupdict()) for part in side)
-                    for side in (theirs, ours)
-                )
-                one = WeightRule(*filled, rule.operation)
-                if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
+            rule = rule.for_heads(self.num_heads)
+            pattern = _pattern(rule.names()[1][0])
+            for match in filter(None, map(pattern.fullmatch, our_names)):
+                filled = rule.filled(match.groupdict())
+                theirs, ours = filled.names()
+                if not made.isdisjoint(ours) or not read.isdisjoint(theirs):
                     raise ConversionError(
-                        f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice"
+                        f"the table has {', '.join(theirs)} or {', '.join(ours)} twice"
                     )
-                resolved.append(one)
-                made.update(one.ours)
-                read.update(one.theirs)
-        if missing := [name for name in our_names if name not in made]:
+                resolved.append(filled)
+                made.update(ours)
+                read.update(theirs)
+        missing = [name for name in our_names if name not in made]
+        if missing:
             raise ConversionError(f"this source has nothing for {_listed(missing)} of the model")
         return resolved
 
@@ -256,39 +272,50 @@ class WeightMap:
                 for a tensor whose shape does not fit the config.
         """
         resolved = self.resolve(our_shapes)
-        needed = {name for rule in resolved for name in rule.theirs}
-        missing = sorted(needed - set(state_dict))
-        unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
-        faults = {"lacks": missing, "has unknown": unknown}
-        if found := " and ".join(
-            f"{fault} {_listed(names)}" for fault, names in faults.items() if names
-        ):
-            raise ConversionError(
-                f"the checkpoint {found}; is it of this source, and does its config match?"
-            )
+        self._check_names(state_dict, resolved)
+        # Constants come last, in the dtype of all other tensors.
+        resolved.sort(key=lambda rule: not rule.theirs)
         dtypes = set()
-        # constants last, in the dtype of all others
-        for rule in sorted(resolved, key=lambda rule: not rule.theirs):
+        for rule in resolved:
             theirs = [state_dict[name] for name in rule.theirs]
             dtypes |= {tensor.dtype for tensor in theirs}
             tensors = rule.operation.to_ours(theirs, len(rule.ours))
             if not theirs:
-                tensors = [tensor.to(reduce(torch.promote_types, dtypes)) for tensor in tensors]
+                dtype = reduce(torch.promote_types, dtypes)
+                tensors = [tensor.to(dtype) for tensor in tensors]
             for name, tensor in zip(rule.ours, tensors, strict=True):
                 if tensor.shape != our_shapes[name]:
-                    shapes = f"the shape {tuple(tensor.shape)}, but the config says {tuple(our_shapes[name])}"
-                    raise ConversionError(f"{', '.join(rule.theirs)}: gives {name} {shapes}")
+                    raise ConversionError(
+                        f"{', '.join(rule.theirs)}: gives {name} the shape {tuple(tensor.shape)}, "
+                        f"but the config says {tuple(our_shapes[name])}"
+                    )
                 yield name, _with_own_storage(tensor.contiguous())
+
+    def _check_names(
+        self, state_dict: Mapping[str, torch.Tensor], resolved: Sequence[WeightRule]
+    ) -> None:
+        """Refuse a checkpoint with missing or unknown tensors."""
+        needed = {name for rule in resolved for name in rule.theirs}
+        missing = sorted(needed - set(state_dict))
+        unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
+        faults = []
+        if missing:
+            faults.append(f"lacks {_listed(missing)}")
+        if unknown:
+            faults.append(f"has unknown {_listed(unknown)}")
+        if faults:
+            raise ConversionError(
+                f"the checkpoint {' and '.join(faults)}; is it of this source, and does its config match?"
+            )
 
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Their names and tensors, from ours."""
         theirs = {}
         for rule in self.resolve(state_dict):
-            tensors = rule.operation.to_theirs(
-                [state_dict[name] for name in rule.ours], len(rule.theirs)
-            )
-            copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
-            theirs.update(zip(rule.theirs, copies, strict=True))
+            ours = [state_dict[name] for name in rule.ours]
+            tensors = rule.operation.to_theirs(ours, len(rule.theirs))
+            for name, tensor in zip(rule.theirs, tensors, strict=True):
+                theirs[name] = tensor.clone(memory_format=torch.contiguous_format)
         return theirs
 
     def ignores(self, name: str) -> bool:
@@ -302,8 +329,8 @@ class StoredNames:
     file, and cuts those that hold several matrices.
 
     Args:
-        renamed: Regular expressions, and what stands for each in the names of the table. Tried one
-            after the other.
+        renamed: Regular expressions, and the replacement of each in the names of the table. They
+            are tried one after the other.
         fused: Parts of names whose tensor holds several, one after the other along dimension 0, and
             the parts of their names.
     """
@@ -320,30 +347,37 @@ class StoredNames:
         """
         found: dict[str, Callable[[], torch.Tensor]] = {}
         for stored in state_dict:
-            name = stored
-            for pattern, replacement in self.renamed.items():
-                name = re.sub(pattern, replacement, name)
-            whole, parts = next(
-                ((w, p) for w, p in self.fused.items() if f"{w}." in name), ("", ("",))
-            )
-            for index, part in enumerate(parts):
-                current = name.replace(f"{whole}.", f"{part}.") if whole else name
-                if current in found:
+            names = self._current_names(stored)
+            for index, name in enumerate(names):
+                if name in found:
                     raise ConversionError(
-                        f"the checkpoint has {current} under an older and a newer name"
+                        f"the checkpoint has {name} under an older and a newer name"
                     )
-                found[current] = partial(_part_of, state_dict, stored, index, len(parts))
+                found[name] = partial(_part_of, state_dict, stored, index, len(names))
         return LazyTensors(found)
+
+    def _current_names(self, stored: str) -> list[str]:
+        """The names in the table of the tensors that a file holds as `stored`."""
+        name = stored
+        for pattern, replacement in self.renamed.items():
+            name = re.sub(pattern, replacement, name)
+        for whole, parts in self.fused.items():
+            if f"{whole}." in name:
+                return [name.replace(f"{whole}.", f"{part}.") for part in parts]
+        return [name]
 
 
 def _part_of(
     state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int
 ) -> torch.Tensor:
-    return state_dict[name].chunk(parts)[index] if parts > 1 else state_dict[name]
+    tensor = state_dict[name]
+    if parts > 1:
+        return tensor.chunk(parts)[index]
+    return tensor
 
 
 class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name, each of which is read when it is needed, by a function."""
+    """Tensors by name. Each is read by a function when it is needed."""
 
     def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
         self._readers = readers
@@ -365,13 +399,20 @@ def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
     `save_pretrained` copies all tensors that share a storage, and so would hold a model twice whose
     matrices were stored as one.
     """
-    storage, start = tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size()
+    storage = tensor.untyped_storage()
     if storage.nbytes() == tensor.nbytes or tensor.is_meta:
         return tensor
+    start = tensor.storage_offset() * tensor.element_size()
     part = storage[start : start + tensor.nbytes]
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
         part, 0, tensor.shape, tensor.stride()
     )
+
+
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    return names
 
 
 def _pattern(name: str) -> re.Pattern:
@@ -389,5 +430,7 @@ def _fill(name: str, values: Mapping[str, str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
+    listed = ", ".join(names[:MAX_LISTED_NAMES])
+    if len(names) > MAX_LISTED_NAMES:
+        listed += f" and {len(names) - MAX_LISTED_NAMES} more"
+    return listed

@@ -44,6 +44,8 @@ TOKENIZER_FILES = (
 # The smallest values of fields of generation_config.json, which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
 REAL_TYPES = ("F64", "F32", "F16", "BF16")  # The names are those of safetensors.
+# These name the shards of a model.
+INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 MAX_SHOWN_TENSORS = 3
 MAX_SHOWN_CHARACTERS = 300
 
@@ -197,6 +199,7 @@ def _from_pretrained(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and what transformers says about its tensors, which the caller judges."""
     load_generation_config(name)
+    check_shards(name)
     is_quantized = getattr(config, "quantization_config", None) is not None
     if not is_quantized:
         _check_types(name)
@@ -256,13 +259,42 @@ def _weight_files(name: str | Path) -> list[Path]:
     whole = find_file(name, "model.safetensors")
     if whole is not None:
         return [whole]
-    index = find_file(name, "model.safetensors.index.json")
+    index = find_file(name, INDEX_FILES[0])
     if index is None:
         return []
-    with naming(index):
-        shards = {str(shard) for shard in read_object(index)["weight_map"].values()}
-    found = [find_file(name, shard) for shard in shards]
+    found = [find_file(name, shard) for shard in _shards_of(index)]
     return [path for path in found if path is not None]
+
+
+def _shards_of(index: Path) -> set[str]:
+    with naming(index):
+        return {str(shard) for shard in read_object(index)["weight_map"].values()}
+
+
+def check_shards(name: str | Path, folder: str = "") -> None:
+    """Refuse an index of weights that names files outside its directory, which transformers would
+    read.
+
+    Args:
+        name: Of the directory or the repository.
+        folder: The folder in it that has the weights.
+
+    Raises:
+        InputError: naming the index and the file.
+    """
+    # For repositories on the Hub huggingface_hub refuses such names.
+    if not os.path.isdir(name):
+        return
+    for file in INDEX_FILES:
+        index = find_file(name, os.path.join(folder, file))
+        if index is None:
+            continue
+        for shard in _shards_of(index):
+            if shard in ("", ".", "..") or {"/", "\\", ":"} & set(shard):
+                raise InputError(
+                    f"{index}: names {shard!r}, which is not a file in the same directory; "
+                    "get the model again from a source that you trust"
+                )
 
 
 def check_finite(model: nn.Module, name: str | Path) -> None:
@@ -396,6 +428,7 @@ def sentence_modules(name: str | Path) -> list[str]:
             folder = module["path"]
             kind = module["type"].rpartition(".")[2]
             kinds.append(kind)
+            check_shards(name, folder)
             # Older versions of the library saved no options of Normalize.
             has_options = folder and kind != "Normalize"
             if has_options and find_file(name, f"{folder}/config.json") is None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .errors import InputError
-from .saved_model import naming
+from .saved_model import check_shards, naming, sentence_modules
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,6 +22,9 @@ _BATCH = 1024  # tokens
 
 def open_teacher(name: str) -> SentenceTransformer:
     """The model of `--teacher`, a directory or a name on the Hub."""
+    if os.path.isdir(name):
+        check_shards(name)
+        sentence_modules(name)
     from sentence_transformers import SentenceTransformer
 
     with naming(f"--teacher {name}"):

@@ -40,7 +40,8 @@ def operations(products) -> int:
 
 def test_floor_counts_the_products_of_the_model():
     config = stacks.our_config(WORK)
-    model = stacks.stock(config, "encoder", "eager").eval()  # the counter does not see into sdpa
+    # The counter does not see the products inside sdpa.
+    model = stacks.stock(config, "encoder", "eager").eval()
     (batch,) = make_batches(WORK)
     with FlopCounterMode(display=False) as counter:
         states = model(batch.input_ids).last_hidden_state
@@ -151,20 +152,22 @@ def test_versions_refuse_a_folder_without_the_package(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mlm", "causal"])
-@pytest.mark.parametrize("change", training_changes.OF_MODELS)
+@pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_changes_of_a_model(change, kind, ragged_input):
     """What each promises, and that padding still costs nothing."""
     model = make_model(kind)
     before = model(**ragged_input).logits
-    training_changes.OF_MODELS[change](model)
+    training_changes.CHANGES_OF_MODELS[change](model)
     after = model(**ragged_input).logits
-    stack, real = model.model, ragged_input["attention_mask"].bool()
+    stack = model.model
+    real = ragged_input["attention_mask"].bool()
     if change == "zero-outputs":
         alone = stack.final_norm(stack.embeddings(ragged_input["input_ids"], torch.zeros(1)))
         expected, _ = model.logits_and_loss(alone, None, False, None, 0.0)
         torch.testing.assert_close(after[real], expected[real])
         return
-    if change == "bigrams":  # the table begins with zeros
+    # The table begins with zeros.
+    if change == "bigrams":
         torch.testing.assert_close(after, before)
         nn.init.normal_(stack.embeddings.bigram_embeddings.weight)
     else:
@@ -173,7 +176,8 @@ def test_changes_of_a_model(change, kind, ragged_input):
         torch.testing.assert_close(model(**ragged_input).logits, after)
     changed = model(**ragged_input).logits
     assert (changed - before)[real].abs().max() > 0.1
-    row = ragged_input["input_ids"][1:2, :9]  # that of the second row without its padding
+    # This is the second row without its padding.
+    row = ragged_input["input_ids"][1:2, :9]
     torch.testing.assert_close(model(row).logits, changed[1:2, :9])
 
 
@@ -189,9 +193,9 @@ def make_text(path):
     return str(path)
 
 
-@pytest.mark.parametrize("change", training_changes.OF_MODELS)
+@pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
-    # put back afterwards
+    # The change replaces this function, which is put back after the test.
     monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
     files = [make_text(tmp_path / "text.txt")] * 2
     command = [
@@ -234,8 +238,8 @@ def test_comparisons_that_would_not_be_fair(words, message, tmp_path):
 
 TRAININGS = [
     (change, task)
-    for change in training_changes.OF_TRAININGS
-    for task in training_changes.OF_TASKS.get(change, ("mlm", "causal", "seq2seq"))
+    for change in training_changes.CHANGES_OF_TRAININGS
+    for task in training_changes.TASKS_OF_CHANGES.get(change, ("mlm", "causal", "seq2seq"))
 ]
 
 
@@ -255,15 +259,20 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RoFormerLiteTrainerMixin, "compute_loss", compute_loss)
     loader = RoFormerLiteTrainerMixin.get_train_dataloader
-    # put back afterwards, as these:
+    # The changes replace these functions, which are put back after the test.
     monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)
     for name in ("on_step_begin", "__call__"):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
-    monkeypatch.setattr(training_changes, "OTHER_WAY", 5)
-    files = [make_text(tmp_path / "text.txt")] * (2 if task == "seq2seq" else 1)
-    own = ["10"] if task == "seq2seq" else ["10", "--block_size", "64"]
-    # what the changes are measured against
-    own += ["--mlm_probability", "0.15"] if task == "mlm" else []
+    monkeypatch.setattr(training_changes, "OTHER_WAY_EVERY", 5)
+    files = [make_text(tmp_path / "text.txt")]
+    own = ["10"]
+    if task == "seq2seq":
+        files *= 2
+    else:
+        own += ["--block_size", "64"]
+    if task == "mlm":
+        # The changes are measured against this share.
+        own += ["--mlm_probability", "0.15"]
     command = [
         "train",
         task,
@@ -275,8 +284,9 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
         str(tmp_path / "model"),
     ]
     assert training_changes.main(change, command) == 0
-    # what is seen before measures time and memory
-    seen = seen[-(25 if change == "rising-batch" else 10) :]
+    num_steps = 25 if change == "rising-batch" else 10
+    # Earlier batches are trials, which measure time and memory.
+    seen = seen[-num_steps:]
     rows, longest, labelled, causal = zip(*seen, strict=True)
     if change == "rising-batch":
         assert rows == (2,) * 20 + (8,) * 5

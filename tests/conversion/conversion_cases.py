@@ -12,8 +12,9 @@ HF = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 30,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.15,
 }
-HF |= {"max_position_embeddings": 32, "initializer_range": 0.15}
 
 
 def heads(family, *names, **fields):
@@ -41,8 +42,9 @@ MODERN = {
     "num_hidden_layers": 4,
     "cls_token_id": 1,
     "sep_token_id": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
-MODERN |= {"bos_token_id": 1, "eos_token_id": 2}
 SECOND = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
 ESM = {"position_embedding_type": "rotary", "pad_token_id": 1, "num_labels": 4}
 NEOX = {
@@ -51,22 +53,26 @@ NEOX = {
     "rope_parameters": {"partial_rotary_factor": 0.5},
 }
 TWO = {"num_key_value_heads": 2}
-LLAMA_3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0}
-LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
 PAIR = {
     "vocab_size": 50,
     "d_model": 24,
     "encoder_layers": 2,
     "decoder_layers": 1,
     "encoder_attention_heads": 2,
-}
-PAIR |= {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 30,
     "decoder_ffn_dim": 20,
     "max_position_embeddings": 32,
+    "init_std": 0.15,
 }
-PAIR |= {"init_std": 0.15}
 MARIAN = {"pad_token_id": 49, "decoder_start_token_id": 49}
 
 CASES: dict[str, list[dict]] = {
@@ -354,7 +360,8 @@ CASES: dict[str, list[dict]] = {
     ],
 }
 
-if "ultrabert" not in CONVERTERS:  # before transformers 5.21
+# Versions before transformers 5.21 do not have it.
+if "ultrabert" not in CONVERTERS:
     del CASES["ultrabert"]
 FAMILIES = [
     name for name, converter in CONVERTERS.items() if isinstance(converter, HuggingFaceConverter)

@@ -21,6 +21,7 @@ from hf_roformer_lite.conversion import (
     convert_checkpoint,
     export,
     export_checkpoint,
+    open_checkpoint,
     sentence_pooling,
     verify,
 )
@@ -28,7 +29,11 @@ from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
 from roformer_lite.command_options import FAMILIES, SOURCES
 from roformer_lite.errors import InputError
+from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules
+from roformer_lite.teacher import open_teacher
+
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "safetensors") -> Path:
@@ -54,16 +59,16 @@ def test_directories(tmp_path):
     """Every form of files becomes a directory with the same numbers."""
     config = CASES["roformer"][1]
     _, weights = source_weights("roformer", config)
-    del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
+    # These are tied to others.
+    del weights["cls.predictions.decoder.weight"]
+    del weights["cls.predictions.decoder.bias"]
+    ids = torch.arange(1, 9)[None]
     for form in ("safetensors", "bin", "old-bin", "shards"):
         source = write_checkpoint(tmp_path / form / "source", config, weights, form)
         model = convert_checkpoint("roformer", source, tmp_path / form / "out")
         assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
         assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
-        again, ids = (
-            transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / form / "out"),
-            torch.arange(1, 9)[None],
-        )
+        again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / form / "out")
         assert torch.equal(again(ids).logits, model(ids).logits)
 
 
@@ -84,7 +89,7 @@ def test_from_pretrained(tmp_path):
     with pytest.raises(ConversionError, match="is a model of this package already"):
         ConvertedModel.from_pretrained(tmp_path / "ours")
     (tmp_path / "llama" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ConversionError, match="model_type='gpt2' tells no source .*bert, ernie"):
+    with pytest.raises(ConversionError, match="model_type='gpt2' is no source .*bert, ernie"):
         ConvertedModel.from_pretrained(tmp_path / "llama")
 
 
@@ -97,7 +102,6 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     config = CASES["bert"][0]
     _, weights = source_weights("bert", config)
     source = write_checkpoint(tmp_path / "source", config, {**weights, "strange": torch.zeros(1)})
-    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
 
     def refused(message):
         with pytest.raises(ConversionError, match=message):
@@ -112,13 +116,33 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     refused("has no weights")
     torch.save({"weight": Evil()}, source / "pytorch_model.bin")
     refused("weights_only|cannot be read")
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused("outside its directory")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("precious")
     with pytest.raises(ConversionError, match="exists already"):
         convert_checkpoint("bert", source, tmp_path / "out")
     assert (tmp_path / "out" / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("file", ["../other.safetensors", "{folder}/other.safetensors", "..", ""])
+@pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
+def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_path):
+    """In conversion and in the program, before the other file is opened: it holds no weights."""
+    model = tmp_path / "model"
+    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=30, hidden_size=16)
+    rl.RoFormerLiteModel(config).save_pretrained(model)
+    (model / "model.safetensors").rename(tmp_path / "other.safetensors")
+    (tmp_path / "other.safetensors").write_bytes(b"secret")
+    names = {"embeddings.norm.weight": file.format(folder=tmp_path)}
+    index = model / f"{kind}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    fault = "names .* which is not a file in the same directory"
+    with pytest.raises(ConversionError, match=fault):
+        open_checkpoint(model)
+    with pytest.raises(InputError, match=fault):
+        load_model(model)
+    (model / "modules.json").write_text('[{"path": "", "type": "Transformer"}]')
+    with pytest.raises(InputError, match=fault):
+        open_teacher(str(model))
 
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
@@ -177,8 +201,11 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
 
 
 def test_the_command_knows_all_sources():
-    lacking = set() if hasattr(transformers, "UltrabertConfig") else {"ultrabert"}  # before 5.21
-    assert set(SOURCES) - lacking == CONVERTERS.keys() == CASES.keys()
+    known = set(SOURCES)
+    # Versions before transformers 5.21 do not have it.
+    if not hasattr(transformers, "UltrabertConfig"):
+        known.remove("ultrabert")
+    assert known == CONVERTERS.keys() == CASES.keys()
     assert all(
         hasattr(CONVERTERS[name], "heads") == (name in FAMILIES)
         for name in SOURCES
@@ -200,9 +227,7 @@ def test_command_line(tmp_path, capsys):
     noisy(transformers.ModernBertModel(transformers.ModernBertConfig(**config))).save_pretrained(
         source
     )
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"])
-    )
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"abcdefghij"]))
     transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
     assert main(["convert", source, ours]) == 0
     assert "RoFormerLiteModel" in capsys.readouterr().out
@@ -230,16 +255,7 @@ def test_tokenizers_are_converted_too(tmp_path):
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
     text = "今天天气非常好"
-    entries = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *dict.fromkeys(text),
-        "今天天气",
-        "非常",
-    ]
+    entries = [*SPECIAL_TOKENS, *dict.fromkeys(text), "今天天气", "非常"]
     (source / "vocab.txt").write_text("\n".join(entries))
     convert_checkpoint("roformer", source, tmp_path / "ours")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
@@ -260,6 +276,25 @@ def test_tokenizers_are_converted_too(tmp_path):
     ):
         stock = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
         assert type(stock).__module__.startswith("transformers.") and stock(line).input_ids == ids
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, tmp_path):
+    """Models of characters declare BERT's, which does not read words."""
+    config = {**CASES["roformer"][0], "model_type": "roformer"}
+    _, weights = source_weights("roformer", config)
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    entries = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气非常好"), "今天", "good"]
+    (source / "vocab.txt").write_text("\n".join(entries))
+    fields = {"config.json": config, "tokenizer_config.json": {}}[file]
+    (source / file).write_text(json.dumps({**fields, "tokenizer_class": "BertTokenizer"}))
+    convert_checkpoint("auto", source, tmp_path / "ours")
+    text = "今天天气非常好 good"
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    expected = transformers.BertTokenizer(vocabulary)(text).input_ids
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert tokenizer(text).input_ids == expected
+    assert tokenizer.convert_ids_to_tokens(expected)[1:3] == ["今", "天"]
 
 
 def test_sentence_transformers_directory(tmp_path):
@@ -290,7 +325,8 @@ def test_sentence_transformers_directory(tmp_path):
     torch.testing.assert_close(
         ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5
     )
-    batch = tokenizer(lines, padding=True, return_tensors="pt")  # as it is exported and served
+    # This is the module that is exported and served.
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
     with torch.no_grad():
         pooled = SentenceEncoder(ours[0].auto_model)(
             batch["input_ids"], batch["attention_mask"]
@@ -319,7 +355,9 @@ def test_sentence_transformers_directory(tmp_path):
     (tmp_path / "theirs" / "modules.json").write_text(
         '[{"path": "../x", "type": "sentence_transformers.models.P"}]'
     )
-    with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder beside it"):
+    with pytest.raises(
+        ConversionError, match=r"path='\.\./x' must be a folder in the same directory"
+    ):
         convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "outside")
     assert not (tmp_path / "outside").exists()
 

@@ -79,7 +79,7 @@ def dropouts(name):
     values = {
         field: 0.1 * number for number, field in enumerate(fields, 1) if field != "token_dropout"
     }
-    # has it after the attention, too, where there is no place for it here
+    # These also have it after the attention, where ours has none.
     if name.startswith("modernbert"):
         values["attention_dropout"] = 0.0
     return values
@@ -93,7 +93,8 @@ def test_dropouts(name):
     }.values():
         config = {**case, **dropouts(name)}
         reference, weights = source_weights(name, config)
-        model, converter = convert(name, weights, config), CONVERTERS[name]
+        model = convert(name, weights, config)
+        converter = CONVERTERS[name]
         inputs = random_inputs(model, converter.needs_full_rows(model.config))
         with torch.no_grad(), factors_for_dropout(reference, model):
             theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
@@ -105,12 +106,14 @@ def test_dropouts(name):
 @pytest.mark.parametrize("name", SINGLE)
 def test_long_and_packed(name):
     """Texts longer than every window (and than the lengths of training, where positions are not a
-    table), alone, and several in one row."""
+    table), each in a row of its own, and several in one row."""
     length = 30 if name in LEARNED else 70
     config = {**CASES[name][0], "num_hidden_layers": 3}
     if "roformer" in name:
-        config["max_position_embeddings"] = 80  # their table is that long; ours is none
-    converter, reference = CONVERTERS[name], source_weights(name, config)[0]
+        # Their table has as many rows, and ours has no table.
+        config["max_position_embeddings"] = 80
+    converter = CONVERTERS[name]
+    reference, _ = source_weights(name, config)
     stock = cast_exactly(noisy(reference), torch.float64)
     model = convert(name, dict(stock.state_dict()), config)
     texts = [torch.randint(6, 50, (n,)) for n in (length, 1, length // 2, 7)]
@@ -161,7 +164,7 @@ def test_marian_without_stored_positions():
 
 
 def test_token_dropout_of_esm():
-    """Mask tokens count as zeros, and the rest of their own document alone is larger."""
+    """Mask tokens count as zeros, and only the rest of their own document becomes larger."""
     config = {**CASES["esm"][1], "architectures": ["EsmForMaskedLM"]}
     reference, _ = source_weights("esm", config)
     model = convert("esm", dict(noisy(reference).state_dict()), config)
