@@ -37,6 +37,7 @@ from .export.formats import (
 )
 from .output import (
     RESULTS_FILE,
+    check_answers_file,
     check_output_dir,
     check_output_file,
     check_place,
@@ -428,6 +429,8 @@ def parse_predict(
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(paths.dir)
+    if files.output_file is not None:
+        check_answers_file(files.output_file, files.input_file, paths.dir)
     check_engine(files.engine, paths.dir, files.device)
     return files, options, paths.dir
 
