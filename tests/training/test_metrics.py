@@ -208,7 +208,7 @@ def test_regression():
 def test_tagging_counts_whole_entities():
     true = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     predicted = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG"]]
-    scores = tagging_metrics(predicted, true, entities=True)
+    scores = tagging_metrics(predicted, true, scheme="IOB2")
     assert (scores["f1"], scores["accuracy"]) == (pytest.approx(2 / 3), pytest.approx(5 / 6))
-    parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], entities=False)
+    parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], scheme=None)
     assert set(parts_of_speech) == {"accuracy", "macro_f1"} and parts_of_speech["accuracy"] == 0.5

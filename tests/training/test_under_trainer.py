@@ -89,6 +89,8 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
+    with torch.no_grad():  # The Trainer leaves such a batch out of an evaluation.
+        assert model(**nothing).loss.isnan()
 
 
 def test_shift_labels_are_taken_as_they_are():
