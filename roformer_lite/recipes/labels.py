@@ -83,7 +83,7 @@ class LabelRecipe(AnsweringRecipe):
             InputError: naming the label and what is wrong with it.
         """
         for label in labels:
-            if "\t" in label or len(label.splitlines()) > 1:
+            if "\t" in label or label.splitlines() != [label]:
                 raise InputError(
                     f"the {self.label_word} {label!r} holds a tab or a line break, which end an "
                     "answer of `predict`; give it another name"
