@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -589,3 +590,28 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     Path("other.csv").write_text("id,words\n1,a fine film\n")
     predict(models / "classify", "other.csv", "found.txt")
     assert len(Path("found.txt").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("kind", ["classify", "pairs", "seq2seq", "embed", "rerank"])
+def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
+    saved = answers.open_model(save_model(kind, tmp_path / kind), device="cpu")
+    longest = saved.tokenizer.model_max_length
+    texts = ["a", "a " * (longest - 20), "é" * longest, "a " * longest, "fine " * longest]
+    inputs = [[text, "a"] for text in texts] if saved.recipe.takes_pairs else texts
+    too_long = sum(length > longest for length in saved.lengths(inputs))
+    assert 2 <= too_long < len(texts)
+    saved.answers(inputs, batch_size=2)
+    said = [record.getMessage() for record in caplog.records if "truncated" in record.msg]
+    assert said == [f"{too_long} lines are truncated to {longest} tokens"]
+
+
+def test_positions_that_depend_on_the_batch_are_named(models, tmp_path, caplog):
+    config = load_model(models / "classify").config
+    for kind in ("default", "dynamic"):
+        model = shutil.copytree(models / "classify", tmp_path / kind)
+        config.rope_parameters = {"rope_type": kind, "rope_theta": 100.0, "factor": 2.0}
+        config.save_pretrained(model)
+        caplog.clear()
+        answers.open_model(model, device="cpu")
+        said = " ".join(record.getMessage() for record in caplog.records)
+        assert ("answers depend on the batch" in said) == (kind == "dynamic")
