@@ -610,8 +610,8 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
     """The model of `roformer-lite serve`, and the options."""
     parser = CommandParser(
         "serve",
-        "Answer OpenAI's requests over HTTP, /v1/completions and /v1/chat/completions, by a causal model, with the "
-        "server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
+        "Answer OpenAI's requests over HTTP, /v1/completions and, if the tokenizer has a chat template, "
+        "/v1/chat/completions, by a causal model, with the server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
         [ServeArguments],
         MODEL="the model's directory, or its name on the Hub",
     )
