@@ -297,30 +297,16 @@ def read_tagged(
     num_words = 0
     num_sentences = 0
     are_numbered = token_column is None
+    tokens_at = 1 if token_column is None else token_column
     for lines in _sentences(path, tag_column):
         rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
         words = [row for row in rows if not _NO_WORD_OF_CONLLU.fullmatch(row[1][0])]
         is_numbered = _count_up([fields[0] for _, fields in words])
-        if is_numbered and token_column not in (None, 1):
+        if is_numbered and tokens_at != 1:
             rows = words
-        are_numbered = are_numbered and is_numbered
-        sentence: Row = {"tokens": [], "tags": [], "origin": rows[0][0]}
-        for origin, fields in rows:
-            token_index = _index_of(fields, token_column or 1, origin)
-            if fields[token_index] == "-DOCSTART-":
-                continue
-            tag_index = _index_of(fields, tag_column, origin)
-            if token_index == tag_index:  # Every word would become its own tag.
-                columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
-                raise InputError(
-                    f"{origin}: the line has {columns}, and both token and tag would be column {tag_index + 1}; a token "
-                    "and its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
-                )
-            if not sentence["tokens"]:
-                sentence["origin"] = origin
-            sentence["tokens"].append(fields[token_index])
-            sentence["tags"].append(fields[tag_index])
+        sentence = _sentence_of(rows, tokens_at, tag_column)
         if sentence["tokens"]:
+            are_numbered = are_numbered and is_numbered
             num_words += len(words)
             num_sentences += 1
             yield sentence
@@ -329,6 +315,26 @@ def read_tagged(
             f"{path}: the first column numbers the lines of each sentence; --token_column names the column of the "
             "tokens, for example --token_column 2"
         )
+
+
+def _sentence_of(rows: list[tuple[str, list[str]]], token_column: int, tag_column: int) -> Row:
+    """The sentence of these lines, each its place and its columns."""
+    sentence: Row = {"tokens": [], "tags": []}
+    for origin, fields in rows:
+        token_index = _index_of(fields, token_column, origin)
+        if fields[token_index] == "-DOCSTART-":
+            continue
+        tag_index = _index_of(fields, tag_column, origin)
+        if token_index == tag_index:  # Every word would become its own tag.
+            columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+            raise InputError(
+                f"{origin}: the line has {columns}, and both token and tag would be column {tag_index + 1}; a token "
+                "and its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
+            )
+        sentence.setdefault("origin", origin)
+        sentence["tokens"].append(fields[token_index])
+        sentence["tags"].append(fields[tag_index])
+    return sentence
 
 
 def _sentences(path: str | Path, tag_column: int) -> Iterator[list[tuple[int, str]]]:

@@ -457,9 +457,10 @@ class Recipe(ABC):
     def neutral_example(self) -> Row:
         """A row that is nobody's data, for a card that anybody may read."""
 
-    @abstractmethod
     def example_line(self, row: Row) -> str:
         """A line of input for `predict`, made of a row."""
+        given = self.input_of_row(row)
+        return given if isinstance(given, str) else "\t".join(given)
 
     @abstractmethod
     def snippet(self, row: Row) -> str:

@@ -580,9 +580,6 @@ class Classify(LabelRecipe):
             row["text_pair"] = "the second text of a pair"
         return row
 
-    def example_line(self, row: Row) -> str:
-        return "\t".join(self.texts([row]))
-
     def snippet(self, row: Row) -> str:
         texts = ", ".join(map(quoted, self.texts([row])))
         answers = {

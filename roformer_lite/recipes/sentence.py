@@ -507,9 +507,6 @@ class Embed(SentenceRecipe):
             )
         return notes
 
-    def example_line(self, row: Row) -> str:
-        return next(self.texts([row]))
-
     def snippet(self, row: Row) -> str:
         texts = list(self.texts([row]))[:2]
         width = self.sentence_model.get_embedding_dimension()
@@ -642,9 +639,6 @@ class Rerank(SentenceRecipe):
             "ranked: mrr@10 is the mean of 1/rank of the first right one, and ndcg@10 and map "
             "count the ranks of all of them."
         ]
-
-    def example_line(self, row: Row) -> str:
-        return "\t".join(self.input_of_row(row))
 
     def snippet(self, row: Row) -> str:
         texts = ", ".join(map(quoted, self.input_of_row(row)))

@@ -262,9 +262,6 @@ class Seq2Seq(AnsweringRecipe):
     def neutral_example(self) -> Row:
         return {"source": "a line of text", "target": ""}
 
-    def example_line(self, row: Row) -> str:
-        return row["source"]
-
     def snippet(self, row: Row) -> str:
         return (
             f"inputs = tokenizer({quoted(self.example_line(row))}, return_tensors='pt')\n"
