@@ -25,7 +25,7 @@ from ..tables import AnswerTable, table_stream
 _BATCHES_AT_ONCE = 32
 # Of a pipe: the bytes that are read at once, and the seconds without another line after which those
 # that are there are answered.
-_AT_ONCE = 2**16
+_AT_ONCE = 2**14
 _PAUSE = 0.1
 
 Item = TypeVar("Item")
@@ -185,9 +185,10 @@ class Pipe:
 
 
 def _pipe_of(files: ReadingArguments) -> Pipe | None:
-    """Standard input, whatever it is; None where a file is read."""
+    """Standard input, whatever it is, or a pipe with a name; None where a file is read."""
     if files.input_file is not None:
-        return None
+        is_read_whole = Path(files.input_file).is_file() or files.input_file.endswith(".gz")
+        return None if is_read_whole else Pipe(os.open(files.input_file, os.O_RDONLY))
     try:
         return Pipe(sys.stdin.fileno())
     except OSError:  # Another program calls this one with an input of its own.
@@ -195,10 +196,11 @@ def _pipe_of(files: ReadingArguments) -> Pipe | None:
 
 
 def _lines(files: ReadingArguments, pipe: Pipe | None = None) -> Iterator[str]:
-    if files.input_file is not None:
-        return (line for _, line in numbered_lines(files.input_file))
+    name = files.input_file or "<stdin>"
+    if pipe is None and files.input_file is not None:
+        return (line for _, line in numbered_lines(name))
     stream: Any = sys.stdin.buffer if pipe is None else pipe
-    return (line.rstrip("\r\n") for _, line, _ in lines_of(stream, "<stdin>"))
+    return (line.rstrip("\r\n") for _, line, _ in lines_of(stream, name))
 
 
 def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Iterator[list[Item]]:

@@ -387,21 +387,28 @@ def standard_input(monkeypatch) -> int:
     stream.close()
 
 
-def test_a_pipe_that_stays_open_is_answered(models, place, standard_input):
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_pipe_that_stays_open_is_answered(models, place, standard_input, has_name):
     """A program may wait for an answer before it asks again."""
     os.mkfifo("answers")
+    os.mkfifo("questions")
     command = ["predict", str(models / "classify"), "--output_file", "answers", "--device", "cpu"]
+    if has_name:
+        command += ["--input_file", "questions"]
     done = threading.Thread(target=main, args=[command])
     done.start()
     found: list[str] = []
     with open("answers") as answers_pipe:
+        questions = os.open("questions", os.O_WRONLY) if has_name else standard_input
         for text in TEXTS:
-            os.write(standard_input, f"{text}\n".encode())
+            os.write(questions, f"{text}\n".encode())
             found.append(answers_pipe.readline().rstrip("\n"))
-        os.write(standard_input, b"one two three")
-        os.close(standard_input)
+        os.write(questions, b"one two three")
+        os.close(questions)
         rest = answers_pipe.read().split("\n")
     done.join(timeout=60)
+    if has_name:
+        os.close(standard_input)
     assert rest == [found[0], ""]
     assert found == lines_of(models / "classify")
 
