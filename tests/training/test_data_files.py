@@ -27,6 +27,8 @@ from roformer_lite.data.data_files import (
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.classify import MULTI, SINGLE
+from roformer_lite.recipes.tag import Tag
+from roformer_lite.task_options import TagDataArguments
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -271,3 +273,24 @@ def test_labels_that_are_one_number_are_named(caplog):
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and all("are one number, but two labels" in line for line in said)
     assert len(recipe.labels) == 7
+
+
+def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
+    """A recipe that has seen one sentence."""
+    recipe = Tag(TagDataArguments(dataset_name="any", unit=unit))
+    recipe.inspect(DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}])))
+    return recipe
+
+
+def test_words_are_split_into_characters_with_a_word_about_it(caplog):
+    for tokens, is_said in ((["北京", "大"], True), (["北", "京"], False), (["Rome", "大"], False)):
+        caplog.clear()
+        recipe = tagger("auto", tokens, ["B-LOC", "O"])
+        assert (recipe.unit == "characters") == (tokens[0] != "Rome")
+        assert ("--unit words" in caplog.text) == is_said
+    assert tagger("auto", ["北京", "大"], ["U-LOC", "O"]).unit == "words"
+    assert tagger("auto", ["北京", "大"], ["NR", "JJ"]).unit == "words"
+    with pytest.raises(InputError, match="--unit characters.*BILOU.*--unit words"):
+        tagger("characters", ["北京", "大"], ["U-LOC", "O"])
+    with pytest.raises(InputError, match="single tag, _.*--tag_column"):
+        tagger("auto", ["Rome", "is"], ["_", "_"])

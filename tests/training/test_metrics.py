@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
+from roformer_lite.evaluate.evaluation import Evaluation
 from roformer_lite.evaluate.metrics import (
     bleu_tokenizer_for,
     calibration_error,
@@ -28,7 +29,7 @@ from roformer_lite.evaluate.metrics import (
     token_scores,
     translation_metrics,
 )
-from roformer_lite.evaluate.report import report_of_entities
+from roformer_lite.evaluate.report import Outcome, report_of_entities
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
 from roformer_lite.task_options import LanguageModelDataArguments
@@ -292,3 +293,14 @@ def test_bleu_has_a_tokenizer_for_the_language():
         [reference[:-2] + "上学"], [reference], bleu_tokenizer_for(reference)
     )
     assert near["bleu"] > 50 and translation_metrics([reference[:-1]], [reference])["bleu"] == 0
+
+
+@pytest.mark.parametrize("score", [0.55, 0.95])
+def test_scores_that_are_no_probabilities_are_named(score):
+    """Half of the answers are right."""
+    outcomes = [Outcome(f"a:{number}", {}, mistake=number % 2, score=score) for number in range(40)]
+    found = Evaluation("test", {}, outcomes, measurements=40, rows=40, seconds=0.0, report=None)
+    assert found.calibration_error == pytest.approx(score - 0.5)
+    assert bool(found.warnings) == (score > 0.6)
+    found.outcomes = [Outcome("a:1", {}, mistake=0)]
+    assert found.calibration_error is None and found.warnings == []
