@@ -8,6 +8,7 @@ An instance serves one run: it holds the options and what was found in the data,
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -498,15 +499,10 @@ class AnsweringRecipe(Recipe):
         """A row with its answer, for reports and tables."""
 
 
-def on_one_line(text: str) -> str:
-    """A text with spaces in the place of line breaks, which would end an answer."""
-    return " ".join(text.splitlines())
-
-
 def shown_text(answer: Answer) -> Shown:
-    """An answer that is text."""
+    """An answer that is text. A line break would end the line."""
     text = answer["prediction"]
-    return Shown(line=on_one_line(text), columns={"prediction": text})
+    return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
 
 
 def significant(number: float) -> float:

@@ -37,7 +37,7 @@ from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
 from ..text_scores.token_bytes import token_bytes
 from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
-from .base import Answer, Input, Shown, on_one_line, quoted, significant
+from .base import Answer, Input, Shown, quoted, significant
 from .labels import LabelRecipe
 
 if TYPE_CHECKING:
@@ -684,7 +684,7 @@ def problem_type_of(config: PreTrainedConfig) -> str:
 
 def label_text(label: str) -> str:
     """A label in a line of answers, whose columns are separated by tabs."""
-    return on_one_line(label).replace("\t", " ")
+    return " ".join(label.splitlines()).replace("\t", " ")
 
 
 def warn_of_equal_numbers(labels: Iterable[str]) -> None:
