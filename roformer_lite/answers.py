@@ -37,6 +37,11 @@ from .saved_model import (
 
 logger = logging.getLogger(__name__)
 
+# Tokens that a tokenizer may add to a text, or to a pair of texts.
+MAX_ADDED_TOKENS = 8
+# The types of rotary positions whose angles depend on the longest text of a batch.
+BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
 
 @dataclass
 class SavedModel:
@@ -87,6 +92,8 @@ class SavedModel:
         answers: list[Any] = [None] * len(inputs)
         places = [place for place, given in enumerate(inputs) if not is_empty(given)]
         places.sort(key=lambda place: size_of(inputs[place]))
+        if self.recipe.truncates:
+            self.warn_of_truncation([inputs[place] for place in places])
         if report is not None:
             report(len(inputs) - len(places))
         for start in range(0, len(places), batch_size):
@@ -98,16 +105,21 @@ class SavedModel:
                 report(len(batch))
         return answers
 
-    def lengths(self, inputs: list[Any], **options: Any) -> list[int]:
+    def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
         """The number of tokens of each text, or of each pair of texts."""
-        options = {"truncation": False, "verbose": False, **options}
-        encoded = self.tokenizer([text_and_pair(given) for given in inputs], **options)
+        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
+        encoded = self.tokenizer(texts, truncation=False, verbose=False, **options)
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def warn_of_truncation(self, inputs: list[Any]) -> None:
+    def warn_of_truncation(self, inputs: Sequence[Input]) -> None:
         """Say how many inputs are longer than what the model takes."""
-        longest = self.tokenizer.model_max_length
-        truncated = sum(length > longest for length in self.lengths(inputs))
+        longest = getattr(self.model, "max_seq_length", None) or self.tokenizer.model_max_length
+        # Most texts have fewer bytes than that, and every token of them has at least one.
+        room = longest - MAX_ADDED_TOKENS
+        doubtful = [given for given in inputs if len("".join(given).encode()) > room]
+        if not doubtful:
+            return
+        truncated = sum(length > longest for length in self.lengths(doubtful))
         if truncated:
             logger.warning("%d lines are truncated to %d tokens", truncated, longest)
 
@@ -174,6 +186,14 @@ def open_model(
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     saved = SavedModel(recipe=recipe, model=model, tokenizer=tokenizer, positions=positions)
     try_model(saved, directory)
+    batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))
+    if batch_dependent:
+        logger.warning(
+            "%s has positions of the type %s, which the longest text of a batch scales for all of "
+            "them: answers depend on the batch (--batch_size 1 reads each text alone)",
+            directory,
+            ", ".join(sorted(batch_dependent)),
+        )
     return saved
 
 
@@ -214,6 +234,18 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
         return most_positions(model)
     has_table = getattr(config, "position_embedding_type", None) == "learned"
     return config.max_position_embeddings if has_table else None
+
+
+def rope_types_of(config: PreTrainedConfig) -> set[str]:
+    """The types of rotary positions of a model, whose encoder and decoder, or kinds of layers, may
+    have different ones."""
+    found = set()
+    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+        parameters = getattr(part, "rope_parameters", None) or {}
+        for each in (parameters, *parameters.values()):
+            if isinstance(each, dict):
+                found.add(each.get("rope_type", "default"))
+    return found
 
 
 def try_model(saved: SavedModel, directory: str) -> None:
@@ -258,10 +290,3 @@ def is_empty(given: Input) -> bool:
 
 def size_of(given: Input) -> int:
     return len(given) if isinstance(given, str) else sum(map(len, given))
-
-
-def text_and_pair(given: Any) -> Any:
-    """An input as tokenizers take it in a list."""
-    if isinstance(given, dict):
-        return given["text"], given["text_pair"]
-    return given

@@ -7,6 +7,7 @@ nothing is wrong with the line.
 
 import argparse
 import gc
+import io
 import logging
 import os
 import sys
@@ -62,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal shows the number of a character that it lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     _set_up_logging()
     try:
         _check_encoding(arguments.options)

@@ -37,6 +37,7 @@ from .export.formats import (
 )
 from .output import (
     RESULTS_FILE,
+    check_answers_file,
     check_output_dir,
     check_output_file,
     check_place,
@@ -429,6 +430,8 @@ def parse_predict(
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(paths.dir)
+    if files.output_file is not None:
+        check_answers_file(files.output_file, files.input_file, paths.dir)
     check_engine(files.engine, paths.dir, files.device)
     return files, options, paths.dir
 
@@ -608,8 +611,8 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
     """The model of `roformer-lite serve`, and the options."""
     parser = CommandParser(
         "serve",
-        "Answer OpenAI's requests over HTTP, /v1/completions and /v1/chat/completions, by a causal model, with the "
-        "server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
+        "Answer OpenAI's requests over HTTP, /v1/completions and, if the tokenizer has a chat template, "
+        "/v1/chat/completions, by a causal model, with the server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
         [ServeArguments],
         MODEL="the model's directory, or its name on the Hub",
     )

@@ -24,6 +24,10 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
+class Value(str):
+    """A word of a line that is the value of an option, whatever it begins with."""
+
+
 class CommandParser(HfArgumentParser):
     """The parser of one command.
 
@@ -74,6 +78,14 @@ class CommandParser(HfArgumentParser):
         if unknown:
             raise InputError(self.unknown_message(unknown[0]))
         return self.parse_args_into_dataclasses(args=list(argv), look_for_args_file=False)
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """What argparse asks of every word: which option it is, None for a value. All options but
+        one begin with two hyphens, so that a column may be called `-x`."""
+        is_value = isinstance(arg_string, Value) or not arg_string.startswith("--")
+        if is_value and arg_string != "-h":
+            return None
+        return super()._parse_optional(arg_string)
 
     def unknown_message(self, word: str) -> str:
         """The message about a word that is no option."""

@@ -5,7 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TextIO
@@ -176,6 +176,30 @@ def check_output_file(path: str | Path, option: str = "") -> None:
             pass
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror}") from error
+
+
+def check_answers_file(path: str, input_file: str | None, model: str) -> None:
+    """Refuse to replace by answers what they are made from: the input, and a file of the model.
+
+    Args:
+        path: Where the answers go.
+        input_file: What is answered; None for standard input.
+        model: The model's directory, or its name on the Hub.
+
+    Raises:
+        InputError: naming what would be lost.
+    """
+    if is_written_directly(path) or not os.path.exists(path):
+        return
+    is_of_model = Path(os.path.realpath(model)) in Path(os.path.realpath(path)).parents
+    is_input = False
+    with suppress(OSError):  # Standard input may be closed.
+        is_input = os.path.samefile(path, 0 if input_file is None else input_file)
+    if is_input or is_of_model:
+        lost = "the input" if is_input else f"a file of the model {model}"
+        raise InputError(
+            f"--output_file {path} is {lost}, which the answers would replace; give another name"
+        )
 
 
 @contextmanager

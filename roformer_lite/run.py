@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from .command_parser import CommandParser
+from .command_parser import CommandParser, Value
 from .errors import InputError, check_model_name, did_you_mean
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 from .output import write_whole_file
@@ -251,7 +251,7 @@ def as_arguments(content: Mapping[str, Any]) -> list[str]:
             continue
         words.append(f"--{name}")
         for one in value if isinstance(value, list) else [value]:
-            words.append(str(one).lower() if isinstance(one, bool) else str(one))
+            words.append(Value(str(one).lower() if isinstance(one, bool) else one))
     return words
 
 

@@ -338,7 +338,18 @@ def load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
+        leave_out_segments(tokenizer, config)
     return tokenizer
+
+
+def leave_out_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Let a tokenizer return no `token_type_ids` for a model that has no segments. BERT's does so
+    for every model that is saved with it."""
+    stack = getattr(config, "encoder", config)
+    if getattr(stack, "type_vocab_size", None) == 0:
+        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        tokenizer.model_input_names = names
+        tokenizer.init_kwargs["model_input_names"] = names  # These are saved.
 
 
 def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:

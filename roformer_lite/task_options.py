@@ -112,11 +112,13 @@ class Seq2SeqDataArguments(TaskArguments):
     max_target_length: int = HfArg(
         default=128, help="Truncate outputs to this many tokens, in training only."
     )
-    bleu_tokenizer: BleuTokenizer = HfArg(
-        default="13a",
+    bleu_tokenizer: BleuTokenizer | None = HfArg(
+        default=None,
         help=(
-            "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean "
-            "and of sentencepiece (spm, flores, spBLEU) need further packages."
+            "Tokenizer of sacrebleu; those of Japanese and Korean and of sentencepiece (spm, "
+            "flores, spBLEU) need further packages. Default: zh for Chinese targets, ja-mecab "
+            "(or, where it is not installed, char) for Japanese, char for other languages "
+            "without spaces, otherwise 13a."
         ),
     )
 

@@ -36,9 +36,16 @@ def mean_of_items(
     num_items: int | torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None,
 ) -> torch.Tensor:
-    """`total` divided by the number of items, at least 1."""
+    """`total` divided by the number of items.
+
+    Of no items it is 0 while gradients are computed, and NaN without them: in an evaluation the
+    Trainer leaves out batches whose loss is NaN, as it does with the models of transformers.
+    """
     count = num_items if num_items_in_batch is None else num_items_in_batch
-    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+    count = torch.as_tensor(count, device=total.device)
+    if torch.is_grad_enabled():
+        count = count.clamp(min=1)
+    return total / count
 
 
 def cross_entropy(
@@ -48,7 +55,8 @@ def cross_entropy(
     ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`; 0 if nothing is labelled.
+    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`; if nothing is labelled, as
+    `mean_of_items` says.
 
     Args:
         label_smoothing: The share of the target that all classes get alike (Szegedy et al. 2015,

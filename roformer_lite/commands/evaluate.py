@@ -50,8 +50,9 @@ def main(
         argv: The line, which the results show.
     """
     saved = open_model(directory, options.device)
-    recipe = recipe_for(saved, options, given, directory)
-    arguments = noted_arguments(directory, options)
+    noted = read_optional_object(directory, RESULTS_FILE)
+    recipe = recipe_for(saved, options, given, noted.get("settings", {}))
+    arguments = noted_arguments(noted.get("training"), options)
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
         found = evaluate(
@@ -64,7 +65,7 @@ def main(
     text = _report_text(found, options.examples)
     print(text)
     _print_metrics(recipe.name, found)
-    for note in recipe.notes():
+    for note in [*recipe.notes(), *found.warnings]:
         print(note)
     if options.output_dir is not None:
         results = {
@@ -84,7 +85,7 @@ def main(
 
 
 def recipe_for(
-    saved: SavedModel, options: EvaluateArguments, given: dict[str, Any], directory: str
+    saved: SavedModel, options: EvaluateArguments, given: dict[str, Any], settings: dict[str, Any]
 ) -> Recipe:
     """The recipe of the model for the data that are given. Explicit options override those of its
     training."""
@@ -99,7 +100,6 @@ def recipe_for(
     # Only the test data are read.
     files = {"train_file": options.test_file, "test_file": options.test_file}
     recipe = kind(options_class(**{**data, **files, **noted, **given}))
-    settings = read_optional_object(directory, RESULTS_FILE).get("settings", {})
     recipe.inspect_model(saved.model.config, settings)
     recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
@@ -109,9 +109,9 @@ def recipe_for(
     return recipe
 
 
-def noted_arguments(directory: str, options: EvaluateArguments) -> dict[str, Any]:
-    """The arguments of the training that its final metrics depend on."""
-    training = read_optional_object(directory, RESULTS_FILE).get("training") or {}
+def noted_arguments(training: Any, options: EvaluateArguments) -> dict[str, Any]:
+    """The arguments of the training that its final metrics depend on, as far as the results of the
+    `training` have them."""
     noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
     arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
     arguments |= {name: value for name, value in noted.items() if name in arguments}

@@ -1,11 +1,13 @@
 """`roformer-lite predict`: the answers of a model to lines, or to a column of a table, whatever its
 task."""
 
+import io
 import logging
+import os
+import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -21,6 +23,10 @@ from ..tables import AnswerTable, table_stream
 
 # Read ahead, so that lines of similar length can share a batch.
 _BATCHES_AT_ONCE = 32
+# Of a pipe: the bytes that are read at once, and the seconds without another line after which those
+# that are there are answered.
+_AT_ONCE = 2**14
+_PAUSE = 0.1
 
 Item = TypeVar("Item")
 
@@ -36,9 +42,12 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         directory: The model's directory, or its name on the Hub.
     """
     with ExitStack() as stack:
-        output = sys.stdout
-        if files.output_file is not None:
+        if files.output_file is None:
+            output = utf8_output()
+        else:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
+        if files.input_file is None and sys.stdin is None:
+            raise InputError("standard input is closed; give --input_file")
         saved = open_model(directory, files.device, options, files.engine)
         if files.dtype == "bfloat16":
             saved.model.bfloat16()
@@ -48,6 +57,19 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             _answer_table(saved, files, columns, options, output)
         else:
             _answer_lines(saved, files, options, output)
+
+
+def utf8_output() -> TextIO:
+    """Standard output, in UTF-8 as all files are, whatever the encoding of the terminal.
+
+    Raises:
+        InputError: when it is closed.
+    """
+    if sys.stdout is None:
+        raise InputError("standard output is closed; give --output_file")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    return sys.stdout
 
 
 def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
@@ -86,10 +108,10 @@ def _answer_lines(
     saved: SavedModel, files: ReadingArguments, options: dict[str, Any], output: TextIO
 ) -> None:
     recipe = saved.recipe
-    interactive = not files.input_file and sys.stdin.isatty()
-    size = 1 if interactive else files.batch_size * _BATCHES_AT_ONCE
+    size = files.batch_size * _BATCHES_AT_ONCE
+    pipe = _pipe_of(files)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _lines) as bar:
-        for lines in _chunks(_lines(files), size):
+        for lines in _chunks(_lines(files, pipe), size, pipe):
             inputs = [recipe.input_of_line(line) if line.strip() else "" for line in lines]
             for answer in saved.answers(inputs, files.batch_size, options, bar.update):
                 line = "" if answer is None else recipe.show(answer, options).line
@@ -128,15 +150,68 @@ def _rows(files: ReadingArguments) -> Iterator[dict[str, Any]]:
     return read_table(files.input_file, files.column_names)
 
 
-def _lines(files: ReadingArguments) -> Iterator[str]:
-    if files.input_file:
-        return (line for _, line in numbered_lines(files.input_file))
-    return (line for _, line, _ in lines_of(sys.stdin.buffer, "<stdin>"))
+class Pipe:
+    """What arrives through a pipe or from a terminal, and whether more of it is there.
+
+    Args:
+        number: Of the open file.
+    """
+
+    def __init__(self, number: int):
+        self.number = number
+        self.arrived = b""
+
+    def readline(self, limit: int) -> bytes:
+        """The next line, or as much of it as the limit allows; nothing at the end."""
+        while b"\n" not in self.arrived and len(self.arrived) < limit:
+            more = os.read(self.number, _AT_ONCE)
+            if not more:
+                break
+            self.arrived += more
+        end = min(self.arrived.find(b"\n") + 1 or limit, limit)
+        line = self.arrived[:end]
+        self.arrived = self.arrived[end:]
+        return line
+
+    def has_more(self) -> bool:
+        """Whether another line is there, or something comes within a moment, be it the end."""
+        if b"\n" in self.arrived:
+            return True
+        try:
+            ready, _, _ = select.select([self.number], [], [], _PAUSE)
+        except OSError:  # Windows can ask only sockets.
+            return True
+        return bool(ready)
 
 
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    items = iter(items)
-    while chunk := list(islice(items, size)):
+def _pipe_of(files: ReadingArguments) -> Pipe | None:
+    """Standard input, whatever it is, or a pipe with a name; None where a file is read."""
+    if files.input_file is not None:
+        is_read_whole = Path(files.input_file).is_file() or files.input_file.endswith(".gz")
+        return None if is_read_whole else Pipe(os.open(files.input_file, os.O_RDONLY))
+    try:
+        return Pipe(sys.stdin.fileno())
+    except OSError:  # Another program calls this one with an input of its own.
+        return None
+
+
+def _lines(files: ReadingArguments, pipe: Pipe | None = None) -> Iterator[str]:
+    name = files.input_file or "<stdin>"
+    if pipe is None and files.input_file is not None:
+        return (line for _, line in numbered_lines(name))
+    stream: Any = sys.stdin.buffer if pipe is None else pipe
+    return (line.rstrip("\r\n") for _, line, _ in lines_of(stream, name))
+
+
+def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Iterator[list[Item]]:
+    """Lists of up to `size` items; of a pipe, those that are there when nothing more comes."""
+    chunk: list[Item] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size or (pipe is not None and not pipe.has_more()):
+            yield chunk
+            chunk = []
+    if chunk:
         yield chunk
 
 

@@ -2,6 +2,11 @@
 transformers."""
 
 import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from ..command_options import ServeArguments
 from ..errors import InputError
@@ -13,6 +18,11 @@ from ..saved_model import (
     reason,
 )
 
+if TYPE_CHECKING:
+    from fastapi import Request
+
+CHAT_ROUTES = ("/v1/chat/completions", "/v1/responses", "/v1/systemone")
+
 
 def main(name: str, options: ServeArguments) -> None:
     """Run `roformer-lite serve MODEL`, until the process is ended.
@@ -22,7 +32,8 @@ def main(name: str, options: ServeArguments) -> None:
             used.
     """
     config = load_config(name)
-    if load_tokenizer(name, config) is None:
+    tokenizer = load_tokenizer(name, config)
+    if tokenizer is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     model_class = model_class_of(config, name)
     if not model_class.__name__.endswith("ForCausalLM"):
@@ -45,8 +56,34 @@ def main(name: str, options: ServeArguments) -> None:
             f"--device {options.device} can't be used here: {reason(error)}"
         ) from error
     del model
-    # after our classes: transformers is imported anew along with them
+    with suppress(OSError):
+        # Some versions of the server look into the cache to list the models.
+        Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
+    # After our classes: transformers is imported anew along with them.
     from transformers.cli.serve import Serve
 
+    class Server(Serve):
+        """The server, which refuses chats with a model that no chat was written for."""
+
+        def start_server(self) -> None:
+            if tokenizer.chat_template is None:
+                self.server.config.app.middleware("http")(refuse_chats)
+            self.server.run()
+
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
-    Serve(name, **vars(options))
+    # With `non_blocking` the server is started by its own method, here in the foreground.
+    Server(name, non_blocking=True, **vars(options))
+
+
+async def refuse_chats(request: "Request", call_next: Any) -> Any:
+    """Answer requests that need a chat template by a sentence, and pass on all others."""
+    from fastapi.responses import JSONResponse
+
+    if request.url.path not in CHAT_ROUTES:
+        return await call_next(request)
+    message = (
+        f"{request.url.path} needs a chat template, which the tokenizer of this model does not "
+        "have; send the text as the prompt of /v1/completions"
+    )
+    error = {"message": message, "type": "invalid_request_error"}
+    return JSONResponse({"error": error}, status_code=400)

@@ -13,8 +13,10 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain, zip_longest
+from functools import partial
+from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +31,10 @@ _LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # The largest of float32.
 # In bytes, also of a field of a .csv file. What is made of a line takes a hundred times as much.
 _LONGEST_LINE = 2**24
 _PIECE = 2**13  # In bytes.
+# In a file of tokens: what may be a comment before a sentence, and the first column of the lines of
+# CoNLL-U that are no words.
+_MAY_BE_COMMENT = re.compile(r"#(\s|$)")
+_NO_WORD_OF_CONLLU = re.compile(r"\d+[-.]\d+")
 # A long line is cut at the last of the best places that it has: before a single space, where our
 # tokenizers, and all others that split at white space, end a word; after a mark before a Chinese
 # character; before any character, which costs a token or two.
@@ -54,7 +60,8 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         InputError: when the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    return ((number, text) for number, text, _ in _read(path, _LONGEST_LINE))
+    for number, text, _ in _read(path, _LONGEST_LINE):
+        yield number, text.rstrip("\r\n")
 
 
 def read_lines(path: str | Path) -> Iterator[Row]:
@@ -67,7 +74,9 @@ def read_running_text(path: str | Path) -> Iterator[Row]:
     """Rows `{"text", "origin"}` of text whose lines follow on each other, with their line ends. A
     line above 8 KiB is several rows, cut at a space where there is one."""
     for number, text, is_end in _read(path, _PIECE):
-        yield {"text": text + "\n" * is_end, "origin": f"{path}:{number}"}
+        if is_end:
+            text = text.rstrip("\r\n") + "\n"
+        yield {"text": text, "origin": f"{path}:{number}"}
 
 
 def in_pieces(text: str) -> Iterator[str]:
@@ -100,7 +109,7 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
 def lines_of(
     stream: BinaryIO, name: str, longest: int = _LONGEST_LINE
 ) -> Iterator[tuple[int, str, bool]]:
-    """Number and text of each line of `stream`, without the line end, and whether it ends there.
+    """Number and text of each line of `stream`, with the line end, and whether it ends there.
 
     A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused
     otherwise.
@@ -126,12 +135,11 @@ def lines_of(
                 f"{name}:{number}: byte {before + error.start + 1} of the line (0x{raw[error.start]:02x}) is not "
                 "UTF-8; convert the file"
             ) from error
+        yield number, text, is_end
         if is_end:
-            yield number, text.rstrip("\r\n"), True
             number += 1
             before = 0
         else:
-            yield number, text, False
             before += end
 
 
@@ -192,7 +200,9 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             continue
         origin = f"{path}:{number}"
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=partial(_object, origin))
+        except InputError:
+            raise
         except (ValueError, RecursionError) as error:
             raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
@@ -204,11 +214,21 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         yield row_of(value, origin)
 
 
+def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values, of which JSON would drop all but the last of a key."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = Counter(key for key, _ in pairs)
+        (repeated, _), *_ = keys.most_common(1)
+        raise InputError(f"{origin}: the key {repeated!r} is given twice; leave out one of them")
+    return found
+
+
 def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
     columns = list(column_names or ())
     for number, values in _records(path):
         origin = f"{path}:{number}"
-        if not values:
+        if not values and len(columns) != 1:
             continue
         if not columns:
             if len(set(values)) < len(values):
@@ -218,6 +238,7 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
                 )
             columns = values
             continue
+        values = values or [""]  # The empty line of a table of one column.
         if len(values) != len(columns):
             raise InputError(
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: {', '.join(columns)}"
@@ -232,7 +253,8 @@ def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t") if line else []
         return
     csv.field_size_limit(_LONGEST_LINE)  # By default it refuses fields above 128 KiB.
-    records = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    # A line end within quotes belongs to the field.
+    records = csv.reader((line for _, line, _ in _read(path, _LONGEST_LINE)), strict=True)
     first_line = 1
     try:
         for values in records:
@@ -253,29 +275,52 @@ def row_of(columns: dict[str, Any], origin: str) -> Row:
     return row
 
 
-def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
+def read_tagged(
+    path: str | Path, token_column: int | None = None, tag_column: int = -1
+) -> Iterator[Row]:
     """Rows `{"tokens", "tags", "origin"}` from a column file: one token a line, a blank line after
     each sentence.
 
-    Columns are separated by tabs, or by spaces if a line has no tab. Lines that start with `# `
-    before the first token of a sentence are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
+    Columns are separated by tabs, or by spaces if a line has no tab. Comments, CoNLL-2003's
+    `-DOCSTART-`, and the ranges and empty nodes of CoNLL-U are skipped.
 
     Args:
         path: The file.
-        token_column, tag_column: Counted from 1; -1 is the last.
+        token_column: Counted from 1; -1 is the last. Default: the first, which must not number the
+            lines.
+        tag_column: Likewise.
+
+    Raises:
+        InputError: about a line without a token or a tag, and about line numbers in the place of
+            the tokens.
     """
-    sentence: Row = {}
-    # A blank line after the last one ends the last sentence.
-    for number, line in chain(numbered_lines(path), [(0, "")]):
-        if not line.strip():
-            if sentence:
-                yield sentence
-            sentence = {}
-            continue
-        if not sentence and (line.startswith("# ") or line == "#"):
-            continue
-        fields = line.split("\t") if "\t" in line else line.split()
-        origin = f"{path}:{number}"
+    num_words = 0
+    num_sentences = 0
+    are_numbered = token_column is None
+    tokens_at = 1 if token_column is None else token_column
+    for lines in _sentences(path, tag_column):
+        rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
+        words = [row for row in rows if not _NO_WORD_OF_CONLLU.fullmatch(row[1][0])]
+        is_numbered = _count_up([fields[0] for _, fields in words])
+        if is_numbered and tokens_at != 1:
+            rows = words
+        sentence = _sentence_of(rows, tokens_at, tag_column)
+        if sentence["tokens"]:
+            are_numbered = are_numbered and is_numbered
+            num_words += len(words)
+            num_sentences += 1
+            yield sentence
+    if are_numbered and num_words > num_sentences:
+        raise InputError(
+            f"{path}: the first column numbers the lines of each sentence; --token_column names the column of the "
+            "tokens, for example --token_column 2"
+        )
+
+
+def _sentence_of(rows: list[tuple[str, list[str]]], token_column: int, tag_column: int) -> Row:
+    """The sentence of these lines, each its place and its columns."""
+    sentence: Row = {"tokens": [], "tags": []}
+    for origin, fields in rows:
         token_index = _index_of(fields, token_column, origin)
         if fields[token_index] == "-DOCSTART-":
             continue
@@ -286,14 +331,74 @@ def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterato
                 f"{origin}: the line has {columns}, and both token and tag would be column {tag_index + 1}; a token "
                 "and its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
             )
-        sentence = sentence or {"tokens": [], "tags": [], "origin": origin}
+        sentence.setdefault("origin", origin)
         sentence["tokens"].append(fields[token_index])
         sentence["tags"].append(fields[tag_index])
+    return sentence
 
 
-def _index_of(fields: list[str], column: int, origin: str) -> int:
+def _sentences(path: str | Path, tag_column: int) -> Iterator[list[tuple[int, str]]]:
+    """The lines of each sentence with their numbers, without the comments before its first token.
+
+    A line that begins with a lone `#` is a token, and no comment, where the file has another line
+    with as many columns and the same tag.
+    """
+    known: set[tuple[bool, int, str]] = set()
+    for lines in _paragraphs(path):
+        begin = _num_doubtful(lines)
+        if begin and not known:
+            known = {
+                _form(line, tag_column)
+                for others in _paragraphs(path)
+                for _, line in others[_num_doubtful(others) :]
+            }
+        while begin and _form(lines[begin - 1][1], tag_column) in known:
+            begin -= 1
+        if lines[begin:]:
+            yield lines[begin:]
+
+
+def _paragraphs(path: str | Path) -> Iterator[list[tuple[int, str]]]:
+    """The lines between blank lines, with their numbers."""
+    for is_blank, lines in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
+        if not is_blank:
+            yield list(lines)
+
+
+def _num_doubtful(lines: list[tuple[int, str]]) -> int:
+    """How many of the first lines may be comments."""
+    texts = [line for _, line in lines]
+    return sum(1 for _ in takewhile(_MAY_BE_COMMENT.match, texts))
+
+
+def _form(line: str, tag_column: int) -> tuple[bool, int, str]:
+    """Whether a line has tabs, the number of its columns, and its tag."""
+    fields = _fields(line)
+    index = _place(fields, tag_column)
+    tag = fields[index] if 0 <= index < len(fields) else ""
+    return "\t" in line, len(fields), tag
+
+
+def _fields(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _count_up(fields: Sequence[str]) -> bool:
+    """Whether these are whole numbers, each by one more than the one before it."""
+    if not fields or not all(field.isdecimal() for field in fields):
+        return False
+    first = int(fields[0])
+    return [int(field) for field in fields] == list(range(first, first + len(fields)))
+
+
+def _place(fields: Sequence[str], column: int) -> int:
     """The index of a column that is counted from 1, or from the end if it is negative."""
-    index = column - 1 if column > 0 else len(fields) + column
+    return column - 1 if column > 0 else len(fields) + column
+
+
+def _index_of(fields: Sequence[str], column: int, origin: str) -> int:
+    """The same index; `InputError` where that column is missing or empty."""
+    index = _place(fields, column)
     if column == 0 or not 0 <= index < len(fields):
         raise InputError(
             f"{origin}: no column {column}; the line has {len(fields)} (columns count from 1, -1 is the last)"

@@ -138,13 +138,13 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
 
 
 def tagging_baselines(
-    entities: bool, train: Sentences, measured: Mapping[str, Sentences]
+    scheme: str | None, train: Sentences, measured: Mapping[str, Sentences]
 ) -> Baselines:
     """The most frequent tag of each word, and a conditional random field (Lafferty et al. 2001,
     ICML).
 
     Args:
-        entities: Whether the tags mark entities; see `tagging_metrics`.
+        scheme: By which the tags mark entities; see `tagging_metrics`.
         train: Sentences and tags to learn from; the random field uses at most 100,000 of them.
         measured: Sentences and tags of each split to measure.
     """
@@ -157,7 +157,7 @@ def tagging_baselines(
         by_word = [[most_frequent[word] for word in words] for words in sentences]
         by_crf = [crf.tag(word_features(words)) for words in sentences]
         for name, predicted in zip(found, (by_word, by_crf), strict=True):
-            found[name][split] = tagging_metrics(predicted, list(tags), entities)
+            found[name][split] = tagging_metrics(predicted, list(tags), scheme)
     return found
 
 

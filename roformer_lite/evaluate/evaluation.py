@@ -13,11 +13,15 @@ import numpy as np
 from datasets import Dataset
 
 from ..errors import InputError
-from .metrics import Metrics
+from .metrics import Metrics, calibration_error
 from .report import LabelReport, Outcome
 
 if TYPE_CHECKING:
     from ..answers import SavedModel
+
+
+# Scores that are further than this from the fraction of right answers are no probabilities.
+LARGE_CALIBRATION_ERROR = 0.1
 
 
 @dataclass
@@ -54,6 +58,24 @@ class Evaluation:
         if not scores or None in scores:
             return None
         return np.array(scores)
+
+    @property
+    def calibration_error(self) -> float | None:
+        """How far the scores are from the fraction of right answers; None without scores."""
+        if self.scores is None:
+            return None
+        return calibration_error(self.scores, self.right)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is printed with the metrics, where it is bad."""
+        error = self.calibration_error
+        if error is None or error <= LARGE_CALIBRATION_ERROR:
+            return []
+        return [
+            "The scores of `predict` rank answers; they are not probabilities, as they are "
+            f"{error:.3f} away from the fraction of right answers on average."
+        ]
 
 
 def evaluate(

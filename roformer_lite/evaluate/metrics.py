@@ -5,16 +5,29 @@ losses, perplexity, correlations and the mean squared error.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from ..errors import InputError
+
 Metrics = dict[str, float]
 ByLabel = dict[str, Metrics]  # The precision, recall, f1 and support of each label.
 # Those that are means over rows of values from 0 to 1, or close to that, and correlations.
 FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+_HAN = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]")
+# Thai, Lao, Burmese and Khmer.
+_OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+# The tags of entities, and the schemes that also mark where an entity ends.
+_ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
+STRICT_SCHEMES = ("IOBES", "BILOU")
 _CORRELATIONS = ("pearson", "spearman")
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # Losses are, too.
 
@@ -30,6 +43,20 @@ def translation_metrics(
     chrf = CHRF().corpus_score(hypotheses, [references])
     exact = np.mean(np.array(hypotheses) == np.array(references))
     return {"bleu": bleu.score, "chrf": chrf.score, "exact_match": float(exact)}
+
+
+def bleu_tokenizer_for(text: str) -> str:
+    """The tokenizer of sacrebleu for the language of a text. The usual one takes a sentence without
+    spaces for a single word."""
+    size = len("".join(text.split()))
+    if len(_KANA.findall(text)) > 0.1 * size:
+        has_mecab = find_spec("MeCab") is not None and find_spec("ipadic") is not None
+        return "ja-mecab" if has_mecab else "char"
+    if len(_HAN.findall(text)) > 0.3 * size:
+        return "zh"
+    if len(_OTHERS_WITHOUT_SPACES.findall(text)) > 0.3 * size:
+        return "char"
+    return "13a"
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
@@ -182,16 +209,62 @@ def _by_name(names: Sequence[str], metrics: Sequence[np.ndarray]) -> ByLabel:
     return found
 
 
-def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
-    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags
-    as in IOB2."""
-    from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
+    """The scheme by which the tags of sentences mark entities: IOB1, IOB2, IOBES or BILOU. None for
+    bare tags, which say something of each token alone."""
+    kinds = set()
+    begun_by_b = 0
+    begun_by_i = 0
+    for tags in sentences:
+        for before, tag in pairwise(["O", *tags]):
+            found = _ENTITY_TAG.fullmatch(tag)
+            if found is None:
+                return None
+            kinds.add(tag[0])
+            if before[1:] != tag[1:]:
+                begun_by_b += tag[0] == "B"
+                begun_by_i += tag[0] == "I"
+    kinds.discard("O")
+    if kinds and kinds <= set("BI"):
+        return "IOB1" if begun_by_i > begun_by_b else "IOB2"
+    return next((name for name in STRICT_SCHEMES if kinds and kinds <= set(name)), None)
 
-    types = sorted({kind for tags in (predicted, true) for kind, _, _ in get_entities(tags)})
-    if not types:
-        return {}
-    metrics = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
-    return _by_name(types, metrics)
+
+def _scores_of_entities(
+    predicted: list[list[str]], true: list[list[str]], scheme: str, average: str | None
+) -> tuple[list[str], Any]:
+    """The types of entities, and seqeval's precision, recall, F1 and support of them.
+
+    IOB1 and IOB2 are read as conlleval does. Schemes that also mark the end of an entity are read
+    strictly: what breaks their rules is no entity.
+
+    Raises:
+        InputError: for a tag that is none of a strict scheme.
+    """
+    from seqeval import scheme as schemes
+    from seqeval.metrics import sequence_labeling, v1
+
+    options = {"average": average, "zero_division": 0}
+    if scheme not in STRICT_SCHEMES:
+        kinds = {kind for kind, _, _ in sequence_labeling.get_entities([*predicted, *true])}
+        scores = sequence_labeling.precision_recall_fscore_support(true, predicted, **options)
+        return sorted(kinds), scores
+    strict = getattr(schemes, scheme)
+    try:
+        names = v1.unique_labels(true, predicted, strict)
+        scores = v1.precision_recall_fscore_support(true, predicted, scheme=strict, **options)
+    except ValueError as error:
+        raise InputError(f"the tags of the training data follow {scheme}: {error}") from error
+    return names, scores
+
+
+def metrics_by_entity(
+    predicted: list[list[str]], true: list[list[str]], scheme: str = "IOB2"
+) -> ByLabel:
+    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags
+    of a scheme that `scheme_of` finds."""
+    types, metrics = _scores_of_entities(predicted, true, scheme, average=None)
+    return _by_name(types, metrics) if types else {}
 
 
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
@@ -206,22 +279,20 @@ def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     return metrics
 
 
-def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:
+def tagging_metrics(
+    predicted: list[list[str]], true: list[list[str]], scheme: str | None
+) -> Metrics:
     """Accuracy over tokens, and F1.
 
     Args:
         predicted, true: The tags of each sentence.
-        entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count
-            whole entities, as conlleval does; otherwise F1 is the macro F1 of the tags.
+        scheme: As from `scheme_of`. With one, F1, precision and recall count whole entities;
+            without, F1 is the macro F1 of the tags.
     """
     scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
-    if not entities:
+    if scheme is None:
         return scores
-    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        true, predicted, average="micro", zero_division=0
-    )
+    _, (precision, recall, f1, _) = _scores_of_entities(predicted, true, scheme, average="micro")
     return {
         "f1": float(f1),
         "precision": float(precision),

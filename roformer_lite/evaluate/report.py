@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .metrics import ByLabel, metrics_by_entity, metrics_by_label
+from .metrics import STRICT_SCHEMES, ByLabel, metrics_by_entity, metrics_by_label
 
 MAX_CONFUSED_PAIRS = 10
 MAX_SHOWN_CHARACTERS = 300  # This many of a value in an example.
@@ -84,15 +84,20 @@ def report_of_sets(
     return LabelReport(text, metrics_by_label(ours, theirs, labels))
 
 
-def report_of_entities(true: list[list[str]], predicted: list[list[str]]) -> LabelReport | None:
-    """The report of whole entities by their types, of tags as in IOB2; None where there is no
-    entity."""
+def report_of_entities(
+    true: list[list[str]], predicted: list[list[str]], scheme: str
+) -> LabelReport | None:
+    """The report of whole entities by their types; None where there is no entity."""
+    from seqeval import scheme as schemes
     from seqeval.metrics import classification_report
 
-    scores = metrics_by_entity(predicted, true)
+    scores = metrics_by_entity(predicted, true, scheme)
     if not scores:
         return None
-    text = classification_report(true, predicted, digits=4, zero_division=0)
+    options: dict[str, Any] = {}
+    if scheme in STRICT_SCHEMES:
+        options = {"mode": "strict", "scheme": getattr(schemes, scheme)}
+    text = classification_report(true, predicted, digits=4, zero_division=0, **options)
     return LabelReport(text, scores)
 
 

@@ -8,6 +8,7 @@ An instance serves one run: it holds the options and what was found in the data,
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -335,8 +336,10 @@ class Recipe(ABC):
 
     # Answering.
 
-    # Whether the model reads two texts together.
+    # Whether the model reads two texts together, and whether it reads only the beginning of a text
+    # that is too long.
     takes_pairs: bool = False
+    truncates: ClassVar[bool] = False
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
         """The saved model; `InputError` when a file of it is missing or wrong."""
@@ -363,13 +366,26 @@ class Recipe(ABC):
         return [self.options.text_column]
 
     def input_of_line(self, line: str) -> Input:
-        """The input in a line of text; `InputError` when it is none."""
-        return line
+        """The input in a line of text, without white space around it, as tables are read;
+        `InputError` when it is none."""
+        if not self.takes_pairs:
+            return line.strip()
+        return self.checked_pair([text.strip() for text in line.split("\t")])
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """The input in the columns of a row of a table; `InputError` when the row lacks one, or it
         holds no text."""
-        return text_of(row, columns[0], "text_column")
+        options = ("text_column", "text_pair_column")
+        texts = [text_of(row, *pair) for pair in zip(columns, options, strict=False)]
+        return self.checked_pair(texts) if self.takes_pairs else texts[0]
+
+    def checked_pair(self, texts: list[str]) -> list[str]:
+        if len(texts) != 2:
+            raise InputError(
+                "this model takes pairs of texts, separated by a tab or in two columns of a table "
+                f"(--text_column, --text_pair_column); got {texts[0]!r} with {len(texts) - 1} tabs"
+            )
+        return texts
 
     @abstractmethod
     def input_of_row(self, row: Row) -> Input:
@@ -400,6 +416,7 @@ class Recipe(ABC):
         training knows about them."""
         return rows
 
+    @abstractmethod
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
     ) -> tuple[Metrics, list[Outcome]]:
@@ -411,18 +428,6 @@ class Recipe(ABC):
             batch_size: Rows that are answered at once.
             seed: Of what is drawn at random, such as the masks of masked language models.
         """
-        inputs = [self.input_of_row(row) for row in rows]
-        answers = saved.answers(inputs, batch_size=batch_size)
-        outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
-        return self.measure(answers, rows), outcomes
-
-    def measure(self, answers: list[Any], rows: Dataset) -> Metrics:
-        """The metrics of answers to the rows."""
-        raise NotImplementedError
-
-    def outcome(self, row: Row, answer: Any) -> Outcome:
-        """A row with its answer, for reports and tables."""
-        raise NotImplementedError
 
     def measurements(self, rows: Dataset) -> int:
         """How many measurements the main metric of a split is the mean of."""
@@ -453,9 +458,10 @@ class Recipe(ABC):
     def neutral_example(self) -> Row:
         """A row that is nobody's data, for a card that anybody may read."""
 
-    @abstractmethod
     def example_line(self, row: Row) -> str:
         """A line of input for `predict`, made of a row."""
+        given = self.input_of_row(row)
+        return given if isinstance(given, str) else "\t".join(given)
 
     @abstractmethod
     def snippet(self, row: Row) -> str:
@@ -470,6 +476,38 @@ class Recipe(ABC):
             f"tokenizer = AutoTokenizer.from_pretrained({quoted(model_id)})\n"
             f"model = {auto}.from_pretrained({quoted(model_id)})\n"
         )
+
+
+class AnsweringRecipe(Recipe):
+    """A kind of training whose models are measured by the answers that they give to labelled
+    rows."""
+
+    def evaluate(
+        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
+    ) -> tuple[Metrics, list[Outcome]]:
+        inputs = [self.input_of_row(row) for row in rows]
+        answers = saved.answers(inputs, batch_size=batch_size)
+        outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
+        return self.measure(answers, rows), outcomes
+
+    @abstractmethod
+    def measure(self, answers: list[Any], rows: Dataset) -> Metrics:
+        """The metrics of answers to the rows."""
+
+    @abstractmethod
+    def outcome(self, row: Row, answer: Any) -> Outcome:
+        """A row with its answer, for reports and tables."""
+
+
+def shown_text(answer: Answer) -> Shown:
+    """An answer that is text. A line break would end the line."""
+    text = answer["prediction"]
+    return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
+
+
+def significant(number: float) -> float:
+    """A number with the six significant digits that are written of it, whatever its size."""
+    return float(f"{number:.6g}")
 
 
 def quoted(value: str | list[str]) -> str:

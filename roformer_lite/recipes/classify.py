@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -36,7 +37,7 @@ from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
 from ..text_scores.token_bytes import token_bytes
 from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
-from .base import Answer, Input, Shown, quoted
+from .base import Answer, Input, Shown, quoted, significant
 from .labels import LabelRecipe
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..run import Run
+
+logger = logging.getLogger(__name__)
 
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"
@@ -83,6 +86,7 @@ class Classify(LabelRecipe):
     label_word = "label"
     text_part = "linear model on n-grams"
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
+    truncates = True
 
     def __init__(self, options: ClassifyDataArguments):
         super().__init__(options)
@@ -147,8 +151,10 @@ class Classify(LabelRecipe):
 
     def inspect(self, rows: DatasetDict) -> None:
         if self.problem_type != REGRESSION:
-            names = set(chain.from_iterable(rows["train"]["labels"]))
-            self.set_labels(sorted(names, key=numbers_first))
+            names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
+            self.check_labels(names, self.label_separator if self.problem_type == MULTI else None)
+            warn_of_equal_numbers(names)
+            self.set_labels(names)
         if self.options.min_precision is not None and "validation" not in rows:
             raise InputError(
                 f"--min_precision {self.options.min_precision}: there are no validation data to "
@@ -329,15 +335,7 @@ class Classify(LabelRecipe):
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         logits = prediction.predictions[: len(rows)]
-        labels = prediction.label_ids[: len(rows)]
-        found = measure_logits(self.problem_type, logits, self.truth(rows))
-        if self.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
-            # That of the rows whose label the model has. The Trainer's is not a number where a
-            # batch has none.
-            found["loss"] = torch.nn.functional.cross_entropy(
-                torch.from_numpy(logits).float(), torch.from_numpy(labels).long()
-            ).item()
-        return found
+        return measure_logits(self.problem_type, logits, self.truth(rows))
 
     def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
         wanted = self.options.min_precision
@@ -397,30 +395,10 @@ class Classify(LabelRecipe):
             columns.append(self.options.text_pair_column or "text_pair")
         return columns
 
-    def input_of_line(self, line: str) -> Input:
-        if not self.takes_pairs:
-            return line
-        return self.checked_pair(line.split("\t"))
-
-    def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
-        options = ("text_column", "text_pair_column")
-        texts = [text_of(row, *pair) for pair in zip(columns, options, strict=False)]
-        if self.takes_pairs:
-            return self.checked_pair(texts)
-        return texts[0]
-
     def input_of_row(self, row: Row) -> Input:
         if self.takes_pairs:
             return [row["text"], row["text_pair"]]
         return row["text"]
-
-    def checked_pair(self, texts: list[str]) -> list[str]:
-        if len(texts) != 2:
-            raise InputError(
-                "this model takes pairs of texts, separated by a tab or in two columns of a table "
-                f"(--text_column, --text_pair_column), not {texts[0]!r}"
-            )
-        return texts
 
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
@@ -429,7 +407,6 @@ class Classify(LabelRecipe):
         given = list(inputs)
         if self.takes_pairs:
             given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
-        saved.warn_of_truncation(given)
         found = saved.pipe(
             given,
             top_k=None,
@@ -457,8 +434,8 @@ class Classify(LabelRecipe):
         was trained.
         """
         if self.problem_type == REGRESSION:
-            value = answer["value"]
-            return Shown(line=f"{value:.4f}", columns={"value": round(value, 4)})
+            value = significant(answer["value"])
+            return Shown(line=str(value), columns={"value": value})
         if "top_k" not in options and self.threshold is not None:
             options = {"threshold": self.threshold, **options}
         if self.problem_type == MULTI and "top_k" not in options:
@@ -468,7 +445,7 @@ class Classify(LabelRecipe):
             is_sure = score >= options.get("threshold", 0)
             found.append(label if is_sure else options.get("none_label", NO_LABEL))
             found.append(round(score, 4))
-        texts = [value if isinstance(value, str) else f"{value:.4f}" for value in found]
+        texts = [label_text(value) if isinstance(value, str) else f"{value:.4f}" for value in found]
         columns = dict(zip(self.answer_columns(options), found, strict=True))
         return Shown(line="\t".join(texts), columns=columns)
 
@@ -479,7 +456,7 @@ class Classify(LabelRecipe):
         if not chosen and "threshold" in options:
             label = options.get("none_label", NO_LABEL)
         scores = self.label_separator.join(f"{answer[name]:.4f}" for name in chosen)
-        return Shown(line=label, columns={"label": label, "score": scores})
+        return Shown(line=label_text(label), columns={"label": label, "score": scores})
 
     def labels_in(self, answer: Answer, threshold: float | None = None) -> list[str]:
         """The labels in an answer, in the order of their numbers."""
@@ -537,7 +514,7 @@ class Classify(LabelRecipe):
         texts = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.problem_type == REGRESSION:
             value = answer["value"]
-            columns = {**texts, "label": row["number"], "prediction": round(value, 4)}
+            columns = {**texts, "label": row["number"], "prediction": significant(value)}
             return Outcome(row["origin"], columns, mistake=abs(row["number"] - value))
         true = row["labels"]
         predicted = self.labels_in(answer)
@@ -602,9 +579,6 @@ class Classify(LabelRecipe):
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
-
-    def example_line(self, row: Row) -> str:
-        return "\t".join(self.texts([row]))
 
     def snippet(self, row: Row) -> str:
         texts = ", ".join(map(quoted, self.texts([row])))
@@ -706,6 +680,23 @@ def problem_type_of(config: PreTrainedConfig) -> str:
     if config.problem_type:
         return config.problem_type
     return REGRESSION if config.num_labels == 1 else SINGLE
+
+
+def label_text(label: str) -> str:
+    """A label in a line of answers, whose columns are separated by tabs."""
+    return " ".join(label.splitlines()).replace("\t", " ")
+
+
+def warn_of_equal_numbers(labels: Iterable[str]) -> None:
+    """Say which labels are the same number written in two ways."""
+    known: dict[float, str] = {}
+    for label in labels:
+        number = number_of(label)
+        if number is None:
+            continue
+        other = known.setdefault(number, label)
+        if other != label:
+            logger.warning("%s and %s are one number, but two labels", other, label)
 
 
 def numbers_first(label: str) -> tuple[bool, int, str]:

@@ -18,7 +18,7 @@ from ..head import fit_head
 from ..task_options import LabelArguments
 from ..text_scores.token_bytes import token_bytes
 from ..text_scores.weights import Split, add_fitted_scores
-from .base import Recipe
+from .base import AnsweringRecipe
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_LABELS = 20
 
 
-class LabelRecipe(Recipe):
+class LabelRecipe(AnsweringRecipe):
     """A model with a head for the labels of the training data, in an order that its configuration
     keeps, and, where that helps, scores of the text."""
 
@@ -69,8 +69,31 @@ class LabelRecipe(Recipe):
             only = ", ".join(self.labels)
             raise InputError(
                 f"the training data have a single {self.label_word}, {only}: there is nothing to "
-                "learn"
+                f"learn; --{self.label_word}_column names another column"
             )
+
+    def check_labels(self, labels: Iterable[str], separator: str | None) -> None:
+        """Refuse labels that could not be told apart in what `predict` writes.
+
+        Args:
+            labels: Of the training data.
+            separator: What stands between several labels of one text, if it may have several.
+
+        Raises:
+            InputError: naming the label and what is wrong with it.
+        """
+        for label in labels:
+            if "\t" in label or label.splitlines() != [label]:
+                raise InputError(
+                    f"the {self.label_word} {label!r} holds a tab or a line break, which end an "
+                    "answer of `predict`; give it another name"
+                )
+            if separator is not None and separator in label:
+                raise InputError(
+                    f"the {self.label_word} {label!r} holds {separator!r}, which stands between "
+                    "several labels in the answers of `predict`; name another text by "
+                    "--label_separator"
+                )
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.set_labels(labels_of(config))

@@ -27,8 +27,7 @@ from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Recipe, Shown, quoted
-from .seq2seq import shown_text
+from .base import Answer, Input, Recipe, Shown, quoted, shown_text
 from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
 
 SHUFFLED_BLOCKS = 10_000  # Of a stream, at once.
-# What tokens that follow on a space begin with, by the kind of the tokenizer.
-SPACES = ("Ġ", "▁", " ")
 MAX_NEW_TOKENS = 50
 # What a causal model draws from, where neither the user nor the model says it: any number of
 # tokens.
@@ -226,15 +223,12 @@ class MaskedLM(LanguageModel):
     ) -> list[Answer]:
         """The text with the most probable token in the place of each mask, under `prediction`."""
         saved.check_positions(inputs)
-        rows = saved.tokenizer(inputs, verbose=False)["input_ids"]
-        mask = saved.tokenizer.mask_token_id
-        masked = [text for text, ids in zip(inputs, rows, strict=True) if mask in ids]
-        found = iter(fillings_of(saved, masked))
+        mask = saved.tokenizer.mask_token
+        found = iter(fillings_of(saved, [text for text in inputs if mask in text]))
         answers = []
-        for ids in rows:
-            if mask in ids:
-                ids = filled(saved.tokenizer, ids, next(found))
-            text = saved.tokenizer.decode(ids, skip_special_tokens=True)
+        for text in inputs:
+            if mask in text:
+                text = filled(saved.tokenizer, text, next(found))
             answers.append({"prediction": text.strip()})
         return answers
 
@@ -400,20 +394,16 @@ def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
     return fillings
 
 
-def filled(tokenizer: PreTrainedTokenizerBase, ids: list[int], tokens: list[int]) -> list[int]:
-    """The ids of an input with tokens in the place of its masks.
-
-    The token of a lone space before a mask is left out where the new token brings its own space.
-    """
-    found: list[int] = []
-    new = iter(tokens)
-    for token in ids:
-        if token == tokenizer.mask_token_id:
-            token = next(new)
-            start = tokenizer.convert_ids_to_tokens(found[-1]) if found else None
-            if start in SPACES and tokenizer.convert_ids_to_tokens(token).startswith(start):
-                found.pop()
-        found.append(token)
+def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
+    """A text with the text of tokens in the place of its masks, and otherwise as it is."""
+    found, *parts = text.split(tokenizer.mask_token)
+    for token, part in zip(tokens, parts, strict=True):
+        # A token may bring a space, or belong to the word before it, as `##s` does.
+        before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
+        new = tokenizer.decode([*before, token]).removeprefix(tokenizer.decode(before))
+        if not found or found[-1].isspace():
+            new = new.lstrip()
+        found += new + part
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row, columns_of, file_format, read_lines, read_table, text_of
+from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
 from ..data.sentence_data import KINDS, candidates, kind_of, queries_and_documents, row_of_kind
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight, ScoredPairs, TfidfCosine
@@ -23,7 +23,7 @@ from ..evaluate.report import Outcome
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_options import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
 from ..teacher import open_teacher, principal_axes, take_over_tokens
-from .base import OWN_IMPORT, Answer, Input, Recipe, Shown, quoted
+from .base import OWN_IMPORT, Answer, Input, Recipe, Shown, quoted, significant
 from .token_losses import longest_first
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class SentenceRecipe(Recipe):
     library = "sentence-transformers"
     package = '".[embed]"'
     engines = ("torch",)
+    truncates = True
     uses_bfloat16 = False  # Sentence-transformers makes its own batches.
     # The kinds of rows that the task learns from.
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
@@ -506,9 +507,6 @@ class Embed(SentenceRecipe):
             )
         return notes
 
-    def example_line(self, row: Row) -> str:
-        return next(self.texts([row]))
-
     def snippet(self, row: Row) -> str:
         texts = list(self.texts([row]))[:2]
         width = self.sentence_model.get_embedding_dimension()
@@ -600,24 +598,6 @@ class Rerank(SentenceRecipe):
     def text_columns(self) -> list[str]:
         return ["anchor", "positive"]
 
-    def input_of_line(self, line: str) -> Input:
-        pair = line.split("\t")
-        if len(pair) != 2:
-            raise InputError(
-                "rerank models score pairs of texts, separated by a tab or in two columns of a "
-                f"table; got {pair[0]!r} with {len(pair) - 1} tabs"
-            )
-        return pair
-
-    def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
-        if len(columns) != 2:
-            raise InputError(
-                "rerank models score pairs of texts; give --text_pair_column, the column of the "
-                "second"
-            )
-        first, second = columns
-        return [text_of(row, first, "text_column"), text_of(row, second, "text_pair_column")]
-
     def input_of_row(self, row: Row) -> Input:
         return list(self.texts([row]))[:2]
 
@@ -632,8 +612,8 @@ class Rerank(SentenceRecipe):
         return ["score"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        score = answer["score"]
-        return Shown(line=f"{score:.4f}", columns={"score": round(score, 4)})
+        score = significant(answer["score"])
+        return Shown(line=str(score), columns={"score": score})
 
     # Measuring.
 
@@ -659,9 +639,6 @@ class Rerank(SentenceRecipe):
             "ranked: mrr@10 is the mean of 1/rank of the first right one, and ndcg@10 and map "
             "count the ranks of all of them."
         ]
-
-    def example_line(self, row: Row) -> str:
-        return "\t".join(self.input_of_row(row))
 
     def snippet(self, row: Row) -> str:
         texts = ", ".join(map(quoted, self.input_of_row(row)))

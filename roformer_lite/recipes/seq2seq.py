@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight, text_to_text_baselines
 from ..evaluate.metrics import (
     Metrics,
+    bleu_tokenizer_for,
     perplexity_metrics,
     sentence_chrf,
     token_scores,
@@ -24,7 +25,7 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import Outcome
 from ..task_options import Seq2SeqDataArguments
-from .base import Answer, Input, Recipe, Shown, quoted
+from .base import Answer, AnsweringRecipe, Input, Shown, quoted, shown_text
 from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 # The mistake of an answer without anything right, by chrF, which ends at 100. No wrong answer is
 # without a mistake.
 WORST_MISTAKE = 101
+NUM_INSPECTED = 1000  # Targets by which their language is told.
 
 
-class Seq2Seq(Recipe):
+class Seq2Seq(AnsweringRecipe):
     """Text in, text out.
 
     A row has a `source` and a `target`. The model is an encoder–decoder, which generates by beam
@@ -52,6 +54,7 @@ class Seq2Seq(Recipe):
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")
+    truncates = True
     metric_names = ("bleu", "chrf", "exact_match")
     main_metric = "chrf"
 
@@ -59,6 +62,8 @@ class Seq2Seq(Recipe):
         super().__init__(options)
         # Of the search by which the trained model is measured.
         self.beams = 1
+        # That of sacrebleu; None until it is chosen by the language of the targets.
+        self.bleu_tokenizer: str | None = options.bleu_tokenizer
 
     # Reading the data.
 
@@ -88,6 +93,19 @@ class Seq2Seq(Recipe):
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row[side] for row in rows for side in ("source", "target"))
+
+    def inspect(self, rows: DatasetDict) -> None:
+        self.choose_bleu_tokenizer(rows["train"])
+
+    def choose_bleu_tokenizer(self, rows: Dataset) -> str:
+        """The tokenizer of sacrebleu: the one that was asked for, or that of the language."""
+        if self.bleu_tokenizer is None:
+            some = rows[: min(len(rows), NUM_INSPECTED)]["target"]
+            self.bleu_tokenizer = bleu_tokenizer_for("".join(some))
+        return self.bleu_tokenizer
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "bleu_tokenizer": self.bleu_tokenizer}
 
     # Encoding.
 
@@ -140,7 +158,12 @@ class Seq2Seq(Recipe):
 
     def check_metric(self, args: TrainingArguments, best: str | None = None) -> None:
         super().check_metric(args, best)
-        tokenizer = self.options.bleu_tokenizer
+        self.check_data_options()
+
+    def check_data_options(self) -> None:
+        tokenizer = self.bleu_tokenizer
+        if tokenizer is None:
+            return
         try:
             translation_metrics(["a"], ["a"], tokenizer)
         # Some of sacrebleu's tokenizers need a package or a download; each says so in its own way.
@@ -168,7 +191,6 @@ class Seq2Seq(Recipe):
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text, under `prediction`. Transformers has no pipeline of this task."""
-        saved.warn_of_truncation(inputs)
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
@@ -202,7 +224,7 @@ class Seq2Seq(Recipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         hypotheses = [answer["prediction"] for answer in answers]
-        return translation_metrics(hypotheses, rows["target"], self.options.bleu_tokenizer)
+        return translation_metrics(hypotheses, rows["target"], self.choose_bleu_tokenizer(rows))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         text = answer["prediction"]
@@ -223,14 +245,15 @@ class Seq2Seq(Recipe):
             split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
         }
         train = pairs.pop("train")
-        return text_to_text_baselines(self.options.bleu_tokenizer, train, pairs), {}
+        tokenizer = self.choose_bleu_tokenizer(rows["train"])
+        return text_to_text_baselines(tokenizer, train, pairs), {}
 
     # What the card shows.
 
     def notes(self) -> list[str]:
         beams = "1 beam" if self.beams == 1 else f"{self.beams} beams"
         return [
-            f"BLEU (tokenizer {self.options.bleu_tokenizer}) and chrF are sacrebleu "
+            f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are sacrebleu "
             f"{version('sacrebleu')}'s on the untouched reference text; beam search with {beams}. "
             "Both run from 0 to 100, exact_match from 0 to 1; the loss is the mean cross-entropy "
             "of the tokens of the references, in nats."
@@ -238,9 +261,6 @@ class Seq2Seq(Recipe):
 
     def neutral_example(self) -> Row:
         return {"source": "a line of text", "target": ""}
-
-    def example_line(self, row: Row) -> str:
-        return row["source"]
 
     def snippet(self, row: Row) -> str:
         return (
@@ -268,9 +288,3 @@ def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
         # The saved limit would count as well.
         arguments["max_length"] = None
     return arguments
-
-
-def shown_text(answer: Answer) -> Shown:
-    """An answer that is text. A line has no line breaks."""
-    text = answer["prediction"]
-    return Shown(line=" ".join(text.split("\n")), columns={"prediction": text})

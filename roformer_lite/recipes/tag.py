@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -31,7 +32,7 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight, tagging_baselines
-from ..evaluate.metrics import Metrics, tagging_metrics
+from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..task_options import TagDataArguments
 from ..text_scores.fit import fit_word_scores
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
     from ..run import Run
 
+logger = logging.getLogger(__name__)
+
 CHARACTERS = "characters"
 WORDS = "words"
 # Of the entities of the training data. With more, they are tagged by other rules than IOB2.
@@ -57,7 +60,6 @@ MAX_IMPOSSIBLE_SHARE = 0.01
 NUM_INSPECTED = 1000
 # Parts of long sentences that are tagged at once, however small a batch is.
 MIN_PARTS_AT_ONCE = 8
-IOB2 = re.compile(r"O|[BI]-.+")
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
@@ -86,7 +88,8 @@ class Tag(LabelRecipe):
         # What stands between two units in the text that the tokenizer gets. None: it gets the units
         # in a list.
         self.joiner: str | None = " "
-        self.has_entities = False
+        # By which the tags mark entities; None for bare tags.
+        self.scheme: str | None = None
         # Tags that the training data lack, which the rest of a word may need.
         self.added: set[str] = set()
 
@@ -97,15 +100,15 @@ class Tag(LabelRecipe):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            token_column = self.options.token_column or "1"
-            tag_column = self.options.tag_column or "-1"
-            for column in (token_column, tag_column):
+            columns: dict[str, int] = {}
+            for name in ("token_column", "tag_column"):
+                column = getattr(self.options, name)
+                if column is None:
+                    continue
                 if not re.fullmatch(r"-?\d+", column):
-                    raise InputError(
-                        f"{path}: --token_column and --tag_column must be numbers here, not "
-                        f"{token_column} and {tag_column}"
-                    )
-            yield from read_tagged(path, int(token_column), int(tag_column))
+                    raise InputError(f"{path}: --{name} must be a number here, not {column}")
+                columns[name] = int(column)
+            yield from read_tagged(path, **columns)
 
     def select_columns(self, row: Row) -> Row:
         tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
@@ -128,27 +131,40 @@ class Tag(LabelRecipe):
         return (" ".join(self.units(row["tokens"])) for row in rows)
 
     def inspect(self, rows: DatasetDict) -> None:
+        self.scheme = scheme_of(rows["train"]["tags"])
         tags = set(chain.from_iterable(rows["train"]["tags"]))
-        self.has_entities = are_entities(tags)
+        self.check_labels(tags, separator=" ")
+        has_begin_and_inside = self.scheme in ("IOB1", "IOB2")
         if self.unit == "auto":
             number = min(len(rows["train"]), NUM_INSPECTED)
             sample = rows["train"][:number]["tokens"]
             text = "".join(chain.from_iterable(sample))
             is_chinese = len(HAN.findall(text)) > len(text) / 2
-            self.unit = CHARACTERS if is_chinese and self.has_entities else WORDS
-        if self.has_entities:
+            self.unit = CHARACTERS if is_chinese and has_begin_and_inside else WORDS
+            if self.unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
+                logger.warning(
+                    "the text is Chinese, and its words are split: each character gets a tag "
+                    "(--unit words tags the words of the data)"
+                )
+        if self.unit == CHARACTERS and self.scheme in STRICT_SCHEMES:
+            raise InputError(
+                f"--unit {CHARACTERS} can't split words with tags of the scheme {self.scheme}; "
+                "give tags of IOB2, or --unit words"
+            )
+        if has_begin_and_inside:
             self.added = {"I" + tag[1:] for tag in tags if tag != "O"} - tags
             tags |= self.added
         self.set_labels(sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag)))
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         super().inspect_model(config, settings)
-        self.has_entities = are_entities(self.labels)
+        self.scheme = settings.get("scheme", scheme_of([list(self.labels)]))
         self.unit = settings.get("unit", WORDS)
         self.joiner = settings.get("joiner")
 
     def settings(self) -> dict[str, Any]:
-        return {"unit": self.unit, "joiner": self.joiner, **super().settings()}
+        own = {"unit": self.unit, "joiner": self.joiner, "scheme": self.scheme}
+        return {**own, **super().settings()}
 
     def units(self, tokens: Iterable[str]) -> list[str]:
         """The units of a sentence."""
@@ -414,7 +430,7 @@ class Tag(LabelRecipe):
 
         def measure(joint: np.ndarray) -> Metrics:
             found = joint.argmax(-1)[labels != IGNORE_INDEX]
-            return tagging_metrics(self.by_sentence(found, true), true, self.has_entities)
+            return tagging_metrics(self.by_sentence(found, true), true, self.scheme)
 
         return make_split(scores, ids, logits, labels, measure)
 
@@ -423,13 +439,13 @@ class Tag(LabelRecipe):
     @property
     def metric_names(self) -> Sequence[str]:
         """F1 of whole entities, where the tags mark entities; otherwise of the tags."""
-        if self.has_entities:
+        if self.scheme is not None:
             return ("f1", "precision", "recall", "accuracy")
         return ("accuracy", "macro_f1")
 
     @property
     def main_metric(self) -> str:
-        return "f1" if self.has_entities else "accuracy"
+        return "accuracy" if self.scheme is None else "f1"
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1)
@@ -441,7 +457,7 @@ class Tag(LabelRecipe):
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
         predicted = self.by_sentence(np.concatenate(found), true)
-        return tagging_metrics(predicted, true, self.has_entities)
+        return tagging_metrics(predicted, true, self.scheme)
 
     def by_sentence(self, numbers: np.ndarray, sentences: list[list[str]]) -> list[list[str]]:
         """The names of tags whose numbers follow one another, as many for each sentence as that has
@@ -529,7 +545,7 @@ class Tag(LabelRecipe):
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`token/TAG token/TAG …` as a line, the tags alone as a column."""
         tags = answer["tags"]
-        if self.unit == CHARACTERS:
+        if self.unit == CHARACTERS and self.scheme == "IOB2":
             tags = legal_tags(tags, self.labels)
         pairs = zip(answer["tokens"], tags, strict=True)
         line = " ".join(f"{token}/{tag}" for token, tag in pairs)
@@ -541,7 +557,7 @@ class Tag(LabelRecipe):
         true = [self.unit_tags(row) for row in rows]
         self.foreign = self.find_foreign(true)
         predicted = [answer["tags"] for answer in answers]
-        return tagging_metrics(predicted, true, self.has_entities)
+        return tagging_metrics(predicted, true, self.scheme)
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         true = self.unit_tags(row)
@@ -553,8 +569,8 @@ class Tag(LabelRecipe):
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
-        if self.has_entities:
-            return report_of_entities(true, predicted)
+        if self.scheme is not None:
+            return report_of_entities(true, predicted, self.scheme)
         return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
 
     def baselines(
@@ -565,18 +581,19 @@ class Tag(LabelRecipe):
             sentences = tuple(self.units(row["tokens"]) for row in own_rows)
             examples[split] = (sentences, tuple(self.unit_tags(row) for row in own_rows))
         train = examples.pop("train")
-        return tagging_baselines(self.has_entities, train, examples), {}
+        return tagging_baselines(self.scheme, train, examples), {}
 
     # What the card shows.
 
     def notes(self) -> list[str]:
         about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags."
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags, which "
+            "follow no scheme of entities."
         )
-        if self.has_entities:
+        if self.scheme is not None:
             about_metrics = (
-                "Precision, recall and F1 count whole entities (seqeval), accuracy counts tokens; "
-                "all are fractions from 0 to 1."
+                f"Precision, recall and F1 count whole entities (seqeval, {self.scheme}), accuracy "
+                "counts tokens; all are fractions from 0 to 1."
             )
         return [about_metrics, *super().notes()]
 
@@ -604,11 +621,6 @@ def are_texts(value: Any) -> bool:
     if not isinstance(value, list):
         return False
     return all(isinstance(item, str) and item.strip() for item in value)
-
-
-def are_entities(tags: Collection[str]) -> bool:
-    """Whether all tags are those of IOB2."""
-    return all(IOB2.fullmatch(tag) for tag in tags) and len(tags) > 1
 
 
 def characters_of(token: str) -> str:

@@ -291,11 +291,7 @@ class WeightAveraging(TrainerCallback):
     ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint:
             self._load(Path(state.best_model_checkpoint))
-        with torch.no_grad():
-            for parameter, averaged in zip(
-                model.parameters(), self.average.module.parameters(), strict=True
-            ):
-                parameter.copy_(averaged)
+        self._exchange(model)
         self.average = None
 
     def _load(self, checkpoint: Path) -> None:

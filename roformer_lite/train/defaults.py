@@ -6,6 +6,7 @@ from typing import Any
 from ..output import RESULTS_FILE
 from ..run import Run
 from ..saved_model import read_optional_object
+from ..task_options import ClassifyDataArguments
 
 _DEFAULTS = {
     "learning_rate": 5e-4,
@@ -64,9 +65,9 @@ def with_defaults(run: Run) -> Run:
     """The same run with those values filled in, and the longest text of a task that leaves it
     open."""
     data = run.data
-    if getattr(data, "max_length", _LONGEST_TEXT) is None:
+    if isinstance(data, ClassifyDataArguments) and data.max_length is None:
         longest = _LONGEST_FINE_TUNED if run.model.pretrained else _LONGEST_TEXT
-        data = replace(data, **{"max_length": longest})
+        data = replace(data, max_length=longest)
     values = default_values(run)
     training = replace(run.training, **values)
     return replace(run, data=data, training=training, filled=frozenset(values))

@@ -72,11 +72,13 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
     recipe = finished.recipe
     args = finished.trainer.args
     evaluations = []
+    saved = None
     for split in ("validation", "test"):
         if split not in finished.rows:
             continue
-        write_results({"task": recipe.name, "settings": recipe.settings()}, folder)
-        saved = open_model(folder, device=str(args.device))
+        if saved is None:
+            write_results({"task": recipe.name, "settings": recipe.settings()}, folder)
+            saved = open_model(folder, device=str(args.device))
         evaluation = evaluate(
             saved=saved,
             split=split,
@@ -89,6 +91,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
             recipe.choose_threshold(evaluation.scores, evaluation.right)
             if recipe.learn_validation_rows(finished.trainer, finished.encoded):
                 finished.model.save_pretrained(folder)
+                saved = None
     return evaluations
 
 

@@ -24,7 +24,6 @@ from ..evaluate.evaluation import Evaluation
 from ..evaluate.metrics import (
     FRACTIONS,
     LOWER_IS_BETTER,
-    calibration_error,
     is_within_chance,
     mcnemar,
 )
@@ -67,8 +66,6 @@ SIGNIFICANCE_LEVEL = 0.05
 # A smaller rise of a loss says nothing.
 SMALL_RISE = 0.01
 RELIABILITY_FILE = "reliability.png"
-# Scores that are further than this from the fraction of right answers are no probabilities.
-LARGE_CALIBRATION_ERROR = 0.1
 
 
 @dataclass
@@ -133,11 +130,9 @@ def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> 
     warnings = recipe.notes_on_parts()
     if evaluations and evaluations[-1].scores is not None:
         last = evaluations[-1]
-        error = calibration_error(last.scores, last.right)
-        notes.append(note_on_scores(error, last.split))
+        notes.append(note_on_scores(last))
         notes += recipe.notes_on_threshold(last.scores, last.right, last.split)
-        if error > LARGE_CALIBRATION_ERROR:
-            warnings.append(warning_about_scores(error))
+        warnings += last.warnings
     return {
         "task": recipe.name,
         "command": run.command(),
@@ -206,19 +201,12 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
     }
 
 
-def note_on_scores(error: float, split: str) -> str:
-    """What the card says about scores with this calibration error."""
+def note_on_scores(evaluation: Evaluation) -> str:
+    """What the card says about scores."""
     return (
-        f"On average a score of `predict` is {error:.3f} away from the fraction of answers that are "
-        f"right (expected calibration error on the {split} data). "
-        f"![Fraction of right answers]({RELIABILITY_FILE})"
-    )
-
-
-def warning_about_scores(error: float) -> str:
-    return (
-        "The scores of `predict` rank answers; they are not probabilities, as they are "
-        f"{error:.3f} away from the fraction of right answers on average."
+        f"On average a score of `predict` is {evaluation.calibration_error:.3f} away from the "
+        "fraction of answers that are right (expected calibration error on the "
+        f"{evaluation.split} data). ![Fraction of right answers]({RELIABILITY_FILE})"
     )
 
 

@@ -16,7 +16,7 @@ from ..head import ends_fitted, read_as_trained
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import reason
+from ..saved_model import leave_out_segments, reason
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config
@@ -72,6 +72,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
             start, recipe, args, rows["train"], (of_seeds or run).checkpoints
         )
         model = make_model(start, recipe, args, tokenizer, given)
+        leave_out_segments(tokenizer, model.config)
         encoded = DatasetDict(
             {split: recipe.encode(part, split == "train") for split, part in rows.items()}
         )

@@ -27,6 +27,9 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_utils import EvalLoopOutput
+
+from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
 from ..options import TrainingOptions
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from ..recipes.base import Recipe
 
 
+# What transformers calls the loss of models that predict the next token.
+CAUSAL_LOSS = "ForCausalLM"
 NUM_MEASURED_ROWS = 1000
 # Of rows with labels, on average: 8 million tokens are 1,000 steps.
 TOKENS_OF_A_BATCH = 8192
@@ -94,6 +99,9 @@ class RoFormerLiteTrainerMixin:
         seconds = None if minutes is None else minutes * 60
         self.clock = TrainingClock(seconds, command_started)
         self.averaging: WeightAveraging | None = None
+        # Of the batches that were evaluated: the sum of their losses, and the number of labels.
+        self.measured_loss = 0.0
+        self.measured_labels = 0
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
@@ -192,6 +200,40 @@ class RoFormerLiteTrainerMixin:
         is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
         if is_checkpoint and self.averaging is not None:
             self.averaging.save(Path(output_dir))
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any, Any]:
+        """One batch of an evaluation, whose loss is noted with the number of its labels."""
+        found = super().prediction_step(model, inputs, *args, **kwargs)
+        loss = found[0]
+        labels = inputs.get("labels")
+        if loss is None or labels is None:
+            return found
+        num_labels = labels.numel()
+        if not labels.is_floating_point():
+            # A causal model does not predict the first token.
+            is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
+            predicted = labels[..., 1:] if is_shifted else labels
+            num_labels = int((predicted != IGNORE_INDEX).sum())
+        if num_labels:
+            self.measured_loss += loss.item() * num_labels
+            self.measured_labels += num_labels
+        return found
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """As the Trainer's, with the mean loss of all labels, whatever batches they are in. The
+        Trainer takes the mean of the means of the batches."""
+        self.measured_loss = 0.0
+        self.measured_labels = 0
+        output = super().evaluation_loop(*args, **kwargs)
+        key = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
+        own = [self.measured_loss, float(self.measured_labels)]
+        sums = torch.tensor([own], device=self.args.device)
+        loss, num_labels = self.accelerator.gather(sums).sum(0).tolist()
+        if num_labels and key in output.metrics:
+            output.metrics[key] = loss / num_labels
+        return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         averaged: AbstractContextManager[None] = nullcontext()

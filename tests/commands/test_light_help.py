@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from saved_models import save_model
 
 from roformer_lite.cli import COMMANDS
 
@@ -69,3 +70,42 @@ transformers.logging.get_logger("transformers").warning("noise of transformers")
     assert done.returncode == 0, done.stderr
     assert "noise" not in done.stderr + done.stdout
     assert "an error of a library" in done.stderr and "a warning of ours" in done.stderr
+
+
+WITHOUT_EXTRAS = """
+import importlib.util, sys
+find_spec = importlib.util.find_spec
+def find(name, *package):
+    return None if name.partition(".")[0] in extras else find_spec(name, *package)
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in extras:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+extras = set(sys.argv[1].split())
+importlib.util.find_spec = find
+sys.meta_path.insert(0, Blocked())
+from roformer_lite.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+EXTRAS = (
+    "accelerate datasets fastapi gguf gradio jinja2 matplotlib onnx onnxruntime onnxscript openai "
+    "optuna pandas peft pycrfsuite rich rjieba sacrebleu scipy sentence_transformers seqeval sklearn "
+    "tensorboard torchao trl uvicorn ctranslate2"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classify", "tag", "seq2seq", "causal", "mlm"])
+def test_predict_needs_no_extra(kind, tmp_path):
+    model = save_model(kind, tmp_path / kind)
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "predict", str(model)]
+    done = subprocess.run(command, input="a fine film\n", capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_names_its_extra():
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "demo", "--output_dir", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and 'pip install "hf_roformer_lite[train]"' in done.stderr
+    assert "Traceback" not in done.stderr

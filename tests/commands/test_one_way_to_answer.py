@@ -1,6 +1,6 @@
 """A saved model answers in one way: the card, `evaluate` and `predict` agree with each other and with
-scikit-learn, seqeval and sacrebleu, whatever the order, the number, the batches and the file format
-of the rows."""
+scikit-learn, seqeval and sacrebleu, whatever the order, the number, the batches, the file format and
+the line ends of the rows, and the number of threads."""
 
 import csv
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sacrebleu.metrics import BLEU, CHRF
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import accuracy_score, f1_score
@@ -104,7 +105,7 @@ def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Non
             assert their[name] == (pytest.approx(value, abs=2e-4) if is_number else value)
 
 
-def test_neither_order_nor_number_nor_batches_nor_format_matter(trained):
+def test_neither_order_nor_number_nor_batches_nor_format_nor_threads_matter(trained):
     task, folder = trained
     rows = rows_of(task, 24, seed=24)
     expected = answers_in(predicted(task, folder, str(folder / "test.jsonl")))
@@ -122,6 +123,16 @@ def test_neither_order_nor_number_nor_batches_nor_format_matter(trained):
         data = write_csv(folder / "test.csv", rows)
         table = answers_in(predicted(task, folder, data))
         assert_same(expected, table)
+    for name in ("test.jsonl", "test.csv"):
+        data = folder / f"windows_{name}"
+        if (folder / name).exists():
+            lines = (folder / name).read_text().splitlines()
+            data.write_bytes("".join(f"{line}\r\n" for line in lines).encode())
+            assert_same(expected, answers_in(predicted(task, folder, str(data))))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    assert_same(expected, answers_in(predicted(task, folder, str(folder / "test.jsonl"))))
+    torch.set_num_threads(threads)
 
 
 def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -167,7 +168,10 @@ def test_answers_are_those_of_the_model(models, place):
             label for label, score in zip(LABELS, logits("labels", text), strict=True) if score > 0
         ]
         assert found["labels"] == ";".join(chosen)
-        assert found["number"] == f"{logits('number', text).item():.4f}"
+        number = logits("number", text).item()
+        assert float(found["number"]) == pytest.approx(number, rel=1e-4)
+        # Six significant digits, whatever the size of the number.
+        assert float(found["number"]) == float(f"{float(found['number']):.6g}")
         model, tokenizer = loaded["tag"]
         words = text.split()
         encoded = tokenizer(words, is_split_into_words=True, return_tensors="pt")
@@ -335,18 +339,121 @@ def check(path: str) -> None:
     )
 
 
-def test_input_and_output_may_be_the_same_file(models, place):
+def test_a_file_is_replaced_as_a_whole(models, place):
+    """Through a link, with the permissions that it had, and although a killed process left one."""
     before = sorted(os.listdir())
-    Path("link.txt").symlink_to("lines.txt")
-    Path("lines.txt").chmod(0o640)
+    Path("old.txt").write_text("old")
+    Path("old.txt").chmod(0o640)
+    Path("link.txt").symlink_to("old.txt")
+    Path(".old.txt.unfinished").write_text("left")
     predict(models / "classify", "lines.txt", "link.txt")
-    check("lines.txt")
-    assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("lines.txt").stat().st_mode) == 0o640
-    Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
-    Path(".lines.txt.unfinished").write_text("what a killed process left")
-    predict(models / "classify", "lines.txt", "lines.txt")
-    check("lines.txt")
-    assert sorted(os.listdir()) == sorted(["link.txt", *before])
+    check("old.txt")
+    assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("old.txt").stat().st_mode) == 0o640
+    assert sorted(os.listdir()) == sorted(["link.txt", "old.txt", *before])
+
+
+def test_answers_replace_neither_the_input_nor_the_model(models, place, capsys, monkeypatch):
+    model = models / "classify"
+    Path("linked_model").symlink_to(model, target_is_directory=True)
+    Path("link.txt").symlink_to("lines.txt")
+    os.link("lines.txt", "same.txt")
+    of_model = [str(path) for path in model.rglob("*") if path.is_file()]
+    of_model += [f"linked_model/{Path(path).name}" for path in of_model]
+    before = {path: Path(path).read_bytes() for path in ["lines.txt", *of_model]}
+    for target in ("lines.txt", "./lines.txt", "link.txt", "same.txt"):
+        predict(model, "lines.txt", target, status=2)
+        assert f"--output_file {target} is the input" in capsys.readouterr().err
+    for target in of_model:
+        predict(Path("linked_model"), "lines.txt", target, status=2)
+        assert f"--output_file {target} is a file of the model" in capsys.readouterr().err
+    with open("lines.txt") as stream:
+        standard_input = os.dup(0)
+        os.dup2(stream.fileno(), 0)
+        try:
+            assert main(["predict", str(model), "--output_file", "lines.txt"]) == 2
+        finally:
+            os.dup2(standard_input, 0)
+            os.close(standard_input)
+    assert {path: Path(path).read_bytes() for path in before} == before
+
+
+@pytest.fixture
+def standard_input(monkeypatch) -> int:
+    """The end of a pipe that writes into standard input."""
+    read, write = os.pipe()
+    stream = os.fdopen(read)
+    monkeypatch.setattr(sys, "stdin", stream)
+    yield write
+    stream.close()
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_pipe_that_stays_open_is_answered(models, place, standard_input, has_name):
+    """A program may wait for an answer before it asks again."""
+    os.mkfifo("answers")
+    os.mkfifo("questions")
+    command = ["predict", str(models / "classify"), "--output_file", "answers", "--device", "cpu"]
+    if has_name:
+        command += ["--input_file", "questions"]
+    done = threading.Thread(target=main, args=[command])
+    done.start()
+    found: list[str] = []
+    with open("answers") as answers_pipe:
+        questions = os.open("questions", os.O_WRONLY) if has_name else standard_input
+        for text in TEXTS:
+            os.write(questions, f"{text}\n".encode())
+            found.append(answers_pipe.readline().rstrip("\n"))
+        os.write(questions, b"one two three")
+        os.close(questions)
+        rest = answers_pipe.read().split("\n")
+    done.join(timeout=60)
+    if has_name:
+        os.close(standard_input)
+    assert rest == [found[0], ""]
+    assert found == lines_of(models / "classify")
+
+
+def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatch, capsys):
+    command = ["predict", str(models / "mlm"), "--device", "cpu"]
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(command) == 2
+    assert "standard input is closed; give --input_file" in capsys.readouterr().err
+    Path("cats.txt").write_text("a cat 猫\n")
+    command += ["--input_file", "cats.txt"]
+    written = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+        assert main(command) == 0
+        sys.stdout.flush()
+        assert written.getvalue().decode() == "a cat 猫\n"
+        patched.setattr(sys, "stdout", None)
+        assert main(command) == 2
+    assert "standard output is closed; give --output_file" in capsys.readouterr().err
+
+
+def test_white_space_around_a_text_does_not_matter(models, place):
+    """In lines as in tables; a pair may have it around either side."""
+    for kind in ("classify", "seq2seq", "mlm", "number"):
+        expected = lines_of(models / kind)
+        Path("spaced.txt").write_text("".join(f" \t{text}\u3000 \r\n" for text in TEXTS))
+        predict(models / kind, "spaced.txt", "spaced.out")
+        assert Path("spaced.out").read_text().split("\n")[:-1] == expected
+    Path("pairs.txt").write_text("one\ttwo\n one \t two \ncat\t\n\tcat\n\t\n")
+    predict(models / "pairs", "pairs.txt", "pairs.out")
+    first, second, *empty = Path("pairs.out").read_text().split("\n")[:-1]
+    assert first == second != "" and empty == ["", "", ""]
+
+
+def test_masks_are_filled_and_nothing_else_changes(models, place):
+    """Neither a typed special token, nor a character that the tokenizer does not know."""
+    mask = AutoTokenizer.from_pretrained(models / "mlm").mask_token
+    texts = [f"A {mask} film [SEP] [UNK]  of Ann{mask}.", "Far\u0000  too [PAD] long", f"{mask}ine"]
+    Path("masks.txt").write_text("".join(text + "\n" for text in texts))
+    predict(models / "mlm", "masks.txt", "masks.out")
+    for text, answer in zip(texts, Path("masks.out").read_text().split("\n"), strict=False):
+        parts = text.split(mask)
+        assert answer.startswith(parts[0]) and answer.endswith(parts[-1]) and mask not in answer
+        assert all(part in answer for part in parts)
 
 
 def test_a_mistake_in_the_input_leaves_the_output_as_it_was(models, place, capsys):
@@ -488,3 +595,29 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     Path("other.csv").write_text("id,words\n1,a fine film\n")
     predict(models / "classify", "other.csv", "found.txt")
     assert len(Path("found.txt").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("kind", ["classify", "pairs", "seq2seq", "embed", "rerank"])
+def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
+    saved = answers.open_model(save_model(kind, tmp_path / kind), device="cpu")
+    longest = saved.tokenizer.model_max_length
+    texts = ["a", "a " * (longest - 20), "é" * longest, "a " * longest, "fine " * longest]
+    inputs = [[text, "a"] for text in texts] if saved.recipe.takes_pairs else texts
+    too_long = sum(length > longest for length in saved.lengths(inputs))
+    assert 2 <= too_long < len(texts)
+    saved.answers(inputs, batch_size=2)
+    ours = [record for record in caplog.records if record.name == answers.__name__]
+    said = [record.getMessage() for record in ours]
+    assert said == [f"{too_long} lines are truncated to {longest} tokens"]
+
+
+def test_positions_that_depend_on_the_batch_are_named(models, tmp_path, caplog):
+    config = load_model(models / "classify").config
+    for kind in ("default", "dynamic"):
+        model = shutil.copytree(models / "classify", tmp_path / kind)
+        config.rope_parameters = {"rope_type": kind, "rope_theta": 100.0, "factor": 2.0}
+        config.save_pretrained(model)
+        caplog.clear()
+        answers.open_model(model, device="cpu")
+        said = " ".join(record.getMessage() for record in caplog.records)
+        assert ("answers depend on the batch" in said) == (kind == "dynamic")

@@ -1,16 +1,23 @@
 """Serving of causal models: transformers' server and its continuous batching answer as `generate`
 does."""
 
+import os
 import socket
+import subprocess
+import sys
 
+import httpx
 import pytest
 import torch
 from conftest import VOCAB, build, stack_config
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from saved_models import save_model
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 from roformer_lite.cli import main
+from roformer_lite.commands.serve import CHAT_ROUTES, refuse_chats
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -60,3 +67,40 @@ def test_what_the_command_refuses(tmp_path, capsys):
         ):
             assert main(["serve", *options]) == 2
             assert message in capsys.readouterr().err
+
+
+def test_a_chat_without_a_template_is_refused_in_a_sentence():
+    """The other routes are the server's own."""
+    server = FastAPI()
+    server.middleware("http")(refuse_chats)
+    server.get("/v1/models")(lambda: {"data": []})
+    client = TestClient(server)
+    for route in CHAT_ROUTES:
+        answer = client.post(route, json={"messages": []})
+        assert answer.status_code == 400
+        assert "needs a chat template" in answer.json()["error"]["message"]
+    assert client.get("/v1/models").json() == {"data": []}
+
+
+@pytest.mark.slow
+def test_the_server_of_a_model_without_a_chat_template(tmp_path):
+    """Where nothing was ever downloaded, so that no cache exists."""
+    model = save_model("causal", tmp_path / "causal")
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(model), "--port", port]
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "no" / "cache")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().rpartition(" ")[2].strip()
+            client = httpx.Client(transport=httpx.HTTPTransport(retries=9), timeout=60)
+            models = client.get(f"{address}/models")
+            assert models.status_code == 200 and models.json()["data"]
+            body = {"model": str(model), "messages": [{"role": "user", "content": "a"}]}
+            chat = client.post(f"{address}/chat/completions", json=body)
+            assert chat.status_code == 400 and "chat template" in chat.json()["error"]["message"]
+            body = {"model": str(model), "prompt": "a fine", "max_tokens": 3}
+            text = client.post(f"{address}/completions", json=body)
+            assert text.status_code == 200 and text.json()["choices"]
+        finally:
+            process.terminate()

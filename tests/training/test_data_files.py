@@ -4,15 +4,19 @@ trained.
 More mistakes are in tests/fuzz/test_damaged_data.py.
 """
 
+import csv
 import gzip
+import io
 import random
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, DatasetDict
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.data.data_files import (
+    columns_of,
     in_pieces,
     numbered_lines,
     read_parallel,
@@ -21,6 +25,10 @@ from roformer_lite.data.data_files import (
     read_tagged,
 )
 from roformer_lite.errors import InputError
+from roformer_lite.recipes import RECIPES
+from roformer_lite.recipes.classify import MULTI, SINGLE
+from roformer_lite.recipes.tag import Tag
+from roformer_lite.task_options import TagDataArguments
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -146,3 +154,143 @@ def test_tagged_columns(write):
     assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
     spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
     assert next(read_tagged(spaces, 1, -1))["tags"] == ["B-ORG", "O"]
+
+
+WORDS = ["#", "Berlin", "-", "1", "2-1", "3.1", "New"]
+TAGS = ["O", "B-LOC", "SYM"]
+
+
+def written_sentences(layout: str, seed: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
+    """Sentences, any of whose tokens may be `#`, as a file of one layout, and what they are."""
+    chance = random.Random(seed)
+    sentences = [(["#", "x", "Berlin"], ["O", "SYM", "B-LOC"])]
+    for _ in range(12):
+        words = chance.choices(WORDS, k=chance.randint(1, 5))
+        sentences.append((words, chance.choices(TAGS, k=len(words))))
+    chance.shuffle(sentences)
+    separator = " " if layout == "conll" else "\t"
+    lines = []
+    for words, tags in sentences:
+        if layout == "conllu":
+            lines += [
+                "# sent_id = 1",
+                f"# text = {' '.join(words)}",
+                "1-2\t_\t_\t_",
+            ]
+        if layout == "germeval":
+            lines.append(chance.choice(["#\thttp://a.b [2009]", "#\tsource\t[2010-01-01]\t"]))
+        if layout == "conll" and chance.random() < 0.5:
+            lines += ["# a comment of more words", "# word"]
+        for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
+            fields = {
+                "conll": [word, "X", tag],
+                "tabs": [word, tag],
+                "conllu": [str(number), word, "_", tag],
+                "germeval": [str(number), word, tag, "O"],
+            }[layout]
+            lines.append(separator.join(fields))
+            if layout == "conllu" and chance.random() < 0.3:
+                lines.append(f"{number}.1\tnothing\t_\tSYM")
+        lines += [""] * chance.randint(1, 2)
+    return "\n".join(lines) + "\n", sentences
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("layout", ["conll", "tabs", "conllu", "germeval"])
+def test_no_token_is_lost_and_no_comment_is_one(layout, line_end, write):
+    columns = {"conllu": (2, 4), "germeval": (2, 3)}.get(layout, (None, -1))
+    for seed in range(20):
+        text, expected = written_sentences(layout, seed)
+        path = write("a.txt", text.replace("\n", line_end))
+        assert [(row["tokens"], row["tags"]) for row in read_tagged(path, *columns)] == expected
+        if columns[0] is not None:
+            with pytest.raises(InputError, match="numbers the lines.*--token_column"):
+                list(read_tagged(path))
+            assert len(list(read_tagged(path, 1, columns[1]))) == len(expected)
+
+
+CELLS = ["a", "", "b\nc", "d\r\ne", 'f "g"', "h,i", " j ", "\r\n", "k\n\nl"]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
+    """With the line ends in them, empty ones too, whatever ends the lines of the file."""
+    chance = random.Random(width)
+    names = [f"column {number}" for number in range(width)]
+    for _ in range(20):
+        rows = [chance.choices(CELLS, k=width) for _ in range(8)]
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream, lineterminator=line_end, quoting=csv.QUOTE_ALL)
+        writer.writerows([names, *rows])
+        found = [columns_of(row) for row in read_table(write("a.csv", stream.getvalue()))]
+        assert found == [dict(zip(names, row, strict=True)) for row in rows]
+        plain = [[chance.choice(["a", "", "b c"]) for _ in names] for _ in range(8)]
+        for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
+            text = line_end.join(separator.join(row) for row in [names, *plain]) + line_end
+            found = [list(columns_of(row).values()) for row in read_table(write(name, text))]
+            assert found == plain
+
+
+@pytest.mark.parametrize("line", ['{"a": 1, "a": 2}', '{"b": {"a": 1, "c": 2, "a": 1}}'])
+def test_a_key_given_twice_is_refused(line, write):
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the key 'a' is given twice"):
+        list(read_table(write("a.jsonl", '{"a": 1}\n' + line + "\n")))
+
+
+def labelled(task: str, names: list[str]) -> DatasetDict:
+    """Rows that have these labels, or these tags, and another one."""
+    rows = [{"text": "a", "labels": [name]} for name in [*names, "other"]]
+    if task == "tag":
+        rows = [{"tokens": ["a"], "tags": [name]} for name in [*names, "other"]]
+    return DatasetDict(train=Dataset.from_list(rows))
+
+
+@pytest.mark.parametrize("separator", ["\t", "\n", "\r", "\r\n", "\u2028", "\x0b", ","])
+@pytest.mark.parametrize("place", ["{}a", "a{}b", "a{}"])
+def test_labels_that_would_break_an_answer_are_refused(separator, place):
+    label = place.format(separator)
+    for task, problem_type in (("tag", None), ("classify", SINGLE), ("classify", MULTI)):
+        recipe = RECIPES[task](RECIPES[task].options_class(dataset_name="any"))
+        if task == "classify":
+            recipe.problem_type = problem_type
+        if separator == "," and problem_type != MULTI:
+            recipe.inspect(labelled(task, [label]))
+            continue
+        with pytest.raises(InputError, match=f"the {recipe.label_word} .* holds"):
+            recipe.inspect(labelled(task, [label]))
+        if task == "classify":  # That of a model of somebody else is shown in one line.
+            recipe.set_labels([label, "other"])
+            shown = recipe.show({label: 0.9, "other": 0.1}, {})
+            assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
+            assert shown.line.count("\t") == (problem_type == SINGLE)
+
+
+def test_labels_that_are_one_number_are_named(caplog):
+    recipe = RECIPES["classify"](RECIPES["classify"].options_class(dataset_name="any"))
+    recipe.problem_type = SINGLE
+    recipe.inspect(labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"]))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and all("are one number, but two labels" in line for line in said)
+    assert len(recipe.labels) == 7
+
+
+def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
+    """A recipe that has seen one sentence."""
+    recipe = Tag(TagDataArguments(dataset_name="any", unit=unit))
+    recipe.inspect(DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}])))
+    return recipe
+
+
+def test_words_are_split_into_characters_with_a_word_about_it(caplog):
+    for tokens, is_said in ((["北京", "大"], True), (["北", "京"], False), (["Rome", "大"], False)):
+        caplog.clear()
+        recipe = tagger("auto", tokens, ["B-LOC", "O"])
+        assert (recipe.unit == "characters") == (tokens[0] != "Rome")
+        assert ("--unit words" in caplog.text) == is_said
+    assert tagger("auto", ["北京", "大"], ["U-LOC", "O"]).unit == "words"
+    assert tagger("auto", ["北京", "大"], ["NR", "JJ"]).unit == "words"
+    with pytest.raises(InputError, match="--unit characters.*BILOU.*--unit words"):
+        tagger("characters", ["北京", "大"], ["U-LOC", "O"])
+    with pytest.raises(InputError, match="single tag, _.*--tag_column"):
+        tagger("auto", ["Rome", "is"], ["_", "_"])

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import build, stack_config
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
-from hf_roformer_lite import RoFormerLiteForSequenceClassification
+from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
+from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.recipes import labels
 from roformer_lite.run import read_run_file
@@ -326,3 +328,36 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
         (train("classify", data, tmp_path / "m", *start) / "results.json").read_text()
     )
     assert results["training"]["steps"] == (1 if is_kept else 4)
+
+
+@pytest.mark.parametrize("task", ["classify", "rerank"])
+def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task, tmp_path):
+    """As a converted DistilBERT or GTE with the tokenizer of BERT."""
+    save_bert(tmp_path / "bert", "a cat dog red house".split())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bert")
+    config = stack_config(vocab_size=len(tokenizer), type_vocab_size=0, pad_token_id=0)
+    build(RoFormerLiteModel, config).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    first, second, label = {
+        "classify": ("text", "text_pair", "label"),
+        "rerank": ("sentence1", "sentence2", "score"),
+    }[task]
+    data = tmp_path / "pairs.jsonl"
+    rows = [{first: "a cat", second: text, label: number % 2} for number, text in enumerate(TEXTS)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
+    options = ["--model_name_or_path", tmp_path / "encoder", "--max_steps", 1]
+    if task == "classify":
+        options += ["--text_pair_column", second]
+    model = train(task, data, tmp_path / "model", *options)
+    pair = ("a cat", "a dog")
+    saved = open_model(model, device="cpu")
+    (answer,) = saved.answers([list(pair)], batch_size=1)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    assert "token_type_ids" not in tokenizer(*pair)
+    stock = RoFormerLiteForSequenceClassification.from_pretrained(model).eval()
+    with torch.no_grad():
+        logits = stock(**tokenizer(*pair, return_tensors="pt")).logits[0]
+    expected = logits.softmax(-1)[1] if task == "classify" else logits.sigmoid()[0]
+    assert answer["1" if task == "classify" else "score"] == pytest.approx(
+        expected.item(), abs=1e-5
+    )

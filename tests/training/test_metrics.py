@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import seqeval.metrics
+import seqeval.scheme
 import torch
 from datasets import Dataset, DatasetDict
 from sklearn.metrics import classification_report
@@ -12,7 +13,9 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
+from roformer_lite.evaluate.evaluation import Evaluation
 from roformer_lite.evaluate.metrics import (
+    bleu_tokenizer_for,
     calibration_error,
     classification_metrics,
     mcnemar,
@@ -20,11 +23,13 @@ from roformer_lite.evaluate.metrics import (
     metrics_by_label,
     perplexity_metrics,
     regression_metrics,
+    scheme_of,
     tagging_metrics,
     threshold_for,
     token_scores,
     translation_metrics,
 )
+from roformer_lite.evaluate.report import Outcome, report_of_entities
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
 from roformer_lite.task_options import LanguageModelDataArguments
@@ -208,7 +213,94 @@ def test_regression():
 def test_tagging_counts_whole_entities():
     true = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     predicted = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG"]]
-    scores = tagging_metrics(predicted, true, entities=True)
+    scores = tagging_metrics(predicted, true, scheme="IOB2")
     assert (scores["f1"], scores["accuracy"]) == (pytest.approx(2 / 3), pytest.approx(5 / 6))
-    parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], entities=False)
+    parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], scheme=None)
     assert set(parts_of_speech) == {"accuracy", "macro_f1"} and parts_of_speech["accuracy"] == 0.5
+
+
+def tagged_sentences(scheme: str, generator: np.random.Generator) -> list[list[str]]:
+    """Random entities, some next to others of their type, in the tags of a scheme."""
+    first_and_single = {"IOB1": "II", "IOB2": "BB", "IOBES": "BS", "BILOU": "BU"}
+    begin, single = first_and_single[scheme]
+    end = {"IOBES": "E", "BILOU": "L"}.get(scheme, "I")
+    sentences = []
+    for _ in range(40):
+        tags: list[str] = []
+        for kind in generator.choice(["X", "Y", "O"], 6):
+            length = int(generator.integers(1, 4))
+            if kind == "O":
+                tags.append("O")
+                continue
+            kinds = [begin, *"I" * (length - 2), end] if length > 1 else [single]
+            if scheme == "IOB1" and tags and tags[-1][1:] == f"-{kind}":
+                kinds[0] = "B"
+            tags += [f"{letter}-{kind}" for letter in kinds]
+        sentences.append(tags)
+    return sentences
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES", "BILOU"])
+def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
+    """As seqeval counts them, IOB1 and IOB2 as conlleval does."""
+    generator = np.random.default_rng(0)
+    true = tagged_sentences(scheme, generator)
+    assert scheme_of(true) == scheme
+    names = sorted({tag for tags in true for tag in tags})
+    changed = [
+        [tag if generator.random() < 0.8 else str(generator.choice(names)) for tag in tags]
+        for tags in true
+    ]
+    options = {"zero_division": 0}
+    if scheme in ("IOBES", "BILOU"):
+        options |= {"mode": "strict", "scheme": getattr(seqeval.scheme, scheme)}
+    for predicted in (true, changed):
+        metrics = tagging_metrics(predicted, true, scheme)
+        assert metrics["f1"] == seqeval.metrics.f1_score(true, predicted, **options)
+        report = report_of_entities(true, predicted, scheme)
+        found = {kind: scores["f1"] for kind, scores in report.scores.items()}
+        expected = seqeval.metrics.f1_score(true, predicted, average=None, **options)
+        assert list(found.values()) == pytest.approx(list(expected))
+        assert set(found) == {"X", "Y"}
+    assert tagging_metrics(true, true, scheme)["f1"] == 1 and metrics["f1"] < 1
+
+
+def test_tags_without_a_scheme():
+    for tags in (
+        ["NOUN", "VERB"],
+        ["PER", "O", "LOC"],
+        ["O", "O"],
+        ["B-X", "NOUN"],
+        ["L-X", "S-X"],
+    ):
+        assert scheme_of([tags]) is None
+    with pytest.raises(InputError, match="follow BILOU.*S-X"):
+        tagging_metrics([["O"]], [["S-X"]], "BILOU")
+
+
+def test_bleu_has_a_tokenizer_for_the_language():
+    """A sentence of a language without spaces is no single word."""
+    texts = {
+        "13a": "The weather is fine today. 天气 Überall, где",
+        "zh": "今天天气很好，我们去公园 2024 吧。",
+        "char": "วันนี้อากาศดีมาก เราไปสวนกันเถอะ",
+    }
+    for name, text in texts.items():
+        assert bleu_tokenizer_for(text) == name
+    assert bleu_tokenizer_for("今日はいい天気ですね。公園へ行きましょう。") in ("ja-mecab", "char")
+    reference = "今天天气很好我们去公园"
+    near = translation_metrics(
+        [reference[:-2] + "上学"], [reference], bleu_tokenizer_for(reference)
+    )
+    assert near["bleu"] > 50 and translation_metrics([reference[:-1]], [reference])["bleu"] == 0
+
+
+@pytest.mark.parametrize("score", [0.55, 0.95])
+def test_scores_that_are_no_probabilities_are_named(score):
+    """Half of the answers are right."""
+    outcomes = [Outcome(f"a:{number}", {}, mistake=number % 2, score=score) for number in range(40)]
+    found = Evaluation("test", {}, outcomes, measurements=40, rows=40, seconds=0.0, report=None)
+    assert found.calibration_error == pytest.approx(score - 0.5)
+    assert bool(found.warnings) == (score > 0.6)
+    found.outcomes = [Outcome("a:1", {}, mistake=0)]
+    assert found.calibration_error is None and found.warnings == []

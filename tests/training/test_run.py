@@ -97,6 +97,23 @@ def test_a_person_edits_it(trained, tmp_path):
     assert run.output_dir == tmp_path / "out"
 
 
+@pytest.mark.parametrize("mark", ["-", "--", "-1", "--text_column", "a b", "-a b", "=", "--a=b"])
+def test_columns_may_have_any_name(trained, tmp_path, mark):
+    """Also one that looks like an option, in run.yaml and, after an equals sign, in a line."""
+    names = [f"{mark}text", f"{mark}label", "other"]
+    options = ["--train_file", str(trained / "train.csv"), "--output_dir", str(tmp_path / "out")]
+    options += [f"--text_column={names[0]}", f"--label_column={names[1]}"]
+    run = parse_run("classify", options)
+    assert (run.data.text_column, run.data.label_column) == (names[0], names[1])
+    run.data.column_names = names
+    run.output_dir.mkdir()
+    run.save(run.output_dir)
+    again = parse_run(str(run.output_dir / "run.yaml"), ["--output_dir", str(tmp_path / "other")])
+    assert again.data == run.data
+    if mark == "-":
+        assert parse_run("classify", [*options, "--column_names", *names]).data == run.data
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -15,6 +15,7 @@ from transformers import (
 
 import hf_roformer_lite as rl
 from roformer_lite.train.callbacks import SeededCollator
+from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 LM_KINDS = ["mlm", "causal", "seq2seq"]
 
@@ -89,6 +90,8 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
+    with torch.no_grad():  # The Trainer leaves such a batch out of an evaluation.
+        assert model(**nothing).loss.isnan()
 
 
 def test_shift_labels_are_taken_as_they_are():
@@ -174,3 +177,19 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
 
     first = labels_of(0)
     assert labels_of(1) != first == labels_of(0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HEADS if kind not in ("question", "choice")])
+def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
+    """Whatever the size and the order of the batches, one of which may have no labels."""
+    rows = make_rows(kind)
+    if kind not in ("multi", "regression"):
+        rows += [{**row, "labels": torch.full_like(row["labels"], -100)} for row in rows[:4]]
+    model = make_model(kind)
+    whole = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    expected = model(**whole).loss.item()
+    for size in (1, 3, 4, 12):
+        for order in (rows, rows[::-1]):
+            options = arguments(tmp_path, per_device_eval_batch_size=size)
+            trainer = RoFormerLiteTrainer(model, options, eval_dataset=order)
+            assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
