@@ -47,7 +47,8 @@ _WITHOUT_EFFECT = {
         "eos_token_id",
     ),
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
-    *("hidden_dropout_places", "classifier_input_dropout", "classifier_text_counts"),
+    *("hidden_dropout_places", "classifier_input_dropout"),
+    *("classifier_text_counts", "classifier_token_bytes"),
 }
 _OF_CLASSIFIERS = {
     "classifier_activation",
