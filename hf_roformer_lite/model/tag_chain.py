@@ -3,8 +3,8 @@
 
 The words of all sentences are one row. A message passes along each sentence from the left and one
 from the right, so that the cost grows with the number of words and sentences may have any length.
-In traced graphs, such as those of ONNX, a message reaches `MAX_TRACED_DISTANCE` words, so that the
-best sequence of a longer sentence need not be found.
+In traced graphs, such as those of ONNX, it reaches `MAX_TRACED_WORDS` words, which are more than most
+models read at once.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,10 @@ from .words_of_tokens import has_previous, places_where, shifted
 
 # A transition with this score is forbidden.
 IMPOSSIBLE = -50.0
-# In traced graphs the words of a sentence influence each other over this distance.
-MAX_TRACED_DISTANCE = 64
+# The best sequence of a longer sentence need not be found in traced graphs.
+MAX_TRACED_WORDS = 1024
+# For each word, graphs compute at most this many sums for three tags in a row at the same time.
+MAX_TRIPLES = 2**13
 
 Join = Callable[..., torch.Tensor]
 
@@ -43,7 +45,7 @@ def messages_of_neighbours(
     """
     has_left = has_previous(documents)
     has_right = shifted(has_left, distance=1)
-    pass_along = pass_along_steps if is_tracing(scores) else pass_along_sentences
+    pass_along = pass_along_row if is_tracing(scores) else pass_along_sentences
     from_left = pass_along(scores, transitions, has_left, join)
     from_right = pass_along(scores.flip(0), transitions.T, has_right.flip(0), join)
     return from_left + from_right.flip(0)
@@ -86,19 +88,40 @@ def pass_along_sentences(
     return torch.cat(messages)[order.argsort()]
 
 
-def pass_along_steps(
+def pass_along_row(
     scores: torch.Tensor,
     transitions: torch.Tensor,
     has_left: torch.Tensor,
     join: Join,
 ) -> torch.Tensor:
-    """As `pass_along_sentences`, for traced graphs, which cannot loop over the words of a sentence:
-    all words pass their messages on at the same time, `MAX_TRACED_DISTANCE` times."""
-    messages = torch.zeros_like(scores)
-    for _ in range(MAX_TRACED_DISTANCE):
-        passed_on = pass_on(scores + messages, transitions, join)
-        messages = shifted(passed_on, distance=-1) * has_left[:, None]
-    return messages
+    """As `pass_along_sentences`, without a loop over words, which traced graphs cannot have.
+
+    The transfer of a word says what each tag of the word before adds to the message. Two transfers
+    in a row are one over twice the distance, so that a few steps reach `MAX_TRACED_WORDS`. The
+    transfer of a first word is 0 and thus forgets what was before.
+    """
+    left_scores = shifted(scores, distance=-1)
+    transfers = left_scores[:, :, None] + transitions  # (W, K, K)
+    transfers = transfers * has_left[:, None, None]
+    distance = 1
+    while distance < MAX_TRACED_WORDS:
+        transfers = join_transfers(shifted(transfers, -distance), transfers, join)
+        distance *= 2
+    messages = join(transfers, dim=1)
+    return messages - messages.amax(dim=-1, keepdim=True)
+
+
+def join_transfers(left: torch.Tensor, right: torch.Tensor, join: Join) -> torch.Tensor:
+    """The transfers `(W, K, K)` over the distances of two transfers in a row, with a maximum of
+    0."""
+    num_tags = left.shape[1]
+    tags_at_once = max(1, MAX_TRIPLES // num_tags**2)
+    parts = []
+    for part in left.split(tags_at_once, dim=1):
+        triples = part[:, :, :, None] + right[:, None]  # (W, tags_at_once, K, K)
+        parts.append(join(triples, dim=2))
+    transfers = torch.cat(parts, dim=1)
+    return transfers - transfers.amax(dim=(1, 2), keepdim=True)
 
 
 def pass_on(scores: torch.Tensor, transitions: torch.Tensor, join: Join) -> torch.Tensor:

@@ -13,8 +13,8 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.ngram_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores
 from hf_roformer_lite.model.tag_chain import (
     messages_of_neighbours,
+    pass_along_row,
     pass_along_sentences,
-    pass_along_steps,
 )
 from hf_roformer_lite.model.words_of_tokens import has_previous
 from roformer_lite.text_scores.fit import fit_document_scores, fit_word_scores, read
@@ -282,15 +282,17 @@ def test_messages_are_those_of_the_recursions(join, seed):
         assert tags == best
 
 
-def test_messages_of_traced_graphs_are_exact_in_sentences_that_they_span():
+@pytest.mark.parametrize("num_tags", [3, 50])
+def test_messages_of_traced_graphs_are_the_same(num_tags):
     torch.manual_seed(0)
-    documents = torch.repeat_interleave(torch.tensor([0, 1, 2]), torch.tensor([65, 1, 40]))
-    scores = torch.randn(106, 3, dtype=torch.float64)
-    transitions = 4 * torch.randn(3, 3, dtype=torch.float64)
+    lengths = torch.tensor([300, 1, 40, 2] if num_tags == 3 else [9, 1])
+    documents = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    scores = torch.randn(len(documents), num_tags, dtype=torch.float64)
+    transitions = 4 * torch.randn(num_tags, num_tags, dtype=torch.float64)
     has_left = has_previous(documents)
     for join in (torch.amax, torch.logsumexp):
         given = (scores, transitions, has_left, join)
-        torch.testing.assert_close(pass_along_steps(*given), pass_along_sentences(*given))
+        torch.testing.assert_close(pass_along_row(*given), pass_along_sentences(*given))
 
 
 def _noisy_rows(number: int, labels: int, seed: int) -> tuple[list[str], np.ndarray]:
