@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from itertools import chain, islice
+from itertools import chain
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -13,7 +13,8 @@ from hf_roformer_lite.model.words_of_tokens import SEPARATOR, TOKEN_BYTES, Words
 
 # The text of a longer token, such as a line of dashes, is cut.
 MAX_TOKEN_BYTES = 128
-NUM_CHECKED_TEXTS = 1000
+# Texts are checked until they have this many characters.
+NUM_CHECKED_CHARACTERS = 200_000
 # A tokenizer may change rare characters in ways that its normaliser does not show.
 MAX_MISREAD_SHARE = 0.01
 # SentencePiece writes it in place of a space.
@@ -112,12 +113,18 @@ def find_misread(
         table: As `token_bytes` returns it.
         texts: Those of the training data.
     """
-    texts = list(islice(texts, NUM_CHECKED_TEXTS))
-    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    checked = []
+    num_characters = 0
+    for text in texts:
+        checked.append(text)
+        num_characters += len(text)
+        if num_characters >= NUM_CHECKED_CHARACTERS:
+            break
+    encoded = tokenizer(checked, add_special_tokens=False, verbose=False)["input_ids"]
     no_text = special_ids(tokenizer)
     normalizer = tokenizer.backend_tokenizer.normalizer
     examples, given, expected = [], [], []
-    for text, ids in zip(texts, encoded, strict=True):
+    for text, ids in zip(checked, encoded, strict=True):
         if no_text.isdisjoint(ids):
             normal = text if normalizer is None else normalizer.normalize_str(text)
             examples.append(text)

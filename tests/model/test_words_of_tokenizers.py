@@ -1,6 +1,7 @@
 """The words that a model reads from token ids are those of the text, and taggers find the tags of
 words, with every kind of tokenizer and in every script."""
 
+import json
 import random
 import re
 import unicodedata
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, pipel
 
 import hf_roformer_lite as rl
 from roformer_lite.answers import SavedModel
+from roformer_lite.cli import main
 from roformer_lite.recipes.tag import Tag
 from roformer_lite.task_options import TagDataArguments
 from roformer_lite.text_scores.fit import fit_document_scores, read
@@ -191,3 +193,23 @@ def test_a_text_is_read_to_the_end_of_long_tokens():
         (words, _, number), *_ = read(model.text_scores, [[2], [3]])
         assert model.text_scores.score(words, number).argmax(-1).tolist() == [0, 1]
     assert model.config.classifier_token_bytes == table.shape[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_tokenizer_without_unknown_token_and_mask_is_trained_with(task, tmp_path):
+    """With the defaults, word dropout among them."""
+    rows = tagged_rows("latin", seed=0)
+    texts = [" ".join(row["tokens"]) for row in rows]
+    byte_level(texts, has_unknown=False).save_pretrained(tmp_path / "tokenizer")
+    if task == "classify":
+        rows = [{"text": text, "label": str("film" in text)} for text in texts]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    options = "--size tiny --num_train_epochs 2 --use_cpu --disable_tqdm --baselines false".split()
+    files = ["--train_file", str(file), "--test_file", str(file)]
+    model = tmp_path / "m"
+    command = ["train", task, *files, "--tokenizer", str(tmp_path / "tokenizer"), *options]
+    assert main([*command, "--output_dir", str(model)]) == 0
+    results = json.loads((model / "results.json").read_text("utf-8"))
+    assert results["metrics"]["test"]["accuracy"] > 0.95
