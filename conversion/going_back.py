@@ -53,6 +53,7 @@ WITHOUT_EFFECT = {
     "hidden_dropout_places",
     "classifier_input_dropout",
     "classifier_text_counts",
+    "classifier_token_bytes",
 }
 FIELDS_OF_CLASSIFIERS = {
     "classifier_activation",

@@ -292,8 +292,9 @@ class TrainingOptions:
     word_dropout: float | None = HfArg(
         default=None,
         help=(
-            "Fraction of the tokens that are replaced by [MASK] in a training batch; not for "
-            "mlm. Default: 0; 0.2 for new classifiers and taggers."
+            "Fraction of the tokens that are replaced by [MASK] in a training batch, or by the "
+            "unknown or padding token where there is no mask; not for mlm. Default: 0; 0.2 for "
+            "new classifiers and taggers."
         ),
     )
     early_stopping_patience: int = HfArg(

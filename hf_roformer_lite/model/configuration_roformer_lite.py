@@ -82,6 +82,7 @@ POSITIVE_FIELDS = (
     "max_position_embeddings",
     "num_mlp_layers",
     "qkv_mlp_layers",
+    "classifier_token_bytes",
 )
 NON_NEGATIVE_FIELDS = (
     "vocab_size",
@@ -286,9 +287,12 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         classifier_input_dropout (`bool`, defaults to `False`): Applies this dropout before the
             dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): The number of features of the text whose
-            scores are added to the logits of a sequence or token classifier (`text_features.py`).
+            scores are added to the logits of a sequence or token classifier: n-grams
+            (`ngram_scores.py`) or features of words (`tag_scores.py`).
         classifier_text_counts (`bool`, defaults to `False`): Whether an n-gram counts more if it
             occurs several times in a document.
+        classifier_token_bytes (`int`, defaults to 32): The number of bytes of each token from which
+            these features are read. The text of a longer token is cut.
         decode_tags (`bool`, defaults to `False`): A token classifier predicts one tag for each word
             and only transitions that its tags allow (`RoFormerLiteWordScores`).
         lm_head_transform (`bool`, defaults to `False`): Adds a dense layer, an activation and a
@@ -374,6 +378,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_text_features: int = 0
     decode_tags: bool = False
     classifier_text_counts: bool = False
+    classifier_token_bytes: int = 32
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False
@@ -486,7 +491,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 field="layer_style",
                 what="standard with text features, in a bundle",
             )
-            return "text_features"
+            return "tag_scores"
         return HEADS if self.layer_style == "standard" else "reference_layers"
 
     def has_bias(self, field: str, matrix: str) -> bool:

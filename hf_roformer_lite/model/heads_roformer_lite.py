@@ -439,9 +439,10 @@ class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
 
 class TextScores(Protocol):
     """What a classifier asks of the scores of the text that it may have, which are a module of
-    `text_features.py`."""
+    `ngram_scores.py` or `tag_scores.py`."""
 
     weight: nn.Parameter
+    token_bytes: torch.Tensor
 
     def of_batch(
         self,
@@ -457,8 +458,8 @@ class TextScores(Protocol):
     def to(self, *, device: torch.device, dtype: torch.dtype) -> "TextScores": ...
 
 
-# The class of these scores, by what is scored. `text_features.py`, which few models need, adds its
-# own.
+# The class of these scores, by what is scored. `ngram_scores.py` and `tag_scores.py`, which few
+# models need, add theirs.
 TEXT_SCORES: dict[str, Callable[[RoFormerLiteConfig, int], TextScores]] = {}
 
 
@@ -489,6 +490,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self.config.decode_tags = getattr(text_scores, "decodes", False)
         self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
         if text_scores is not None:
+            self.config.classifier_token_bytes = text_scores.token_bytes.shape[1]
             text_scores = text_scores.to(device=self.device, dtype=self.dtype)
         self.text_scores = text_scores
 

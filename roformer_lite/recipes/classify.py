@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.modeling_outputs import SequenceClassifierOutput
 
-    from hf_roformer_lite.model.text_features import (
+    from hf_roformer_lite.model.ngram_scores import (
         RoFormerLiteDocumentScores,
         RoFormerLiteTextScores,
     )
@@ -290,7 +290,7 @@ class Classify(LabelRecipe):
         return is_fitted
 
     def fit_text_scores(
-        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteDocumentScores:
         from sklearn.utils.class_weight import compute_sample_weight
 
@@ -298,7 +298,14 @@ class Classify(LabelRecipe):
         importance = None
         if self.options.class_weights:
             importance = compute_sample_weight(self.options.class_weights, labels)
-        return fit_document_scores(tokens, train["input_ids"][:], labels, config, importance)
+        return fit_document_scores(
+            tokens=self.token_bytes,
+            examples=train["input_ids"][:],
+            answers=labels,
+            config=config,
+            importance=importance,
+            calibrates=calibrates,
+        )
 
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
@@ -316,7 +323,7 @@ class Classify(LabelRecipe):
             if label != IGNORE_INDEX
         ]
         rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
-        scores = self.fit_text_scores(token_bytes(self.tokenizer), rows, trainer.model.config)
+        scores = self.fit_text_scores(rows, trainer.model.config, calibrates=False)
         trainer.model.add_text_scores(weighted(scores, self.text_weights))
         self.has_learned_validation_rows = True
         return True

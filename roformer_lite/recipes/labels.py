@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
+
 from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..head import fit_head
 from ..task_options import LabelArguments
-from ..text_scores.token_bytes import token_bytes
+from ..text_scores.token_bytes import find_misread, token_bytes
 from ..text_scores.weights import Split, add_fitted_scores
-from .base import AnsweringRecipe
+from .base import AnsweringRecipe, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import Trainer
+    from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-    from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
+    from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
 
     from ..run import Run
 
 MAX_SHOWN_LABELS = 20
+MAX_SHOWN_TEXT = 40  # Characters.
 
 
 class LabelRecipe(AnsweringRecipe):
@@ -57,6 +60,8 @@ class LabelRecipe(AnsweringRecipe):
         # whether the latter have learned the validation rows, too.
         self.text_weights: tuple[float, ...] = ()
         self.has_learned_validation_rows = False
+        # The text of each token, where a model can read the words of the texts from it.
+        self.token_bytes: torch.Tensor | None = None
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.
@@ -168,6 +173,51 @@ class LabelRecipe(AnsweringRecipe):
             self.set_labels(theirs)
         return why
 
+    def trainer_parts(
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        if isinstance(model, RoFormerLiteClassificationModel):
+            should_report = args.should_save and self.wants_text_scores(run)
+            self.token_bytes = self.readable_tokens(rows["train"], should_report)
+        return super().trainer_parts(run, args, model, rows, encoded)
+
+    def readable_tokens(self, rows: Dataset, should_report: bool) -> torch.Tensor | None:
+        """The text of each token; None, with a report, where the words of the training data cannot
+        be read from it.
+
+        Raises:
+            InputError: in this case, when scores of the text are asked for.
+        """
+        tokens = token_bytes(self.tokenizer)
+        why = "it does not show the text of its tokens"
+        if tokens is not None:
+            tokens = self.adapt_token_bytes(tokens)
+            misread = find_misread(self.tokenizer, tokens, self.texts(rows))
+            if misread is None:
+                return tokens
+            why = f"its tokens do not spell texts such as {quoted(misread[:MAX_SHOWN_TEXT])}"
+        if self.options.text_scores:
+            raise InputError(
+                f"--text_scores: the tokenizer does not fit the {self.text_part}: {why}; leave the "
+                "option out"
+            )
+        if should_report:
+            print(
+                f"The tokenizer does not fit the {self.text_part}, and the encoder answers alone "
+                f"(--text_scores false): {why}",
+                file=sys.stderr,
+            )
+        return None
+
+    def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The `token_bytes` of the tokenizer with what the task knows about its texts."""
+        return tokens
+
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if not (self.has_new_head and self.options.fit_head):
             return False
@@ -177,22 +227,27 @@ class LabelRecipe(AnsweringRecipe):
             return False
         return fit_head(trainer, train)
 
+    def wants_text_scores(self, run: Run) -> bool:
+        """Whether scores of the text are asked for, which new models have by default."""
+        if self.options.text_scores is None:
+            return run.model.model_name_or_path is None
+        return self.options.text_scores
+
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
     ) -> Baselines:
         is_new = run.model.model_name_or_path is None
-        wanted = self.options.text_scores
-        if wanted is None:
-            wanted = is_new
-        tokens = token_bytes(self.tokenizer)
-        if tokens is None or not wanted or trainer.is_fsdp_enabled:
+        is_wanted = self.wants_text_scores(run)
+        if self.token_bytes is None or not is_wanted or trainer.is_fsdp_enabled:
             return {}
         can_weigh = "validation" in encoded
         if not can_weigh and trainer.is_world_process_zero():
             print(self.sentence_on_weights(is_new), file=sys.stderr)
         if not (can_weigh or is_new):
             return {}
-        scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
+        scores = self.fit_text_scores(
+            encoded["train"], trainer.model.config, calibrates=not can_weigh
+        )
         splits = {
             split: self.split_of(trainer, scores, rows[split], encoded[split])
             for split in ("validation", "test")
@@ -215,10 +270,10 @@ class LabelRecipe(AnsweringRecipe):
 
     @abstractmethod
     def fit_text_scores(
-        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteTextScores:
-        """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's
-        `token_bytes`."""
+        """Scores of the text, fitted to the encoded training data. `calibrates` is whether they
+        answer alone, so that their softmax must be a probability."""
 
     @abstractmethod
     def split_of(

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,15 @@ from transformers import (
     BatchEncoding,
     DataCollatorForTokenClassification,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForTokenClassification
 from hf_roformer_lite.model.losses import IGNORE_INDEX
-from hf_roformer_lite.model.text_features import IMPOSSIBLE, RoFormerLiteWordScores
+from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
+from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
@@ -35,8 +37,8 @@ from ..evaluate.baselines import Baselines, BaselinesRight, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..task_options import TagDataArguments
-from ..text_scores.fit import fit_word_scores
-from ..text_scores.token_bytes import token_bytes
+from ..text_scores.fit import fit_word_scores, tags_of_words
+from ..text_scores.token_bytes import SPACE_MARK, speller_of
 from ..text_scores.weights import Split, make_split
 from .base import Answer, Input, Shown, quoted
 from .labels import LabelRecipe, labels_of
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
-    from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
+    from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
 
     from ..answers import SavedModel
     from ..run import Run
@@ -60,6 +62,8 @@ MAX_IMPOSSIBLE_SHARE = 0.01
 NUM_INSPECTED = 1000
 # Parts of long sentences that are tagged at once, however small a batch is.
 MIN_PARTS_AT_ONCE = 8
+# What may stand for a space in tokens.
+SPACE_MARKS = f" {SPACE_MARK}Ġ"
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
@@ -192,25 +196,28 @@ class Tag(LabelRecipe):
         return {}
 
     def adapt_tokenizer(self) -> None:
-        """Where characters have tags, let no token have two of them, whatever the text that is
-        encoded later. A tokenizer of a class that would forget that when it is loaded again stays
-        as it is, and gets split words."""
-        if self.unit != CHARACTERS:
-            self.joiner = " " if self.tokenizer.is_fast else None
-            return
-        if type(self.tokenizer) not in (RoFormerLiteTokenizer, TokenizersBackend):
+        """Let no token have two units, whatever the text that is encoded later. A tokenizer of a
+        class that would forget that when it is loaded again stays as it is, and gets split
+        words."""
+        splits = []
+        if self.unit == CHARACTERS:
+            # Here, (?m) lets the dot match line breaks.
+            splits.append(pre_tokenizers.Split(Regex(r"\s"), "removed"))
+            splits.append(pre_tokenizers.Split(Regex(r"(?m)."), "isolated"))
+        elif has_tokens_of_several_words(self.tokenizer):
+            splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
+        is_adaptable = type(self.tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
+        if not self.tokenizer.is_fast or (splits and not is_adaptable):
             self.joiner = None
             return
-        self.joiner = ""
+        self.joiner = "" if self.unit == CHARACTERS else " "
+        if not splits:
+            return
         backend = self.tokenizer.backend_tokenizer
         kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
-        is_adapted = kept and len(kept[0].pre_tokenize_str("ab")) == 2
-        if is_adapted:
-            return
-        without_space = pre_tokenizers.Split(Regex(r"\s"), "removed")
-        # Here, (?m) lets the dot match line breaks.
-        characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence([without_space, characters, *kept])
+        is_adapted = kept and len(kept[0].pre_tokenize_str(f"a{self.joiner}b")) == 2
+        if not is_adapted:
+            backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         """Without `training`, a sentence is encoded as it is answered: a long one is several
@@ -269,19 +276,32 @@ class Tag(LabelRecipe):
                 owners = unit_of_characters(sentence, self.joiner)
                 units.append([first_unit(owners[start:end]) for start, end in spans])
         starts = []
-        for own in units:
+        for own, ids in zip(units, encoded["input_ids"], strict=True):
             places: dict[int, int] = {}
             for place, unit in enumerate(own):
-                if unit is not None:
-                    places.setdefault(unit, place)
+                has_text = unit in places and ids[places[unit]] not in self.blank_tokens
+                if unit is not None and not has_text:
+                    places[unit] = place
             starts.append(places)
         return encoded, starts
 
+    @cached_property
+    def blank_tokens(self) -> dict[int, str]:
+        """The tokens that are spaces only, as they are written, by their numbers. Tokenizers split
+        a space from a rare word and may count it as a part of the word, whose tag it does not
+        have."""
+        if not self.tokenizer.is_fast:
+            return {}
+        spell = speller_of(self.tokenizer)
+        marks = {token for token in self.tokenizer.get_vocab() if not token.strip(SPACE_MARKS)}
+        blanks = [token for token in marks if not spell(token).strip()]
+        return {self.tokenizer.convert_tokens_to_ids(token): token for token in blanks}
+
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
-        """The sentences with the unknown token in the place of each unit that has no token, such as
-        a lone control character."""
+        """The sentences with the unknown token, or the padding token where there is none, in the
+        place of each unit that has no token, such as a lone control character."""
         _, starts = self.encode_units(sentences, add_special_tokens=False)
-        unknown = self.tokenizer.unk_token
+        unknown = self.tokenizer.unk_token or self.tokenizer.pad_token
         return [
             [unit if number in places else unknown for number, unit in enumerate(sentence)]
             for sentence, places in zip(sentences, starts, strict=True)
@@ -335,12 +355,14 @@ class Tag(LabelRecipe):
         """A model of this package also learns to answer one tag for each word, in a sequence that
         can be."""
         parts = super().complete(run, trainer, rows, encoded)
-        model = trainer.model
-        tokens = token_bytes(self.tokenizer)
-        is_ours = isinstance(model, RoFormerLiteForTokenClassification)
-        reads_words = tokens is not None and self.joiner is not None
-        if not (is_ours and reads_words) or trainer.is_fsdp_enabled:
-            return parts
+        reads_words = self.token_bytes is not None and self.joiner is not None
+        if reads_words and not trainer.is_fsdp_enabled:
+            self.restrict_tags(trainer.model, encoded["train"])
+        return parts
+
+    def restrict_tags(self, model: RoFormerLiteForTokenClassification, train: Dataset) -> None:
+        """Let a model answer one tag for each word, in sequences like those of the training
+        data."""
         if model.text_scores is None:
             config = decoding(model.config)
             config.classifier_text_features = 0
@@ -348,35 +370,32 @@ class Tag(LabelRecipe):
         model.config.decode_tags = True
         scores = model.text_scores
         scores.decodes = True
-        sentences = sentences_of(encoded["train"])
+        model.config.classifier_token_bytes = self.token_bytes.shape[1]
+        scores.set_token_bytes(self.token_bytes)
+        sentences = tags_of_words(self.token_bytes, *examples_of(train), model.config)
         self.forbid_unseen_tags(scores, sentences)
         self.forbid_transitions(scores, sentences)
-        with torch.no_grad():
-            spaced = self.with_spaces(tokens).to(scores.token_bytes.device)
-            scores.token_bytes[: len(tokens)] = spaced
-        return parts
 
     def fit_text_scores(
-        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteWordScores:
-        scores = fit_word_scores(
-            self.with_spaces(tokens),
-            train["input_ids"][:],
-            [np.array(labels) for labels in train["labels"]],
-            decoding(config),
-        )
-        self.forbid_unseen_tags(scores, sentences_of(train))
+        # A random field gives probabilities in any case.
+        ids, labels = examples_of(train)
+        config = decoding(config)
+        scores = fit_word_scores(self.token_bytes, ids, labels, config)
+        self.forbid_unseen_tags(scores, tags_of_words(self.token_bytes, ids, labels, config))
         return scores
 
-    def with_spaces(self, tokens: torch.Tensor) -> torch.Tensor:
-        """`token_bytes` with a space before each character that has a tag of its own, and before an
-        unknown word."""
+    def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
+        """A space comes before each character that has a tag of its own, and before an unknown
+        word."""
         starts = torch.zeros(len(tokens), dtype=torch.bool)
         if self.unit == CHARACTERS:
             first = tokens[:, 0]
             begins_character = (first < 0x80) | (first >= 0xC0)
             starts = (first > ord(" ")) & begins_character
-        starts[self.tokenizer.unk_token_id] = True
+        if self.tokenizer.unk_token_id is not None:
+            starts[self.tokenizer.unk_token_id] = True
         moved = torch.nn.functional.pad(tokens, (1, 0), value=ord(" "))[:, : tokens.shape[1]]
         return torch.where(starts[:, None], moved, tokens)
 
@@ -384,7 +403,7 @@ class Tag(LabelRecipe):
     def forbid_unseen_tags(
         self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
     ) -> None:
-        """Forbid tags that the training data lack, which are there for the rest of a word."""
+        """Forbid tags that the words of the training data lack."""
         seen = set(chain.from_iterable(sentences))
         for number in self.labels.values():
             if number not in seen:
@@ -527,7 +546,7 @@ class Tag(LabelRecipe):
         """The tags of units, from what the pipeline found for each token."""
         # The pipeline puts a space between split words.
         owners = unit_of_characters(part, " " if self.joiner is None else self.joiner)
-        tags: dict[int, str] = {}
+        first: dict[int | None, dict[str, Any]] = {}
         for token in found:
             start = token["start"]
             end = token["end"]
@@ -535,9 +554,9 @@ class Tag(LabelRecipe):
                 # A token of a split word belongs to it even where it has no character.
                 end = max(end, start + 1)
             unit = first_unit(owners[start:end])
-            if unit is not None:
-                tags.setdefault(unit, token["entity"])
-        return [tags[unit] for unit in range(len(part))]
+            if unit not in first or first[unit]["word"] in self.blank_tokens.values():
+                first[unit] = token
+        return [first[unit]["entity"] for unit in range(len(part))]
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["tags"]
@@ -611,7 +630,8 @@ class Tag(LabelRecipe):
             f"tokens = {quoted(self.units(row['tokens']))}\n"
             "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
             "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
-            "first = {word: place for place, word in reversed(list(enumerate(inputs.word_ids())))}\n"
+            "places = [i for i, token in enumerate(inputs.tokens()) if token.strip('▁Ġ')]\n"
+            "first = {inputs.token_to_word(place): place for place in reversed(places)}\n"
             "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
         )
 
@@ -660,9 +680,27 @@ def first_unit(owners: Iterable[int | None]) -> int | None:
     return next((number for number in owners if number is not None), None)
 
 
-def sentences_of(encoded: Dataset) -> list[list[int]]:
-    """The numbers of the tags of each encoded sentence."""
-    return [[number for number in labels if number >= 0] for labels in encoded["labels"]]
+def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether words between spaces may be parts of one token, as in the vocabulary of a tokenizer
+    that does not split texts at spaces."""
+    if not tokenizer.is_fast:
+        return False
+    backend = tokenizer.backend_tokenizer
+    text = "a b"
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
+        return False
+    spell = speller_of(tokenizer)
+    added = tokenizer.get_added_vocab()
+    return any(
+        b" " in spell(token).strip() for token in tokenizer.get_vocab() if token not in added
+    )
+
+
+def examples_of(encoded: Dataset) -> tuple[list[list[int]], list[np.ndarray]]:
+    """The tokens of each encoded sentence, and their labels."""
+    return encoded["input_ids"][:], [np.array(labels) for labels in encoded["labels"]]
 
 
 def decoding(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -8,33 +8,37 @@ import torch
 from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
-from hf_roformer_lite.model.text_features import (
-    RoFormerLiteTextScores,
-    RoFormerLiteWordScores,
-    messages_of_neighbours,
-)
+from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
+from hf_roformer_lite.model.tag_chain import Join, messages_of_neighbours
+from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 
 from ..evaluate.baselines import Baselines, at_most
 from ..evaluate.metrics import Metrics, is_within_chance
 from .fit import Examples, read
 
-_MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
-_MOST_TAGS = 500_000  # tokens times tags; time is by the square of the tags
-_TOKENS_AT_ONCE = 1024  # whose messages are in memory at a time
-_LONGEST_SEARCH = 50  # steps of L-BFGS
-_FOLDS = 5
-_DOUBTED = 100  # rows with which the encoder's weight is halved
+# Documents or tokens; they are enough for two or three weights.
+MAX_ROWS = 30_000
+# Tokens times tags, because the time grows with the square of the number of tags.
+MAX_TAGS = 500_000
+# Tokens whose messages are in memory at the same time.
+NUM_TOKENS_TOGETHER = 1024
+MAX_STEPS = 50
+NUM_FOLDS = 5
+# The number of rows with which the weight of the encoder is halved.
+NUM_DOUBTED_ROWS = 100
+# Numbers the sentences that are read together apart from all others.
+MAX_READ_TOGETHER = 2**20
 
 
 @dataclass
 class Split:
-    """One split: what the encoder and the text say, the answers, and how the two are measured.
+    """What the encoder and the text say about one split, and how that is measured.
 
     Args:
         logits: Of documents or tokens, `(N, labels)`.
-        text_scores: The same shape.
-        answers: Of each document, or the class of each token, -100 where there is none.
-        measure: Metrics of joint logits `(N, labels)`.
+        text_scores: `(N, labels)`.
+        answers: The answer of each document, or the class of each token, -100 where there is none.
+        measure: Returns the metrics of joint logits `(N, labels)`.
         chain: For tokens, the numbers of those that words begin with, their documents, and the
             transitions.
     """
@@ -51,57 +55,54 @@ class Split:
 
     @property
     def number_of_documents(self) -> int:
-        """Documents, or sentences, of which long ones are several."""
-        return len(self.answers) if self.chain is None else len(self.chain[1].unique())
+        """The number of documents, or of sentences, of which long ones are several."""
+        if self.chain is None:
+            return len(self.answers)
+        return len(self.chain[1].unique())
 
     def join(
-        self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax
+        self, weights: Sequence[float] | torch.Tensor, join: Join = torch.amax
     ) -> torch.Tensor:
-        """Logits with these weights of the encoder, of the scores and of the transitions. Gradients
-        need memory by the number of rows; see `parts`."""
+        """The logits with these weights of the encoder, of the scores and of the transitions.
+
+        The memory of gradients grows with the number of rows; see `parts`.
+        """
         joint = weights[0] * self.logits + weights[1] * self.text_scores
         if self.chain is None:
             return joint
         first, documents, transitions = self.chain
-        messages = messages_of_neighbours(joint[first], weights[2] * transitions, documents, how)
+        messages = messages_of_neighbours(joint[first], weights[2] * transitions, documents, join)
         return joint.index_add(0, first, messages)
 
-    def rows(self, start: int, end: int) -> "Split":
-        """Some of the documents or tokens."""
+    def rows(self, taken: slice | np.ndarray) -> "Split":
+        """Some of the documents, or a slice of tokens."""
         chain = self.chain
         if chain is not None:
-            of_words = slice(*torch.searchsorted(chain[0], torch.tensor([start, end])).tolist())
-            chain = (chain[0][of_words] - start, chain[1][of_words], chain[2])
-        taken = slice(start, end)
-        logits, text_scores, answers = (
-            self.logits[taken],
-            self.text_scores[taken],
-            self.answers[taken],
+            first, documents, transitions = chain
+            borders = torch.searchsorted(first, torch.tensor([taken.start, taken.stop]))
+            words = slice(*borders.tolist())
+            chain = (first[words] - taken.start, documents[words], transitions)
+        return replace(
+            self,
+            logits=self.logits[taken],
+            text_scores=self.text_scores[taken],
+            answers=self.answers[taken],
+            chain=chain,
         )
-        return replace(self, logits=logits, text_scores=text_scores, answers=answers, chain=chain)
 
     def parts(self) -> Iterator["Split"]:
-        """Documents in one part; tokens in parts of about 1,024, each of whole sentences."""
+        """All documents in one part, or tokens in parts of about 1,024, each of whole sentences."""
         begins = torch.empty(0, dtype=torch.long)
         if self.chain is not None:
             first, documents, _ = self.chain
-            # the first word of each sentence but one
-            begins = first[1:][documents[1:] != documents[:-1]]
-        start, total = 0, len(self.logits)
-        while start < total:
-            later = begins[begins >= start + _TOKENS_AT_ONCE]
-            end = int(later[0]) if len(later) else total
-            yield self.rows(start, end)
+            is_new_sentence = documents[1:] != documents[:-1]
+            begins = first[1:][is_new_sentence]
+        start = 0
+        while start < len(self.logits):
+            later = begins[begins >= start + NUM_TOKENS_TOGETHER]
+            end = int(later[0]) if len(later) else len(self.logits)
+            yield self.rows(slice(start, end))
             start = end
-
-    def documents(self, places: np.ndarray) -> "Split":
-        """Some of the documents, where there is no chain."""
-        return replace(
-            self,
-            logits=self.logits[places],
-            text_scores=self.text_scores[places],
-            answers=self.answers[places],
-        )
 
     def metrics(self, weights: Sequence[float]) -> Metrics:
         return self.measure(self.join(weights).numpy())
@@ -115,65 +116,82 @@ def make_split(
     measure: Callable[[np.ndarray], Metrics],
 ) -> Split:
     """`logits` and `answers` are those of all documents or of all tokens; see `Split`."""
+    text_scores = []
+    is_first = []
+    documents = []
     with torch.no_grad():
-        parts = [
-            (scores.score(words, n), words.is_first, of) for words, of, n in read(scores, examples)
-        ]
-    text_scores, is_first = (torch.cat(part) for part in list(zip(*parts, strict=True))[:2])
-    # In double precision, as the search for weights takes small differences.
+        for number, (words, own_documents, num_owners) in enumerate(read(scores, examples)):
+            text_scores.append(scores.score(words, num_owners))
+            is_first.append(words.is_first)
+            documents.append(own_documents + MAX_READ_TOGETHER * number)
+    # The search for weights takes small differences, which need double precision.
     split = Split(
-        torch.from_numpy(logits).double(), text_scores.double(), torch.from_numpy(answers), measure
+        logits=torch.from_numpy(logits).double(),
+        text_scores=torch.cat(text_scores).double(),
+        answers=torch.from_numpy(answers),
+        measure=measure,
     )
     if not isinstance(scores, RoFormerLiteWordScores):
         return split
-    documents = torch.cat([of + 2**20 * number for number, (*_, of) in enumerate(parts)])
+    first = torch.cat(is_first).nonzero()[:, 0]
     transitions = scores.transitions.detach().double()
-    return replace(split, chain=(is_first.nonzero()[:, 0], documents[is_first], transitions))
+    return replace(split, chain=(first, torch.cat(documents)[first], transitions))
 
 
 def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
     """The weights of the encoder's logits, of the scores of the text and of the transitions, none
-    negative, for which the loss on the split, or on about 30,000 of its documents or tokens (fewer
-    with more than 16 tags), is least.
+    negative, with which the loss on the split is least. About 30,000 documents or tokens are used,
+    and fewer with more than 16 tags.
 
     A few rows leave much of that to chance, they have chosen the encoder's epoch too, and it is the
     encoder that knows less where rows are few. So the weights of documents are drawn towards those
     without the encoder: by a half with 100 rows, by a tenth with 900.
     """
-    labels = split.logits.shape[1]
     if split.chain is None:
-        parts = [split.documents(at_most(np.arange(len(split.answers)), _MOST_ROWS))]
-    else:  # parts at random, as sentences may be sorted by their lengths
-        parts = at_most(
-            list(split.parts()), max(1, min(_MOST_ROWS, _MOST_TAGS // labels) // _TOKENS_AT_ONCE)
-        )
-    count = max(1, sum(int((part.answers != -100).sum()) for part in parts))
+        parts = [split.rows(at_most(np.arange(len(split.answers)), MAX_ROWS))]
+    else:
+        # The parts are random ones, because sentences may be sorted by their lengths.
+        num_tokens = min(MAX_ROWS, MAX_TAGS // split.logits.shape[1])
+        parts = at_most(list(split.parts()), max(1, num_tokens // NUM_TOKENS_TOGETHER))
+    found = search_weights(parts, problem_type, max_encoder=None)
+    if split.chain is None and split.text_scores.any():
+        num_rows = len(parts[0].answers)
+        without_encoder = search_weights(parts, problem_type, max_encoder=0.0)
+        found = num_rows * found + NUM_DOUBTED_ROWS * without_encoder
+        found = found / (num_rows + NUM_DOUBTED_ROWS)
+    return tuple(found.tolist())
+
+
+def search_weights(
+    parts: Sequence[Split], problem_type: str | None, max_encoder: float | None
+) -> np.ndarray:
+    """The weights with which the loss on all parts is least; the first is at most
+    `max_encoder`."""
+    from scipy.optimize import minimize
+
+    num_answers = max(1, sum(int((part.answers != -100).sum()) for part in parts))
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, total = torch.tensor(values, dtype=torch.float64, requires_grad=True), 0.0
+        weights = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        total = 0.0
         for part in parts:
-            value = _loss(part.join(weights, torch.logsumexp), part.answers, problem_type) / count
+            logits = part.join(weights, torch.logsumexp)
+            value = sum_of_losses(logits, part.answers, problem_type) / num_answers
             value.backward()
             total += value.item()
         return total, weights.grad.numpy()
 
-    from scipy.optimize import minimize
-
-    def search(most_of_encoder: float | None) -> np.ndarray:
-        start, limits = np.ones(split.number_of_weights), [(0, None)] * split.number_of_weights
-        limits[0] = (0, most_of_encoder)
-        options = {"maxiter": _LONGEST_SEARCH}
-        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
-
-    found = search(None)
-    if split.chain is None and split.text_scores.any():  # else there is nothing to be drawn to
-        rows = len(parts[0].answers)
-        found = (rows * found + _DOUBTED * search(0.0)) / (rows + _DOUBTED)
-    return tuple(found.tolist())
+    start = np.ones(parts[0].number_of_weights)
+    bounds = [(0.0, None)] * len(start)
+    bounds[0] = (0.0, max_encoder)
+    options = {"maxiter": MAX_STEPS}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return found.x
 
 
-def _loss(logits: torch.Tensor, answers: torch.Tensor, problem_type: str | None) -> torch.Tensor:
-    """The sum over the answers."""
+def sum_of_losses(
+    logits: torch.Tensor, answers: torch.Tensor, problem_type: str | None
+) -> torch.Tensor:
     if problem_type == "regression":
         return F.mse_loss(logits.squeeze(-1), answers.to(logits.dtype), reduction="sum")
     if problem_type == "multi_label_classification":
@@ -187,27 +205,25 @@ def add_fitted_scores(
     splits: dict[str, Split],
     main_metric: str,
 ) -> tuple[Baselines, tuple[float, ...]]:
-    """Make the best of a trained model and of fitted scores of the text: the sum of both with the
-    `best_weights`, or one of the two alone where that is clearly better. `main_metric` on the
-    validation data decides; the sum is measured there with weights of other rows. Without
-    validation data the scores are taken alone.
+    """Join a trained model and fitted scores of the text: their sum with the `best_weights`, or one
+    of the two alone where it is clearly better. `main_metric` on the validation data decides, where
+    the sum is measured with weights of other rows. Without validation data the scores are taken
+    alone.
 
     Returns:
         The metrics of the encoder and of the scores, each alone, and the weights; nothing when the
-        encoder alone is best. Its logits are then multiplied by a number with which the validation
-        loss is least.
+        encoder alone is best. Its logits are then multiplied by the number with which the
+        validation loss is least.
     """
     name = "CRF" if isinstance(scores, RoFormerLiteWordScores) else "linear model"
     alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
-    parts: Baselines = {
-        name: {split: part.metrics(weights) for split, part in splits.items()}
-        for name, weights in alone.items()
-    }
+    parts: Baselines = {}
+    for part, weights in alone.items():
+        parts[part] = {name: split.metrics(weights) for name, split in splits.items()}
     weights = alone[f"its {name} alone"]
     if "validation" in splits:
-        weights = _chosen_weights(
-            splits["validation"], model.config.problem_type, parts, main_metric
-        )
+        problem_type = model.config.problem_type
+        weights = choose_weights(splits["validation"], problem_type, parts, main_metric)
     with torch.no_grad():
         for tensor in model.classifier.out_proj.parameters():
             tensor.mul_(weights[0])
@@ -217,27 +233,31 @@ def add_fitted_scores(
     return parts, weights
 
 
-def _chosen_weights(
+def choose_weights(
     validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
 ) -> tuple[float, ...]:
-    """Those of the sum, or 0 for the encoder or for the scores where the other one alone is better
-    than the sum by more than chance: a small lead says little on a few hundred rows, which have
-    chosen the encoder's epoch too."""
+    """The weights of the sum, or those with a 0 for the encoder or the scores where the other one
+    alone is better than the sum by more than chance. A small lead says little on a few hundred
+    rows, which have chosen the encoder's epoch too."""
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
     best = max(encoder, text)
-    if best > joint and not is_within_chance(
-        main_metric, best, joint, validation.number_of_documents
-    ):
+    num_documents = validation.number_of_documents
+    is_chance = is_within_chance(main_metric, best, joint, num_documents)
+    if best > joint and not is_chance:
         if encoder > text:
-            validation = replace(
-                validation, text_scores=torch.zeros_like(validation.text_scores), chain=None
-            )
+            no_scores = torch.zeros_like(validation.text_scores)
+            validation = replace(validation, text_scores=no_scores, chain=None)
         else:
-            validation = replace(validation, logits=torch.zeros_like(validation.logits))
-    found = best_weights(validation, problem_type)
-    is_heard = [validation.logits.any(), validation.text_scores.any(), True]
-    return tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))
+            no_logits = torch.zeros_like(validation.logits)
+            validation = replace(validation, logits=no_logits)
+    encoder_weight, text_weight, *others = best_weights(validation, problem_type)
+    # A weight of zeros could be any number.
+    if not validation.logits.any():
+        encoder_weight = 0.0
+    if not validation.text_scores.any():
+        text_weight = 0.0
+    return encoder_weight, text_weight, *others
 
 
 def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoFormerLiteTextScores:
@@ -257,11 +277,10 @@ def cross_fitted_metrics(split: Split, problem_type: str | None) -> Metrics:
     from sklearn.model_selection import KFold
 
     rows = np.arange(len(split.answers))
-    if split.chain is not None or len(rows) < _FOLDS:
+    if split.chain is not None or len(rows) < NUM_FOLDS:
         return split.metrics(best_weights(split, problem_type))
     joint = torch.empty_like(split.logits)
-    for others, fold in KFold(_FOLDS, shuffle=True, random_state=0).split(rows):
-        joint[fold] = split.documents(fold).join(
-            best_weights(split.documents(others), problem_type)
-        )
+    for others, fold in KFold(NUM_FOLDS, shuffle=True, random_state=0).split(rows):
+        weights = best_weights(split.rows(others), problem_type)
+        joint[fold] = split.rows(fold).join(weights)
     return split.measure(joint.numpy())

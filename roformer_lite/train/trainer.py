@@ -185,13 +185,15 @@ class RoFormerLiteTrainerMixin:
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones
-        stay."""
+        """Some of the tokens `(B, L)` replaced by the mask, or else by the unknown or the padding
+        token (Iyyer et al. 2015, ACL); special ones stay."""
         tokenizer = self.processing_class
+        candidates = (tokenizer.mask_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id)
+        replacement = next(number for number in candidates if number is not None)
         special = torch.tensor(tokenizer.all_special_ids, device=input_ids.device)
         drawn = torch.rand(input_ids.shape, device=input_ids.device)
         dropped = (drawn < self.options.word_dropout) & ~torch.isin(input_ids, special)
-        return input_ids.masked_fill(dropped, tokenizer.mask_token_id)
+        return input_ids.masked_fill(dropped, replacement)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, and the averaged weights with it. A checkpoint has both before it has the

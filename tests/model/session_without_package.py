@@ -23,7 +23,7 @@ AUTO_MODELS = {
     "再次": "AutoModelForMaskedLM",
     "pair": "AutoModelForSeq2SeqLM",
     "reference_layers": "AutoModelForSequenceClassification",
-    "text_features": "AutoModelForSequenceClassification",
+    "tag_scores": "AutoModelForSequenceClassification",
 }
 EXPECTED = json.loads((FOLDER / "expected.json").read_text("utf-8"))
 

@@ -10,11 +10,13 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.text_features import (
-    RoFormerLiteDocumentScores,
-    RoFormerLiteTextScores,
+from hf_roformer_lite.model.ngram_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores
+from hf_roformer_lite.model.tag_chain import (
     messages_of_neighbours,
+    pass_along_row,
+    pass_along_sentences,
 )
+from hf_roformer_lite.model.words_of_tokens import has_previous
 from roformer_lite.text_scores.fit import fit_document_scores, fit_word_scores, read
 from roformer_lite.text_scores.token_bytes import token_bytes
 from roformer_lite.text_scores.weights import Split, best_weights
@@ -233,9 +235,6 @@ def test_weights_make_the_loss_least():
     assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
 
 
-# Messages between neighbouring tags against the recursions that pass along a sentence word by word
-
-
 def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tensor:
     """Forward and backward scores (Rabiner 1989, Proceedings of the IEEE 77.2) of one sentence,
     without `scores`."""
@@ -247,14 +246,88 @@ def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tenso
     return torch.stack(forward) + torch.stack(backward)
 
 
+def _viterbi(scores: np.ndarray, transitions: np.ndarray) -> list[int]:
+    """The best sequence of tags of one sentence (Forney 1973, Proceedings of the IEEE 61.3)."""
+    best = scores[0]
+    came_from = []
+    for score in scores[1:]:
+        pairs = best[:, None] + transitions
+        came_from.append(pairs.argmax(axis=0))
+        best = pairs.max(axis=0) + score
+    tags = [int(best.argmax())]
+    for places in reversed(came_from):
+        tags.append(int(places[tags[-1]]))
+    return tags[::-1]
+
+
 @pytest.mark.parametrize("join", [torch.amax, torch.logsumexp])
-def test_messages_are_those_of_the_recursions(join):
-    torch.manual_seed(0)
-    lengths, labels = [1, 17, 5, 2, 12], 4
-    scores = [torch.randn(length, labels, dtype=torch.float64) for length in lengths]
-    transitions = torch.randn(labels, labels, dtype=torch.float64)
-    documents = torch.repeat_interleave(torch.tensor([3, 4, 7, 8, 9]), torch.tensor(lengths))
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_are_those_of_the_recursions(join, seed):
+    """Also between words of long sentences, where strong transitions reach far."""
+    torch.manual_seed(seed)
+    lengths = torch.randint(1, 301, (9,)).tolist() + [1, 2, 65]
+    num_tags = 2 + 2 * seed
+    scores = [torch.randn(length, num_tags, dtype=torch.float64) for length in lengths]
+    transitions = 4 * torch.randn(num_tags, num_tags, dtype=torch.float64)
+    documents = torch.repeat_interleave(2 * torch.arange(len(lengths)), torch.tensor(lengths))
     found = messages_of_neighbours(torch.cat(scores), transitions, documents, join)
     expected = torch.cat([_along(sentence, transitions, join) for sentence in scores])
-    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-12, rtol=0)
-    assert found[0].tolist() == [0] * labels, "a word alone hears nothing"
+    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-10, rtol=0)
+    assert found[-68].tolist() == [0] * num_tags, "nobody is beside a word alone"
+    if join is torch.amax:
+        tags = (torch.cat(scores) + found).argmax(-1).tolist()
+        best = [
+            tag for sentence in scores for tag in _viterbi(sentence.numpy(), transitions.numpy())
+        ]
+        assert tags == best
+
+
+@pytest.mark.parametrize("num_tags", [3, 50])
+def test_messages_of_traced_graphs_are_the_same(num_tags):
+    torch.manual_seed(0)
+    lengths = torch.tensor([300, 1, 40, 2] if num_tags == 3 else [9, 1])
+    documents = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    scores = torch.randn(len(documents), num_tags, dtype=torch.float64)
+    transitions = 4 * torch.randn(num_tags, num_tags, dtype=torch.float64)
+    has_left = has_previous(documents)
+    for join in (torch.amax, torch.logsumexp):
+        given = (scores, transitions, has_left, join)
+        torch.testing.assert_close(pass_along_row(*given), pass_along_sentences(*given))
+
+
+def _noisy_rows(number: int, labels: int, seed: int) -> tuple[list[str], np.ndarray]:
+    """Texts with a word for their label and one for another label, which is the right one in a
+    third of the texts."""
+    generator = np.random.default_rng(seed)
+    words = np.array("fine music film mixed good bad lovely dull".split())
+    true = generator.integers(0, labels, number)
+    other = generator.integers(0, labels, number)
+    texts = [f"{words[a]} {words[b]} {words[a]}" for a, b in zip(true, other, strict=True)]
+    return texts, np.where(generator.random(number) < 0.33, other, true)
+
+
+@pytest.mark.parametrize("labels", [2, 4])
+def test_scores_that_answer_alone_are_probabilities(labels):
+    """No other scale of the logits describes held-out rows better, whose answers nobody can know for
+    certain; it would without the calibration."""
+    tokenizer = _tokenizer("bpe")
+    config = rl.RoFormerLiteConfig(
+        vocab_size=len(tokenizer), num_labels=labels, problem_type="single_label_classification"
+    )
+    texts, answers = _noisy_rows(400, labels, seed=0)
+    examples = tokenizer(texts)["input_ids"]
+    texts, true = _noisy_rows(2000, labels, seed=1)
+    asked = tokenizer(texts)["input_ids"]
+    losses = []
+    for calibrates in (False, True):
+        scores = fit_document_scores(
+            token_bytes(tokenizer), examples, answers, config, calibrates=calibrates
+        )
+        logits = _scores_alone(scores, asked).detach()
+        of_scales = [
+            torch.nn.functional.cross_entropy(scale * logits, torch.from_numpy(true)).item()
+            for scale in np.geomspace(0.1, 10, 41)
+        ]
+        losses.append((of_scales[20], min(of_scales)))
+    assert losses[1][0] < 1.01 * losses[1][1]
+    assert losses[0][0] > 1.05 * losses[0][1]

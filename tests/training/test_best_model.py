@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
-from hf_roformer_lite.model.text_features import LONGEST_TOKEN
+from hf_roformer_lite.model.words_of_tokens import TOKEN_BYTES
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.evaluation import Evaluation, evaluate
@@ -246,7 +246,7 @@ def test_a_part_alone_must_lead_by_more_than_chance():
     model = AutoModelForSequenceClassification.from_config(
         RoFormerLiteConfig.from_preset("tiny", num_labels=2)
     )
-    tokens = torch.zeros(model.config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8)
+    tokens = torch.zeros(model.config.vocab_size, TOKEN_BYTES, dtype=torch.uint8)
     tokens[5:7, 0] = torch.tensor(list(b"ab"))
     generator, answers = torch.Generator().manual_seed(0), torch.arange(30) % 2
 

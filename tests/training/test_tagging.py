@@ -175,7 +175,7 @@ def test_weights_of_a_field_are_found_in_parts(monkeypatch):
         chain,
     )
     whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
-    monkeypatch.setattr(weights, "_TOKENS_AT_ONCE", 50)
+    monkeypatch.setattr(weights, "NUM_TOKENS_TOGETHER", 50)
     # so that memory does not grow with the transitions between all tokens
     assert len(list(split.parts())) > 10
     assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)

@@ -1,0 +1,187 @@
+"""Linear models of n-grams: support vector machines, or ridge regression for numbers.
+
+Only a training needs scipy and scikit-learn, which are imported in functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+# The share of naive Bayes in the weight of an n-gram helps on some data and harms on others.
+NAIVE_BAYES_SHARES = (0.0, 0.5)
+# Rows, and rows times labels, by which a share is chosen in a cross-validation.
+MIN_TRIED_ROWS = 30
+MAX_TRIED_LABELS = 300_000
+NUM_FOLDS = 3
+# The cost of an error in relation to the size of the weights (`C` of scikit-learn).
+COST = 2.0
+# It is added to the sums of a feature over the rows with a label and over those without.
+SMOOTHING = 0.1
+# Scores of held-out rows are multiplied by at most this number, or divided by it.
+MAX_SCALE = 50.0
+
+
+def fit_linear_model(
+    features: csr_matrix,
+    answers: np.ndarray,
+    problem_type: str,
+    importance: np.ndarray | None,
+    calibrates: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a linear model.
+
+    Args:
+        features: `(rows, features)`.
+        answers: Classes `(rows,)`, `(rows, labels)` of 0 and 1, or numbers `(rows,)`.
+        problem_type: As in the configuration of a model.
+        importance: The weight of each row, `(rows,)`. Default: all rows have the same.
+        calibrates: Whether to multiply the scores by the number with which their softmax, or the
+            sigmoid of each, is the best probability of the answers to held-out rows. Numbers and
+            fewer than `MIN_TRIED_ROWS` rows are not calibrated.
+
+    Returns:
+        Weights `(features, labels)` and biases `(labels,)`.
+    """
+    from sklearn.linear_model import Ridge
+
+    if problem_type == "regression":
+        ridge = Ridge().fit(features, answers)
+        return ridge.coef_[:, None], np.array([ridge.intercept_])
+    labels = answers
+    is_exclusive = problem_type != "multi_label_classification"
+    if is_exclusive:
+        labels = np.eye(answers.max() + 1, dtype=int)[answers]
+    has_two_classes = is_exclusive and labels.shape[1] == 2
+    if has_two_classes:
+        # One machine separates two classes.
+        labels = labels[:, 1:]
+        is_exclusive = False
+
+    share = NAIVE_BAYES_SHARES[0]
+    scale = 1.0
+    if len(labels) >= MIN_TRIED_ROWS:
+        order = np.random.default_rng(0).permutation(len(labels))
+        tried = order[: MAX_TRIED_LABELS // labels.shape[1]]
+        rows = Rows(features, labels, importance)[tried]
+        share, scores = best_share(rows, is_exclusive)
+        if calibrates:
+            # The difference of the logits of two classes is twice the score.
+            scale = best_scale(2 * scores if has_two_classes else scores, rows.labels, is_exclusive)
+    weights, bias = fit_machines(Rows(features, labels, importance), share)
+    if has_two_classes:
+        weights = np.hstack((-weights, weights))
+        bias = np.concatenate((-bias, bias))
+    return scale * weights, scale * bias
+
+
+@dataclass
+class Rows:
+    """Examples of a linear model.
+
+    Args:
+        features: `(rows, features)`.
+        labels: Of 0 and 1, `(rows, labels)`.
+        importance: The weight of each row, `(rows,)`. Default: all rows have the same.
+    """
+
+    features: csr_matrix
+    labels: np.ndarray
+    importance: np.ndarray | None
+
+    def __getitem__(self, places: np.ndarray) -> Rows:
+        importance = None if self.importance is None else self.importance[places]
+        return Rows(self.features[places], self.labels[places], importance)
+
+
+def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
+    """The share of naive Bayes with which most answers to held-out rows are right, and the scores of
+    these rows, `(rows, labels)`. Of equally good shares it is the first.
+
+    Args:
+        rows: At least `NUM_FOLDS`.
+        is_exclusive: Whether a row has the label with the highest score, and not all labels with a
+            positive one.
+    """
+    from sklearn.model_selection import KFold
+
+    best = (-1.0, 0.0, np.empty(0))
+    for share in NAIVE_BAYES_SHARES:
+        scores = np.empty(rows.labels.shape)
+        for known, asked in KFold(NUM_FOLDS).split(rows.labels):
+            weights, bias = fit_machines(rows[known], share)
+            scores[asked] = rows.features[asked] @ weights + bias
+        answers = scores > 0
+        if is_exclusive:
+            answers = np.eye(scores.shape[1])[scores.argmax(axis=1)]
+        fraction = (answers == rows.labels).mean()
+        if fraction > best[0]:
+            best = (fraction, share, scores)
+    return best[1], best[2]
+
+
+def best_scale(scores: np.ndarray, labels: np.ndarray, is_exclusive: bool) -> float:
+    """The number by which scores `(rows, labels)` are multiplied so that the cross-entropy of the
+    labels is least; the other arguments are as for `best_share`."""
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_expit, log_softmax
+
+    def loss(log_scale: float) -> float:
+        logits = np.exp(log_scale) * scores
+        if is_exclusive:
+            return -(log_softmax(logits, axis=1) * labels).sum()
+        return -np.where(labels, log_expit(logits), log_expit(-logits)).sum()
+
+    limit = np.log(MAX_SCALE)
+    return float(np.exp(minimize_scalar(loss, bounds=(-limit, limit), method="bounded").x))
+
+
+def fit_machines(rows: Rows, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """A linear support vector machine for each label, on features that are weighted by how much
+    they say about it: a share of each weight is the logarithm of the ratio of naive Bayes, as in
+    Wang & Manning (2012), and the rest is the same for all features.
+
+    Returns:
+        Weights `(features, labels)` and biases `(labels,)`.
+    """
+    weights = []
+    biases = []
+    for is_label in rows.labels.T:
+        own_weights, bias = fit_machine(rows, is_label, share)
+        weights.append(own_weights)
+        biases.append(bias)
+    return np.stack(weights, axis=1), np.array(biases)
+
+
+def fit_machine(rows: Rows, is_label: np.ndarray, share: float) -> tuple[np.ndarray, float]:
+    """The weights `(features,)` and the bias of one machine; the label of each row is 0 or 1."""
+    from scipy.sparse import diags
+    from sklearn.svm import LinearSVC
+
+    if is_label.min() == is_label.max():
+        return np.zeros(rows.features.shape[1]), 1.0 if is_label.max() else -1.0
+    machine = LinearSVC(C=COST)
+    if not share:
+        machine.fit(rows.features, is_label, rows.importance)
+        return machine.coef_[0], float(machine.intercept_[0])
+    weights = naive_bayes_weights(rows.features, is_label, share)
+    machine.fit(rows.features @ diags(weights), is_label, rows.importance)
+    return machine.coef_[0] * weights, float(machine.intercept_[0])
+
+
+def naive_bayes_weights(features: csr_matrix, is_label: np.ndarray, share: float) -> np.ndarray:
+    """The weights of the features, `(features,)`, for the machine of one label."""
+    of_label = SMOOTHING + features[is_label == 1].sum(axis=0).A1
+    of_others = SMOOTHING + features[is_label == 0].sum(axis=0).A1
+    ratios = np.log(of_label / of_label.sum()) - np.log(of_others / of_others.sum())
+    ratios = np.abs(ratios)
+    mean_square = (features.multiply(features) @ np.square(ratios)).mean()
+    if mean_square == 0:
+        # No feature says anything about the label.
+        return np.ones(features.shape[1])
+    return 1 - share + share * ratios / np.sqrt(mean_square)
