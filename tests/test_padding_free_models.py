@@ -203,6 +203,7 @@ REASONS = (
     ("outputs differ|meet outside", "tokens meet outside attention"),
     ("experts", "experts that take a limited number of tokens of a batch"),
     ("mask functions", "layers that take masks of another kind"),
+    ("token ids alone", "they take no rows of token ids alone"),
     ("", "layers that read the mask, the cache or the rows of the batch themselves"),
 )
 

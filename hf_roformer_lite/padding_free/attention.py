@@ -229,6 +229,13 @@ class DocumentMask:
         return may_be_left_out and not is_local and bool(self.is_real.all())
 
     @cached_property
+    def share_of_padding(self) -> float:
+        """Which part of the scores a flat row can spare: padding, or all where rows are packed."""
+        if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
+            return 1.0
+        return 0.0 if self.is_left_out else 1 - float(self.is_real.float().mean())
+
+    @cached_property
     def documents(self) -> Documents:
         """The documents of self-attention."""
         return Documents(mask_function=self.mask_function, is_real=self.is_real)

@@ -25,6 +25,8 @@ logger = logging.get_logger(__name__)
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
 
+# The share of padding from which on a flat row is faster than the batch.
+MIN_PADDING = 0.1
 # Hooks of these do not depend on the shape of a batch: they gather weights, move tensors, or record
 # what may be recorded.
 LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
@@ -116,7 +118,9 @@ def flat_arguments(
     if len(names) < len(args):
         return None
     given = dict(zip(names, args, strict=True)) | kwargs
-    if not may_be_flat(mask, given) or mask.flat is None or has_foreign_hook(layer):
+    if is_nearly_full(mask, given) or not may_be_flat(mask, given):
+        return None
+    if mask.flat is None or has_foreign_hook(layer):
         return None
     has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in BIASES)
     if has_bias and mask.has_holes:  # Its distances would not count the holes.
@@ -155,6 +159,18 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
         return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+
+
+def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
+    """Whether a batch has so little padding that a flat row would cost more than it saves.
+
+    In half precision on a CPU attention by document is faster even then.
+    """
+    states = next(iter(given.values()))
+    is_half = states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+    if states.device.type == "cpu" and is_half:
+        return False
+    return mask.share_of_padding < MIN_PADDING
 
 
 def has_foreign_hook(layer: nn.Module) -> bool:

@@ -132,6 +132,7 @@ class Switch:
     Args:
         head: The key in `HEADS` of the model's class; empty for all other classes.
         skip_logits: As for `padding_free`.
+        configs: The configurations of the model and of its text model.
         previous: The configurations of the model and its parts, and the attention implementation
             of each before; empty for the base model within another one.
         handles: The hooks.
@@ -142,6 +143,7 @@ class Switch:
 
     head: str = ""
     skip_logits: bool = False
+    configs: list[PreTrainedConfig] = field(default_factory=list)
     previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
     is_causal: bool = False
@@ -221,11 +223,11 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
         skip_logits=skip_logits,
         is_causal=before.sees_no_later_token(),
         shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
-        reads_last=has_summary(model),
+        reads_last=has_summary_of_last(model),
     )
     switch_on(model, switch)
     before.compare()
-    return replace(switch, previous=[], handles=[])
+    return replace(switch, configs=[], previous=[], handles=[])
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
@@ -236,7 +238,8 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
         ValueError: if its attention can't be padding-free.
     """
     chosen = list(chosen_implementations(model))
-    if not any(config is model.config for config, _ in chosen):
+    stacks = (model.config, model.config.get_text_config())
+    if not any(config is stack for config, _ in chosen for stack in stacks):
         raise ValueError(
             "its attention does not go through transformers' attention interface, and its modules "
             "are not among those that are known here."
@@ -251,7 +254,8 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     switch.handles = hook_layers(model)
     wrap_attention_modules(model)
     base: Any = model.base_model
-    vars(base)["_padding_free"] = Switch(is_causal=switch.is_causal)
+    switch.configs = list({id(config): config for config in stacks}.values())
+    vars(base)["_padding_free"] = Switch(configs=switch.configs, is_causal=switch.is_causal)
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_below(model, switch.head)
     if stack is not None:
@@ -308,11 +312,9 @@ def with_parts(
 
 
 def is_switched(model: PreTrainedModel) -> bool:
-    implementations = (
-        model.config._attn_implementation,
-        model.config.get_text_config()._attn_implementation,
+    return any(
+        config._attn_implementation in (NAME, OWN_NAME) for config in switch_of(model).configs
     )
-    return NAME in implementations or OWN_NAME in implementations
 
 
 def head_of(model: nn.Module) -> str:
@@ -323,10 +325,11 @@ def head_of(model: nn.Module) -> str:
     return next((head for head, table in HEADS.items() if name in table.values()), "")
 
 
-def has_summary(model: nn.Module) -> bool:
+def has_summary_of_last(model: PreTrainedModel) -> bool:
     """Whether a model has what transformers calls a sequence summary, which reads the last place of
-    a row by default."""
-    return any("SequenceSummary" in type(module).__name__ for module in model.modules())
+    a row unless its configuration says otherwise."""
+    has_summary = any("SequenceSummary" in type(module).__name__ for module in model.modules())
+    return has_summary and getattr(model.config, "summary_type", "last") != "first"
 
 
 def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
@@ -403,7 +406,7 @@ def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
 
 def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether the output depends on the states of padding."""
-    if wants_all_layers(given, model.config, model.config.get_text_config()):
+    if wants_all_layers(given, *switch_of(model).configs):
         return True
     head = switch_of(model).head
     mask = given.get("attention_mask")
@@ -439,7 +442,7 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
     """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
     models the last one that is no padding token."""
     switch = switch_of(model)
-    if switch.reads_last and not bool(is_real[:, -1].all()):
+    if switch.reads_last and not bool(is_real[:, [0, -1]].all()):
         return True
     if not switch.is_causal:
         return not bool(is_real[:, 0].all())
