@@ -38,9 +38,10 @@ except ImportError:  # torch has it from 2.10 on, and not in every build
     varlen_attn = None
 
 NAME = "padding_free"
-# For models whose attention modules compute their scores themselves (`modules.py`), with the masks
+# For models whose attention modules compute their scores themselves (`attention_modules.py`), with the masks
 # of "eager".
 OWN_NAME = "padding_free_eager"
+APPLE = "mps"  # What torch calls an Apple GPU.
 # On a CPU the gradient of sdpa in half precision takes several times as long as in float32, unless
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
@@ -385,8 +386,44 @@ def attend_to_batch(
     if query.numel() == 0 or key.numel() == 0:
         # Nothing is seen. The output depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
+    if query.device.type == APPLE and query.dtype in (torch.float16, torch.bfloat16):
+        attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
+        kwargs["is_causal"] = False  # The mask says so already.
     attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
+
+
+def mask_for_apple(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    is_causal: bool | None,
+) -> torch.Tensor | None:
+    """A mask that torch's sdpa reads right on an Apple GPU in half precision. There it lets queries
+    see later keys if it is only told that they are causal (pytorch#195910), and gives NaN where a
+    mask hides all keys (pytorch#156707)."""
+    if attention_mask is None:
+        return causal_mask(module, query, key, is_causal)
+    if attention_mask.dtype != torch.bool:
+        return attention_mask
+    return attention_mask | ~attention_mask.any(dim=-1, keepdim=True)
+
+
+def causal_mask(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None
+) -> torch.Tensor | None:
+    """`(1, 1, Lq, Lk)`, True where a causal query sees a key; None where it sees all.
+
+    Args:
+        is_causal: What the layer says. None: the module says it.
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal or query.shape[2] == 1:
+        return None
+    is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
+    return is_seen.tril()[None, None]
 
 
 def needs_eager(kwargs: dict[str, Any]) -> bool:
@@ -406,11 +443,8 @@ def attend_eagerly(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The `eager_attention_forward` of the model's own file, with a mask as it takes it."""
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if attention_mask is None and is_causal and query.shape[2] > 1:
-        attention_mask = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-        attention_mask = attention_mask[None, None]
+    if attention_mask is None:
+        attention_mask = causal_mask(module, query, key, is_causal)
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         lowest = torch.finfo(query.dtype).min
         zeros = query.new_zeros(attention_mask.shape)

@@ -17,8 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
 from .attention import DocumentMask, FlatMask
+from .attention_modules import BIASES, TABLES, FlatCache, parameters_of, read_mask, slopes_of_tokens
 from .batch import RealTokens
-from .modules import BIASES, TABLES, FlatCache, parameters_of, read_mask, slopes_of_tokens
 
 logger = logging.get_logger(__name__)
 

@@ -3,6 +3,7 @@
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
 from transformers.utils import ModelOutput
 
 MESSAGE = (
@@ -24,16 +25,20 @@ def without_logits(output: ModelOutput) -> ModelOutput:
 
     `output.get("logits")` and `getattr(output, "logits", None)` are None.
     """
+    if torch.compiler.is_compiling():
+        return output
     output_class = class_without_logits(type(output))
     fields = {name: value for name, value in output.items() if name != "logits"}
-    found = output_class(**fields)
-    del vars(found)["logits"]
-    return found
+    return output_class(**fields)
 
 
 @lru_cache
 def class_without_logits(stock_class: Any) -> Any:
     """A subclass of the same name."""
+
+    def post_init(self: ModelOutput) -> None:
+        stock_class.__post_init__(self)
+        vars(self).pop("logits", None)
 
     def getitem(self: ModelOutput, key: Any) -> Any:
         if key == "logits":
@@ -48,6 +53,7 @@ def class_without_logits(stock_class: Any) -> Any:
     fields = {
         "__module__": stock_class.__module__,
         "__qualname__": stock_class.__qualname__,
+        "__post_init__": post_init,
         "__getitem__": getitem,
         "__reduce__": reduce,
         "logits": Skipped(),

@@ -24,14 +24,14 @@ from transformers.utils import logging
 
 from . import trial
 from .attention import NAME, OWN_NAME, computes_padding, set_to_true
-from .layers import CACHES, hook_layers, wants_all_layers
-from .modules import (
+from .attention_modules import (
     has_own_attention,
     parameters_of,
     unwrap_all,
     wrap,
     wrap_attention_modules,
 )
+from .layers import CACHES, hook_layers, wants_all_layers
 from .outputs import without_logits
 from .trial import IGNORE_INDEX
 
