@@ -199,7 +199,7 @@ NOT_TEXT = {
 # What the page calls the reasons of the errors: the first pattern that is found in an error names
 # it.
 REASONS = (
-    ("attention interface", "attention, if any, does not go through the interface"),
+    ("attention interface", "attention, if any, is neither of the interface nor in the table"),
     ("outputs differ|meet outside", "tokens meet outside attention"),
     ("experts", "experts that take a limited number of tokens of a batch"),
     ("mask functions", "layers that take masks of another kind"),

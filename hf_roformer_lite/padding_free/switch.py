@@ -213,6 +213,12 @@ def check_model(model: PreTrainedModel) -> None:
         raise ValueError("it was sharded before; call padding_free first.")
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
+    chosen = [config for config, _ in chosen_implementations(model)]
+    if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
+        raise ValueError(
+            "its attention does not go through transformers' attention interface, and its modules "
+            "are not among those that are known here."
+        )
 
 
 def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
@@ -232,18 +238,8 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     """Set the attention implementation of a model, the hooks of its layers, and what stands around
-    `forward`.
-
-    Raises:
-        ValueError: if its attention can't be padding-free.
-    """
+    `forward`."""
     chosen = list(chosen_implementations(model))
-    stacks = (model.config, model.config.get_text_config())
-    if not any(config is stack for config, _ in chosen for stack in stacks):
-        raise ValueError(
-            "its attention does not go through transformers' attention interface, and its modules "
-            "are not among those that are known here."
-        )
     switch.previous = [
         (config, config._attn_implementation)
         for config, _ in with_parts(chosen)
@@ -254,7 +250,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     switch.handles = hook_layers(model)
     wrap_attention_modules(model)
     base: Any = model.base_model
-    switch.configs = list({id(config): config for config in stacks}.values())
+    switch.configs = configs_of_stack(model)
     vars(base)["_padding_free"] = Switch(configs=switch.configs, is_causal=switch.is_causal)
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_below(model, switch.head)
@@ -275,6 +271,12 @@ def switch_off(model: PreTrainedModel) -> None:
             handle.remove()
         for config, implementation in switch.previous:
             config._attn_implementation = implementation
+
+
+def configs_of_stack(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """The configurations of a model and of its text model, which may be the same."""
+    text_config = model.config.get_text_config()
+    return [model.config] if text_config is model.config else [model.config, text_config]
 
 
 def chosen_implementations(
