@@ -106,9 +106,14 @@ OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] 
 }
 
 
-@lru_cache
-def name_in_transformers(module_class: Any) -> str:
+def name_in_transformers(module: nn.Module) -> str:
     """The folder and name of a class of transformers, or of the one that a class is made from."""
+    module_class: Any = type(module)
+    return name_of_class(module_class)
+
+
+@lru_cache
+def name_of_class(module_class: Any) -> str:
     for base in module_class.__mro__:
         if base.__module__.startswith("transformers.models."):
             return f"{base.__module__.split('.')[2]}.{base.__name__}"
@@ -116,13 +121,13 @@ def name_in_transformers(module_class: Any) -> str:
 
 
 def has_own_attention(model: nn.Module) -> bool:
-    return any(name_in_transformers(type(part)) in ATTENTION_MODULES for part in model.modules())
+    return any(name_in_transformers(part) in ATTENTION_MODULES for part in model.modules())
 
 
 def read_mask(layer: nn.Module, mask: Any) -> DocumentMask | None:
     """The documents of a mask that the model of `layer` has made by itself. All layers get the same
     mask, which keeps what was read."""
-    known = OWN_MASKS.get(name_in_transformers(type(layer)))
+    known = OWN_MASKS.get(name_in_transformers(layer))
     if known is None or not isinstance(mask, torch.Tensor):
         return None
     if is_tracing(mask) or computes_padding.get():
@@ -206,7 +211,7 @@ def unwrap_all(model: nn.Module) -> None:
 
 def wrap_attention_modules(model: nn.Module) -> None:
     for module in model.modules():
-        if name_in_transformers(type(module)) in ATTENTION_MODULES:
+        if name_in_transformers(module) in ATTENTION_MODULES:
             wrap(module, attend_by_module)
 
 
@@ -246,7 +251,7 @@ def attend_to_documents(
 ) -> Any:
     """Attention in a flat row, by one call for each run of documents of one length."""
     states = next(iter(given))  # The first argument, whatever its name.
-    make_mask = ATTENTION_MODULES[name_in_transformers(type(module))]
+    make_mask = ATTENTION_MODULES[name_in_transformers(module)]
     pieces = {name: pieces_of(name, value, mask) for name, value in given.items()}
     outputs = []
     for number, (_, num_queries, num_keys) in enumerate(mask.runs):

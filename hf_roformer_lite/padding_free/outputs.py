@@ -1,10 +1,12 @@
 """Outputs of language models in training, whose logits were not computed."""
 
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers.utils import ModelOutput
+
+OutputT = TypeVar("OutputT", bound=ModelOutput)
 
 MESSAGE = (
     "There are no logits: in training, a language model computes them at labelled tokens only, for "
@@ -20,14 +22,15 @@ class Skipped:
         raise AttributeError(MESSAGE)
 
 
-def without_logits(output: ModelOutput) -> ModelOutput:
+def without_logits(output: OutputT) -> OutputT:
     """The same output, in which reading `logits` is an error that says why there are none.
 
     `output.get("logits")` and `getattr(output, "logits", None)` are None.
     """
     if torch.compiler.is_compiling():
         return output
-    output_class = class_without_logits(type(output))
+    stock_class: Any = type(output)
+    output_class = class_without_logits(stock_class)
     fields = {name: value for name, value in output.items() if name != "logits"}
     return output_class(**fields)
 
