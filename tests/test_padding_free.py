@@ -11,6 +11,7 @@ from test_padding_free_models import SIZES, tiny_model
 from transformers import DataCollatorWithFlattening, masking_utils
 
 from hf_roformer_lite import padding_free
+from hf_roformer_lite.padding_free import attention
 from hf_roformer_lite.padding_free.attention import padding_free_mask
 
 VOCAB = SIZES["vocab_size"]
@@ -22,7 +23,14 @@ MODELS = {
     "llama": "LlamaForCausalLM",
     "llama classes": "LlamaForSequenceClassification",
     "gpt2": "GPT2LMHeadModel",
+    # Their attention modules compute the scores themselves.
+    "mpnet mlm": "MPNetForMaskedLM",
+    "deberta mlm": "DebertaV2ForMaskedLM",
+    "bloom": "BloomForCausalLM",
+    "gpt neo": "GPTNeoForCausalLM",
+    "falcon classes": "FalconForSequenceClassification",
 }
+HOLES_IN = ("gpt2", "mpnet mlm", "bloom")  # All others are padded on the left.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -85,7 +93,7 @@ def assert_same_gradients(
 def test_outputs_losses_and_gradients(name):
     """Padded on the left, of a part of a step. (Padded on the right: test_padding_free_models.py,
     for every type.)"""
-    side = "holes" if name == "gpt2" else "left"  # holes go through as they are
+    side = "holes" if name in HOLES_IN else "left"
     stock, free = pair(name)
     batch = batch_for(name, "left" if side == "left" else "right")
     if side == "holes":
@@ -287,6 +295,203 @@ def test_hooks_of_users_on_layers(kind):
     torch.testing.assert_close(*found, **CLOSE)
 
 
+def ablate_first(states: torch.Tensor) -> torch.Tensor:
+    """Zeros in place of the first token of every row, as to learn what it is good for."""
+    return torch.cat([states[:, :1] * 0, states[:, 1:]], dim=1)
+
+
+HOOKS: dict[str, tuple[str, str, Any]] = {
+    "before a layer": (
+        "encoder.layer.1",
+        "register_forward_pre_hook",
+        lambda module, args: (ablate_first(args[0]), *args[1:]),
+    ),
+    "after a layer": (
+        "encoder.layer.0",
+        "register_forward_hook",
+        lambda module, args, output: ablate_first(output),
+    ),
+    "within a layer": (
+        "encoder.layer.0.intermediate",
+        "register_forward_hook",
+        lambda module, args, output: ablate_first(output),
+    ),
+    "gradient within a layer": (
+        "encoder.layer.0.intermediate.dense",
+        "register_full_backward_hook",
+        lambda module, grads, outputs: (ablate_first(grads[0]),),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", HOOKS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_hooks_that_know_rows(place, is_first):
+    """Hooks of users get the batch, whether they are there before `padding_free` or after. Those
+    within a layer make it compute padding."""
+    path, register, hook = HOOKS[place]
+    stock, free = make("bert mlm"), make("bert mlm")
+    if not is_first:
+        padding_free(free)
+    for model in (stock, free):
+        getattr(model.bert.get_submodule(path), register)(hook)
+    if is_first:
+        padding_free(free)
+    assert_same_gradients(free, stock, batch_for("bert mlm"))
+
+
+def test_the_trial_is_seen_by_nobody():
+    model = make("bert classes")
+    seen = []
+    for module in model.modules():
+        module.register_forward_hook(lambda *_: seen.append(1))
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    padding_free(model)
+    assert not seen
+    torch.testing.assert_close(dict(model.named_buffers()), buffers, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "mean", "last place", "mean of real tokens"])
+def test_heads_of_users(kind):
+    """In a module around a model: one that reads padding is refused, and the model left as it
+    was."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = build("BertModel")
+            self.lstm = torch.nn.LSTM(64, 8, bidirectional=True, batch_first=True)
+
+        def forward(self, input_ids, attention_mask):
+            states = self.encoder(input_ids, attention_mask).last_hidden_state
+            if kind == "lstm":
+                return self.lstm(states)[0]
+            if kind == "mean":
+                return states.mean(1)
+            if kind == "last place":
+                return states[:, -1]
+            mask = attention_mask[..., None]
+            return (states * mask).sum(1) / mask.sum(1)
+
+    net = Net().eval()
+    if kind == "mean of real tokens":
+        stock = copy.deepcopy(net)
+        batch = batch_for("bert classes")
+        batch.pop("labels")
+        torch.testing.assert_close(padding_free(net)(**batch), stock(**batch), **CLOSE)
+        return
+    with pytest.raises(ValueError, match="Net"):
+        padding_free(net)
+    assert type(net.encoder) is transformers.BertModel
+
+
+@pytest.mark.parametrize(
+    "class_name", ["LlamaForSequenceClassification", "GPT2ForSequenceClassification"]
+)
+@pytest.mark.parametrize("filler", [1, "embeddings"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_heads_that_look_for_the_last_token(class_name, filler, side):
+    """By the padding token, where rows are padded with another one, or have no ids."""
+    stock = build(class_name, pad_token_id=0)
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert classes", side)
+    is_padding = batch["attention_mask"] == 0
+    if filler == "embeddings":
+        ids = batch.pop("input_ids")
+        batch["inputs_embeds"] = stock.get_input_embeddings()(ids).detach()
+    else:
+        batch["input_ids"][is_padding] = filler
+    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+    assert_same_gradients(free, stock, batch)
+
+
+def test_a_class_that_is_only_named_like_one_of_transformers():
+    class BertForTokenClassification(transformers.BertPreTrainedModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.bert = transformers.BertModel(config, add_pooling_layer=False)
+            self.post_init()
+
+        def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+            return {"scores": self.bert(input_ids, attention_mask)[0]}
+
+    stock = BertForTokenClassification(build("BertModel").config).eval()
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert tokens")
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(
+        free(**batch)["scores"][real], stock(**batch)["scores"][real], **CLOSE
+    )
+
+
+def test_two_heads_on_one_model():
+    first, second = make("bert classes"), make("bert tokens")
+    second.bert = first.bert
+    before = first.config._attn_implementation
+    heads = torch.nn.ModuleList([first, second])
+    padding_free(padding_free(heads), False)
+    assert type(first.bert) is transformers.BertModel
+    assert {head.config._attn_implementation for head in heads} == {before}
+
+
+def test_an_encoder_of_a_composed_model():
+    """Its configuration is another object than that of its layers."""
+    decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
+    both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
+    stock = both.encoder
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm")
+    batch.pop("labels")
+    torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
+
+
+def test_what_is_no_model():
+    with pytest.raises(TypeError, match="bert-base-uncased.*|from_pretrained"):
+        padding_free("bert-base-uncased")
+    with pytest.raises(TypeError, match="Linear"):
+        padding_free(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("lengths", [(12, 12, 11), (12, 12, 12)])
+def test_nearly_full_batches_stay_as_they_are(lengths):
+    stock, free = pair("bert classes")
+    batch, tokens = batch_for("bert classes", lengths=lengths), []
+    batch["labels"] = batch["labels"][: len(lengths)]
+    count_tokens(free, tokens)
+    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, rtol=0, atol=1e-6)
+    assert tokens == [36]
+
+
+@pytest.mark.parametrize("name", ["llama", "bert classes"])
+@torch.no_grad()
+def test_apple_gpus(name, monkeypatch):
+    """In half precision sdpa gets a mask there, and none that hides all keys: the same outputs, here
+    on a CPU. (No Apple GPU has run this.)"""
+    _, free = pair(name)
+    free.bfloat16()
+    batch = batch_for(name)
+    batch["attention_mask"][1] = 0  # a row whose tokens see nothing
+    batch["labels"][1] = 0 if name == "bert classes" else -100
+    inputs = {"use_cache": False} if name == "llama" else {}
+    expected = free(**batch, **inputs).logits
+    seen = []
+    compute = torch.nn.functional.scaled_dot_product_attention
+
+    def look(*args, **kwargs):
+        seen.append((kwargs.get("attn_mask"), kwargs.get("is_causal")))
+        return compute(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "APPLE", "cpu")
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
+    found = free(**batch, **inputs).logits
+    rows = [0, 2, 3]
+    real = batch["attention_mask"][rows].bool() if name == "llama" else slice(None)
+    torch.testing.assert_close(found[rows][real], expected[rows][real], rtol=5e-2, atol=5e-2)
+    assert found.isfinite().all() and seen
+    for mask, is_causal in seen:
+        assert not is_causal and (mask is None or mask.any(-1).all())
+
+
 @pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
 def test_checkpoint_wrappers_of_torch(name):
     """Around some layers, hooks included, as FSDP's activation checkpointing puts them."""
@@ -315,6 +520,11 @@ JUMPS = torch.tensor([*range(6), *range(30, 36)]).expand(4, -1)
         ("UMT5EncoderModel", {"attention_mask": HOLES}),
         ("GPT2Model", {"output_hidden_states": True}),
         ("LlamaForSequenceClassification", {"input_ids": ALL * 7}),
+        ("MPNetModel", {"attention_mask": HOLES}),
+        ("RoFormerModel", {"attention_mask": HOLES}),
+        ("GPTNeoXJapaneseModel", {"position_ids": JUMPS, "use_cache": False}),
+        ("MixtralForCausalLM", {"output_router_logits": True, "use_cache": False}),
+        ("DistilBertModel", {"token_type_ids": ALL}),
     ],
 )
 def test_what_a_flat_row_must_not_change(class_name, inputs):
@@ -372,13 +582,14 @@ def test_switched_off_and_saved(tmp_path):
     torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
 
 
-def test_a_head_that_reads_the_last_place_is_refused():
-    """And left as it was. Whole types that are refused are in test_padding_free_models.py."""
-    model = build("GPT2DoubleHeadsModel", num_labels=1)
-    before = model.config._attn_implementation, model.training
-    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
-        padding_free(model)
-    assert (model.config._attn_implementation, model.training) == before
+def test_a_head_that_reads_the_last_place():
+    """It gets what it got: the state of a padding token."""
+    stock = build("GPT2DoubleHeadsModel", num_labels=1)
+    free = padding_free(copy.deepcopy(stock))
+    for side in ("left", "right"):
+        batch = batch_for("bert mlm", side)
+        batch.pop("labels")
+        torch.testing.assert_close(free(**batch).mc_logits, stock(**batch).mc_logits, **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -433,7 +644,7 @@ def test_threads_do_not_meet():
     assert not wrong
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
 def test_generate(name):
     stock, free = pair(name)
     batch = batch_for(name, "left")
@@ -448,10 +659,10 @@ def test_generate(name):
         assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_caches(side):
+@pytest.mark.parametrize("name, side", [("llama", "left"), ("llama", "right"), ("bloom", "left")])
+def test_caches(name, side):
     """A prompt is a flat row beside a new cache, which holds what the stock model's does."""
-    stock, free = pair("llama")
+    stock, free = pair(name)
     batch = batch_for("llama", side)
     batch.pop("labels")
     batch["attention_mask"][batch["attention_mask"].sum(1) == 0] = 1
@@ -461,15 +672,30 @@ def test_caches(side):
         prompt = model(**batch)
         cache = prompt.past_key_values
         assert cache.get_seq_length() == 12
+        positions = batch["attention_mask"].sum(1, keepdim=True)
         step = model(
             batch["input_ids"][:, :1],
             attention_mask=longer,
-            position_ids=batch["attention_mask"].sum(1, keepdim=True),
             past_key_values=cache,
+            **({"position_ids": positions} if name == "llama" else {}),
         )
         steps.append(step.logits)
         assert model(**batch, use_cache=False).past_key_values is None
     torch.testing.assert_close(*steps, **CLOSE)
+
+
+def count_tokens(model: torch.nn.Module, tokens: list[int]) -> None:
+    """Record how many tokens the first linear map of a model gets. Not by a hook: layers with hooks
+    of other code within them compute padding."""
+    maps = (torch.nn.Linear, transformers.pytorch_utils.Conv1D)
+    first = next(module for module in model.modules() if isinstance(module, maps))
+    compute = first.forward
+
+    def forward(states: torch.Tensor) -> torch.Tensor:
+        tokens.append(states[..., 0].numel())
+        return compute(states)
+
+    first.forward = forward
 
 
 @pytest.mark.parametrize(
@@ -479,14 +705,15 @@ def test_caches(side):
         ("llama", {"labels": ...}),
         ("llama classes", {}),
         ("bert classes", {}),
+        ("falcon classes", {}),
+        ("mpnet mlm", {}),
     ],
 )
 def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
     batch, tokens = batch_for(name), []
     labels = batch.pop("labels")
-    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
-    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    count_tokens(free, tokens)
     for model in (free, free.base_model):
         model(
             **batch
@@ -496,7 +723,7 @@ def test_evaluation_computes_real_tokens_alone(name, more):
                 if model is free
             }
         )
-    assert tokens == [24, 24]
+    assert sum(tokens) == 2 * 24  # Own attention modules are called once for each length.
 
 
 def real_outputs(
@@ -612,6 +839,42 @@ def test_every_model_within_a_module():
         type(towers[0].bert) is transformers.BertModel
         and type(towers[0]) is transformers.BertForMaskedLM
     )
+
+
+@pytest.mark.parametrize("kind", ["adapter_names", "alora"])
+def test_adapters_that_know_rows(kind):
+    from peft import LoraConfig, get_peft_model
+
+    options = {"alora_invocation_tokens": [50, 51]} if kind == "alora" else {}
+    call = {} if kind == "alora" else {"adapter_names": ["default", "__base__"] * 2}
+    lora = LoraConfig(
+        task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False, **options
+    )
+    outputs = []
+    batch = batch_for("llama")
+    batch["input_ids"][:2, 1:3] = torch.tensor([50, 51])
+    real = batch["attention_mask"].bool()
+    for is_free in (False, True):
+        torch.manual_seed(0)
+        model = get_peft_model(padding_free(make("llama"), is_free), lora).eval()
+        outputs.append(model(**batch, **call).logits[real])
+    torch.testing.assert_close(*outputs, **CLOSE)
+
+
+@pytest.mark.slow
+def test_continuous_batching():
+    """Its requests are packed by transformers. Afterwards the model is padding-free again."""
+    stock, free = pair("llama")
+    settings = transformers.GenerationConfig(
+        max_new_tokens=3, do_sample=False, eos_token_id=2, pad_token_id=0
+    )
+    prompts = [[5, 6, 7], [8, 9]]
+    answers = []
+    for model in (stock, free):
+        found = model.generate_batch(inputs=prompts, generation_config=settings)
+        answers.append([output.generated_tokens for output in found.values()])
+    assert answers[0] == answers[1]
+    assert free.config._attn_implementation == attention.NAME
 
 
 @pytest.mark.parametrize("is_first", [True, False])

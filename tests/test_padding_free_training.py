@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from test_padding_free import batch_for, make
+from test_padding_free import batch_for, count_tokens, make
 from test_padding_free_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -59,10 +59,7 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
     model, tokens = trainer.model, []
-    first = next(
-        m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D"
-    )
-    first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    count_tokens(model, tokens)
     trainer.train(resume_from_checkpoint=resume and str(resume))
     losses = [log.get("loss", log.get("eval_loss")) for log in trainer.state.log_history]
     return Run(

@@ -24,10 +24,12 @@ from transformers.processing_utils import Unpack
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
+from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .losses import (
     IGNORE_INDEX,
+    check_classes,
     check_shape,
     cross_entropy,
     linear_cross_entropy,
@@ -118,6 +120,7 @@ class LMHeadMixin:
             loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
             return (None if skips_logits else logits), loss
         check_shape("labels", labels, hidden_states.shape[:-1])
+        check_classes(labels)
         labels = labels.to(device=hidden_states.device, dtype=torch.long).flatten()
         places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         states = hidden_states.flatten(0, 1).index_select(0, places)
@@ -179,8 +182,8 @@ def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -
         ValueError: with the remedy.
     """
     is_real = attention_mask != 0
-    is_piece = length < attention_mask.shape[1]
-    if is_piece and not bool(is_real[:, -length:].any(dim=1).all()):
+    has_begun = is_real[:, :-length].any(dim=1)
+    if bool((has_begun & ~is_real[:, -length:].any(dim=1)).any()):
         raise ValueError(
             "prefill_chunk_size can't be combined with padding on the right; pad on the left."
         )
@@ -225,8 +228,9 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
 
         Args:
             labels: `(B, L)`, the masked tokens, -100 elsewhere. Labels of padding are ignored.
-            skip_logits: Whether only labelled positions go through the LM head; `logits` is then
-                None, else `(B, L, vocab)`. Default: `config.skip_logits` while training.
+            skip_logits: Whether only labelled positions go through the LM head; reading `logits`
+                is an error then, else they are `(B, L, vocab)`. Default: `config.skip_logits`
+                while training.
             num_items_in_batch: Labels in all batches of an optimiser step, which the loss is
                 divided by.
             smoothing: Label smoothing of the loss.
@@ -250,12 +254,13 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        return MaskedLMOutput(
+        output = MaskedLMOutput(
             loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+        return output if logits is not None else without_logits(output)
 
 
 class CausalLMKwargs(ForwardKwargs, total=False):
@@ -384,7 +389,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, Generati
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        return CausalLMOutputWithCrossAttentions(
+        output = CausalLMOutputWithCrossAttentions(
             loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
@@ -392,6 +397,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, Generati
             cross_attentions=outputs.cross_attentions,
             **{CACHE_NAME: outputs.get(CACHE_NAME)},
         )
+        return output if logits is not None else without_logits(output)
 
 
 class RoFormerLiteClassificationHead(nn.Module):

@@ -31,6 +31,18 @@ def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
 
 
+def check_classes(labels: torch.Tensor) -> None:
+    """
+    Raises:
+        ValueError: for labels that would have to be rounded to be classes.
+    """
+    if labels.dtype == torch.bool or labels.is_floating_point():
+        raise ValueError(
+            f"labels are classes here, and must be integers, not {labels.dtype}. For several labels "
+            'or numbers set config.problem_type to "multi_label_classification" or "regression".'
+        )
+
+
 def mean_of_items(
     total: torch.Tensor,
     num_items: int | torch.Tensor,
@@ -63,9 +75,11 @@ def cross_entropy(
             arXiv:1512.00567).
 
     Raises:
-        ValueError: for labels of another shape, which torch would take if they are as many.
+        ValueError: for labels of another shape, which torch would take if they are as many, and
+            for labels that are no integers.
     """
     check_shape("labels", labels, logits.shape[:-1])
+    check_classes(labels)
     labels = labels.to(device=logits.device, dtype=torch.long).flatten()
     logits = logits.flatten(0, -2)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -95,7 +109,8 @@ def sequence_loss(
             numbers for regression (mean squared error).
 
     Raises:
-        ValueError: for labels of another shape.
+        ValueError: for labels of another shape, classes that are no integers, and targets of
+            multi_label_classification outside of 0 to 1.
     """
     labels = labels.to(logits.device)
     if problem_type == "single_label_classification":
@@ -103,14 +118,27 @@ def sequence_loss(
             labels = labels.squeeze(-1)
         return cross_entropy(logits, labels, num_items_in_batch)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if labels.ndim > 1 or labels.numel() != logits.numel():
+    if labels.ndim != 1 or logits.shape[-1] != 1:
         check_shape("labels", labels, logits.shape)
+    elif len(labels) != len(logits):
+        check_shape("labels", labels, logits.shape[:1])
     targets = labels.to(logits.dtype).reshape(logits.shape)
     if problem_type == "regression":
         total = F.mse_loss(logits, targets, reduction="sum")
     else:
+        check_probabilities(targets)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     return mean_of_items(total, targets.numel(), num_items_in_batch)
+
+
+def check_probabilities(targets: torch.Tensor) -> None:
+    """
+    Raises:
+        ValueError: for targets outside of 0 to 1. A graph can't ask for their values.
+    """
+    if is_tracing(targets) or bool(((targets >= 0) & (targets <= 1)).all()):
+        return
+    raise ValueError("labels of multi_label_classification must lie between 0 and 1.")
 
 
 def linear_cross_entropy(

@@ -14,6 +14,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
 from .heads_roformer_lite import (
@@ -23,7 +24,7 @@ from .heads_roformer_lite import (
     ignore_padding,
     keep_positions,
 )
-from .losses import IGNORE_INDEX, check_shape
+from .losses import IGNORE_INDEX, check_classes, check_shape
 from .modeling_roformer_lite import (
     ForwardKwargs,
     RoFormerLiteModel,
@@ -289,10 +290,12 @@ class RoFormerLiteForConditionalGeneration(
             skip_logits, num_items_in_batch, smoothing: As for `RoFormerLiteForMaskedLM`.
 
         Returns:
-            `logits` `(B, Lt, vocab)`, or None where they are skipped; `loss` with labels; and what
-            the two stacks return.
+            `logits` `(B, Lt, vocab)`, unless they are skipped; `loss` with labels; and what the two
+            stacks return.
         """
         if labels is not None:
+            check_classes(labels)
+            labels = labels.long()  # The decoder reads them as tokens.
             use_cache = bool(use_cache)
             target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
             if target is None:
@@ -337,7 +340,7 @@ class RoFormerLiteForConditionalGeneration(
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        return Seq2SeqLMOutput(
+        output = Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
             decoder_hidden_states=outputs.decoder_hidden_states,
@@ -348,6 +351,7 @@ class RoFormerLiteForConditionalGeneration(
             encoder_attentions=outputs.encoder_attentions,
             **{CACHE_NAME: outputs.get(CACHE_NAME)},
         )
+        return output if logits is not None else without_logits(output)
 
 
 # All classes of a bundle of a pair, as in `heads_roformer_lite.py`.

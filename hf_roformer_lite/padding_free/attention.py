@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -23,6 +23,7 @@ from transformers.masking_utils import (
     AttentionMaskInterface,
     bidirectional_mask_function,
     causal_mask_function,
+    eager_mask,
     sdpa_mask,
 )
 from transformers.modeling_utils import AttentionInterface
@@ -37,6 +38,10 @@ except ImportError:  # torch has it from 2.10 on, and not in every build
     varlen_attn = None
 
 NAME = "padding_free"
+# For models whose attention modules compute their scores themselves (`attention_modules.py`), with the masks
+# of "eager".
+OWN_NAME = "padding_free_eager"
+APPLE = "mps"  # What torch calls an Apple GPU.
 # On a CPU the gradient of sdpa in half precision takes several times as long as in float32, unless
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
@@ -168,11 +173,15 @@ class DocumentMask:
     """What a mask is made from: a mask function of transformers and a padding mask.
 
     Args:
+        make_dense: Makes the ordinary mask from `arguments`: `sdpa_mask` or `eager_mask`.
         arguments: Those of `sdpa_mask`, among them the shape of the mask, `(B, 1, Lq, Lk)`, and
             `attention_mask` `(B, Lk)`, True where a key is a real token, or None where all are.
     """
 
-    def __init__(self, **arguments: Any):
+    def __init__(
+        self, make_dense: Callable[..., torch.Tensor | None] = sdpa_mask, **arguments: Any
+    ):
+        self.make_dense = make_dense
         self.arguments = arguments
         self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
@@ -182,8 +191,17 @@ class DocumentMask:
 
     @cached_property
     def dense(self) -> torch.Tensor | None:
-        """The ordinary mask, `(B, 1, Lq, Lk)` of booleans; None where sdpa needs none."""
-        return sdpa_mask(**self.arguments)
+        """The ordinary mask, `(B, 1, Lq, Lk)`; None where attention needs none."""
+        return self.make_dense(**self.arguments)
+
+    def to(self, dtype: torch.dtype) -> "DocumentMask":
+        """The same with an ordinary mask of another type, which MPT asks for."""
+
+        def make_dense(**arguments: Any) -> torch.Tensor | None:
+            dense = self.dense
+            return None if dense is None else dense.to(dtype)
+
+        return DocumentMask(make_dense=make_dense, **self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
         """The ordinary mask: until transformers 5.23 `generate` calls this on masks it makes."""
@@ -210,6 +228,13 @@ class DocumentMask:
         local_size = self.arguments.get("local_size")
         is_local = local_size is not None and local_size <= self.shape[1]
         return may_be_left_out and not is_local and bool(self.is_real.all())
+
+    @cached_property
+    def share_of_padding(self) -> float:
+        """Which part of the scores a flat row can spare: padding, or all where rows are packed."""
+        if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
+            return 1.0
+        return 0.0 if self.is_left_out else 1 - float(self.is_real.float().mean())
 
     @cached_property
     def documents(self) -> Documents:
@@ -301,12 +326,13 @@ def padding_free_mask(
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None,
+    make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
     **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
     """A mask function of transformers, with the arguments of its `sdpa_mask`.
 
     There are documents only where a batch begins. Steps of generation after the prompt, caches of
-    a fixed size, and traced graphs, of which no value can be read, get the mask of sdpa.
+    a fixed size, and traced graphs, of which no value can be read, get the ordinary mask.
     """
     arguments: dict[str, Any] = {
         "batch_size": batch_size,
@@ -317,13 +343,15 @@ def padding_free_mask(
     }
     if q_length <= 1 or isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0:
         arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
-        return sdpa_mask(**arguments)
+        return make_dense(**arguments)
     # A causal mask may be left out by sdpa, a mask of cross-attention not.
     is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
     if is_fixed_size or not fits or is_tracing(attention_mask) or computes_padding.get():
-        return sdpa_mask(**arguments)
-    return DocumentMask(**arguments)
+        return make_dense(**arguments)
+    if make_dense is eager_mask:
+        arguments["allow_is_causal_skip"] = False  # These modules do not know that they are causal.
+    return DocumentMask(make_dense=make_dense, **arguments)
 
 
 # Attention
@@ -358,8 +386,44 @@ def attend_to_batch(
     if query.numel() == 0 or key.numel() == 0:
         # Nothing is seen. The output depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
+    if query.device.type == APPLE and query.dtype in (torch.float16, torch.bfloat16):
+        attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
+        kwargs["is_causal"] = False  # The mask says so already.
     attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
+
+
+def mask_for_apple(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    is_causal: bool | None,
+) -> torch.Tensor | None:
+    """A mask that torch's sdpa reads right on an Apple GPU in half precision. There it lets queries
+    see later keys if it is only told that they are causal (pytorch#195910), and gives NaN where a
+    mask hides all keys (pytorch#156707)."""
+    if attention_mask is None:
+        return causal_mask(module, query, key, is_causal)
+    if attention_mask.dtype != torch.bool:
+        return attention_mask
+    return attention_mask | ~attention_mask.any(dim=-1, keepdim=True)
+
+
+def causal_mask(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None
+) -> torch.Tensor | None:
+    """`(1, 1, Lq, Lk)`, True where a causal query sees a key; None where it sees all.
+
+    Args:
+        is_causal: What the layer says. None: the module says it.
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not is_causal or query.shape[2] == 1:
+        return None
+    is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
+    return is_seen.tril()[None, None]
 
 
 def needs_eager(kwargs: dict[str, Any]) -> bool:
@@ -379,11 +443,8 @@ def attend_eagerly(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The `eager_attention_forward` of the model's own file, with a mask as it takes it."""
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if attention_mask is None and is_causal and query.shape[2] > 1:
-        attention_mask = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-        attention_mask = attention_mask[None, None]
+    if attention_mask is None:
+        attention_mask = causal_mask(module, query, key, is_causal)
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         lowest = torch.finfo(query.dtype).min
         zeros = query.new_zeros(attention_mask.shape)
@@ -574,3 +635,4 @@ def is_slow_in_half_precision(query: torch.Tensor, mask: FlatMask) -> bool:
 
 AttentionInterface.register(NAME, padding_free_attention)
 AttentionMaskInterface.register(NAME, padding_free_mask)
+AttentionMaskInterface.register(OWN_NAME, partial(padding_free_mask, make_dense=eager_mask))

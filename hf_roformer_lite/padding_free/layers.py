@@ -5,9 +5,8 @@
 that is already there. Hooks, unlike a layer's own code, stay outside of gradient checkpointing.
 """
 
-import inspect
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +14,23 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging
 
 from .attention import DocumentMask, FlatMask
+from .attention_modules import BIASES, TABLES, FlatCache, parameters_of, read_mask, slopes_of_tokens
 from .batch import RealTokens
+
+logger = logging.get_logger(__name__)
 
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
+
+# The share of padding from which on a flat row is faster than the batch.
+MIN_PADDING = 0.1
+# Hooks of these do not depend on the shape of a batch: they gather weights, move tensors, or record
+# what may be recorded.
+LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
+LIBRARIES.add(__name__.partition(".")[0])
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -37,7 +47,9 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
         if enter_layer in layer._forward_pre_hooks.values():
             continue
         handles.append(layer.register_forward_pre_hook(enter_layer, with_kwargs=True))
-        handles.append(layer.register_forward_hook(leave_layer, with_kwargs=True))
+        # All other hooks of the layer get the batch.
+        leave = layer.register_forward_hook(leave_layer, with_kwargs=True, prepend=True)
+        handles.append(leave)
     return handles
 
 
@@ -53,22 +65,14 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers_of(child)
 
 
-def parameters_of(module: nn.Module) -> tuple[str, ...]:
-    """The names of the parameters of `forward`."""
-    return parameters_of_method(type(module).forward)
-
-
-@lru_cache
-def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(method).parameters)[1:]
-
-
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
     mask = mask_of(layer, args, kwargs)
-    return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
+    if not isinstance(mask, DocumentMask):
+        mask = read_mask(layer, mask)
+    return None if mask is None else flat_arguments(layer, mask, args, kwargs)
 
 
 def leave_layer(
@@ -89,9 +93,20 @@ def mask_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def restored_output(tokens: RealTokens, output: Any) -> Any:
-    if isinstance(output, tuple):
-        return tokens.restore_output(output[0]), *output[1:]
-    return tokens.restore_output(output)
+    """The states that a layer returns: one tensor, or the first of several. Others like it, such
+    as the layout of LiLT, are states as well."""
+    if not isinstance(output, tuple | list):
+        return tokens.restore_output(output)
+    states, *others = output
+    restored = [tokens.restore_output(states)]
+    for value in others:
+        restored.append(tokens.restore(value) if has_shape_of(value, states) else value)
+    return restored if isinstance(output, list) else tuple(restored)
+
+
+def has_shape_of(value: Any, states: torch.Tensor) -> bool:
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and value.ndim == states.ndim and value.shape[:2] == states.shape[:2]
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
@@ -103,9 +118,12 @@ def flat_arguments(
     if len(names) < len(args):
         return None
     given = dict(zip(names, args, strict=True)) | kwargs
-    if not may_be_flat(mask, given) or mask.flat is None:
+    if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
-    if mask.has_holes and bias_of(layer) is not None:  # Its distances would not count the holes.
+    if mask.flat is None or has_foreign_hook(layer):
+        return None
+    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in BIASES)
+    if has_bias and mask.has_holes:  # Its distances would not count the holes.
         return None
     cross_mask = given.get("encoder_attention_mask")
     source = None
@@ -117,7 +135,9 @@ def flat_arguments(
         source = flat_cross_mask.keys
     for name, value in given.items():
         tokens = source if name.startswith("encoder_") else mask.tokens
-        if tokens is not None and name != "position_bias":
+        if name == "alibi" and value is not None:
+            value = slopes_of_tokens(value, batch_size=mask.shape[0])
+        if tokens is not None and name not in TABLES:
             given[name] = flatten(value, tokens)
     given["attention_mask"] = mask.flat
     if "position_bias" in parameters_of(layer):
@@ -139,6 +159,49 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
         return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+
+
+def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
+    """Whether a batch has so little padding that a flat row would cost more than it saves.
+
+    In half precision on a CPU attention by document is faster even then.
+    """
+    states = next(iter(given.values()))
+    is_half = states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+    if states.device.type == "cpu" and is_half:
+        return False
+    return mask.share_of_padding < MIN_PADDING
+
+
+def has_foreign_hook(layer: nn.Module) -> bool:
+    """Whether a hook of other code would see a flat row, of which it may not know."""
+    for module in layer.modules():
+        hooks: list[Any] = list(module._forward_pre_hooks.values())
+        if module is layer:  # Its other hooks get the batch.
+            hooks = hooks[hooks.index(enter_layer) + 1 :]
+        else:
+            hooks += module._forward_hooks.values()
+        hooks += module._backward_hooks.values()
+        hooks += module._backward_pre_hooks.values()
+        for hook in filter(is_foreign, hooks):
+            logger.warning_once(
+                f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
+                f"{hook_name(hook)}, would get one row of all real tokens in place of the batch."
+            )
+            return True
+    return False
+
+
+def hook_name(hook: Any) -> str:
+    while isinstance(hook, partial):
+        hook = hook.func
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    return f"{getattr(hook, '__module__', '')}.{name}"
+
+
+def is_foreign(hook: Any) -> bool:
+    """Whether a hook comes from outside of the libraries that run models."""
+    return hook_name(hook).partition(".")[0] not in LIBRARIES
 
 
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
@@ -181,28 +244,8 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
     The first layer would compute it for all pairs of the flat row, and hand it on to the others.
     Cross-attention has none; a single zero keeps it from making one.
     """
-    if given.get("position_bias") is None:
-        given["position_bias"] = bias_of(layer)(longest, longest)
+    compute_bias = bias_of(layer)
+    if given.get("position_bias") is None and compute_bias is not None:
+        given["position_bias"] = compute_bias(longest, longest)
     if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
-
-
-class FlatCache:
-    """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
-    attention gets those of the flat row."""
-
-    def __init__(self, cache: DynamicCache, tokens: RealTokens):
-        self.cache = cache
-        self.tokens = tokens
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(1, heads, N, head_dim)`, and return it."""
-        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
-        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
-        self.cache.update(keys, values, layer_idx, *args, **kwargs)
-        return key, value
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0

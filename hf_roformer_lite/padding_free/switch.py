@@ -6,11 +6,10 @@ model itself stands what a flat row must not change: the loss of labels at paddi
 padding, packed rows. In training the head of a language model computes the labelled positions only.
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,14 +17,22 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
 from . import trial
-from .attention import NAME, computes_padding, set_to_true
-from .layers import CACHES, hook_layers, parameters_of, wants_all_layers
+from .attention import NAME, OWN_NAME, computes_padding, set_to_true
+from .attention_modules import (
+    has_own_attention,
+    parameters_of,
+    unwrap_all,
+    wrap,
+    wrap_attention_modules,
+)
+from .layers import CACHES, hook_layers, wants_all_layers
+from .outputs import without_logits
 from .trial import IGNORE_INDEX
 
 logger = logging.get_logger(__name__)
@@ -45,14 +52,17 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 # Whether `run` is at work on a model, so that the base model within it has nothing to decide.
 _is_running: ContextVar[bool] = ContextVar("is_running", default=False)
+# Whether a copy is tried, of which nobody need be warned.
+_is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
 
 
 def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True) -> ModuleT:
     """Let the layers of `model` compute real tokens only; its outputs stay those of transformers.
 
     The model is changed in place: its attention implementation, hooks of its layers, and what
-    stands around `forward`. Nothing of that is saved. Before it is returned, random rows go through
-    it both ways and must give the same. Call it before the model is sharded.
+    stands around `forward`. Nothing of that is saved. Before that, random rows go through a copy
+    without hooks, which shares the weights, both ways, and must give the same. Call it before the
+    model is sharded.
 
     Padding is computed as ever where a cache holds tokens, where outputs of all layers are wanted,
     under masks of four dimensions, and in a model that is compiled as a whole. What outputs hold at
@@ -60,12 +70,11 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
 
     Args:
         model: A `PreTrainedModel` with any head, or a module that holds one or several, such as a
-            `PeftModel` or a `SentenceTransformer`. Its attention must go through the attention
-            interface of transformers.
+            `PeftModel` or a `SentenceTransformer`.
         enabled: False undoes it.
         skip_logits: Whether, in training with labels, the head of a language model computes the
-            labelled positions only. The output then has no `logits`. Models of this package have
-            a field of their configuration for it.
+            labelled positions only. Reading `logits` of the output is an error then. Models of this
+            package have a field of their configuration for it.
 
     Returns:
         `model` itself.
@@ -78,30 +87,36 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     models = outermost_models(model)
     if not models:
         raise TypeError(
-            f"padding_free: {type(model).__name__} is no model of transformers, and holds none."
+            "padding_free takes a model of transformers, or a module that holds one, such as what "
+            f"AutoModel.from_pretrained returns. This is {described(model)}."
         )
-    # The layers of our own models have had their hooks since they were made.
-    others = [part for part in models if not part.config.model_type.startswith("roformer_lite")]
+    others = [part for part in models if not is_own(part)]
     for part in others:
         switch_off(part)
-    for part in others if enabled else ():
-        try:
-            switch_on(part, skip_logits=skip_logits)
-        except Exception as error:
-            for other in others:
-                switch_off(other)
-            reason = str(error) or type(error).__name__
-            raise ValueError(f"{type(part).__name__} can't be padding-free: {reason}") from error
-    for part in models:
-        if part not in others:
-            part.set_attn_implementation(NAME if enabled else "sdpa")
+    if enabled and others:
+        for part, switch in zip(others, tried(model, skip_logits=skip_logits), strict=True):
+            switch_on(part, switch)
+    for part in filter(is_own, models):
+        part.set_attn_implementation(NAME if enabled else "sdpa")
     return model
+
+
+def described(value: Any) -> str:
+    kind = type(value).__name__
+    return f"the {kind} {value!r}" if isinstance(value, str) else f"a {kind} without one"
+
+
+def is_own(model: PreTrainedModel) -> bool:
+    """Whether a model is of this package: its layers have had their hooks since they were made."""
+    return model.config.model_type.startswith("roformer_lite")
 
 
 def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
     """The models of transformers in `module` that are in no other one."""
     if isinstance(module, PreTrainedModel):
         return [module]
+    if not isinstance(module, nn.Module):
+        return []
     models = [part for child in module.children() for part in outermost_models(child)]
     return list(dict.fromkeys(models))
 
@@ -116,112 +131,207 @@ class Switch:
 
     Args:
         head: The key in `HEADS` of the model's class; empty for all other classes.
-        previous: The attention implementations of the model and its parts before; empty for the
-            base model within another one.
         skip_logits: As for `padding_free`.
+        configs: The configurations of the model and of its text model.
+        previous: The configurations of the model and its parts, and the attention implementation
+            of each before; empty for the base model within another one.
         handles: The hooks.
         is_causal: Whether no token sees those after it.
         shifts_labels: Whether the head compares each place with the label after it.
+        reads_last: Whether a head for rows reads their last place.
     """
 
     head: str = ""
-    previous: dict[str, str] = field(default_factory=dict)
     skip_logits: bool = False
+    configs: list[PreTrainedConfig] = field(default_factory=list)
+    previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
     is_causal: bool = False
     shifts_labels: bool = False
+    reads_last: bool = False
 
 
 def switch_of(model: nn.Module) -> Switch:
     return vars(model)["_padding_free"]
 
 
-def switch_on(model: PreTrainedModel, skip_logits: bool) -> None:
-    """Make a model padding-free, or say in an error why it can't be."""
+def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
+    """Switch a copy of the models in `module`, and compare what it gives for random rows.
+
+    Returns:
+        The switch of each model, for `switch_on`.
+
+    Raises:
+        ValueError: with the reason why a flat row would change outputs.
+    """
+    with torch.no_grad(), set_to_true(_is_trial):
+        copied = trial.copy_for_trial(module)
+        trial.shorten(copied)
+        try:
+            trials = stock_trials(copied)
+        except ValueError:  # Some models need all of their layers.
+            copied = trial.copy_for_trial(module)
+            trials = stock_trials(copied)
+        batch = trials[0].batches[0]
+        expected = trial.outputs_of_module(copied, batch)
+        switches = []
+        for each in trials:
+            with named_error(each.model):
+                switches.append(try_model(each, skip_logits))
+        with named_error(module):
+            found = trial.outputs_of_module(copied, batch)
+            trial.check_outputs(
+                found, expected, batch["attention_mask"] != 0, trials[0].model.dtype
+            )
+    return switches
+
+
+@contextmanager
+def named_error(module: nn.Module) -> Iterator[None]:
+    """Raise an error as a `ValueError` that names the module."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{type(module).__name__} can't be padding-free: {reason}") from error
+
+
+def stock_trials(module: nn.Module) -> list[trial.Trial]:
+    """What the models in `module` give for random rows."""
+    trials = []
+    for model in outermost_models(module):
+        if not is_own(model):
+            with named_error(model):
+                check_model(model)
+                trials.append(trial.Trial(model, head=head_of(model)))
+    return trials
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Refuse what a trial would not show."""
     if any(isinstance(weight, DTensor) for weight in model.parameters()):
         raise ValueError("it was sharded before; call padding_free first.")
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
+    chosen = [config for config, _ in chosen_implementations(model)]
+    if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
+        raise ValueError(
+            "its attention does not go through transformers' attention interface, and its modules "
+            "are not among those that are known here."
+        )
+
+
+def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
+    """Switch a model, and compare what it gives now."""
+    model = before.model
     switch = Switch(
-        head=head_of(model),
-        previous=attention_implementations(model),
+        head=before.head,
         skip_logits=skip_logits,
-        handles=hook_layers(model),
+        is_causal=before.sees_no_later_token(),
+        shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
+        reads_last=has_summary_of_last(model),
     )
-    vars(model.base_model)["_padding_free"] = Switch()
+    switch_on(model, switch)
+    before.compare()
+    return replace(switch, configs=[], previous=[], handles=[])
+
+
+def switch_on(model: PreTrainedModel, switch: Switch) -> None:
+    """Set the attention implementation of a model, the hooks of its layers, and what stands around
+    `forward`."""
+    chosen = list(chosen_implementations(model))
+    switch.previous = [
+        (config, config._attn_implementation)
+        for config, _ in with_parts(chosen)
+        if config._attn_implementation not in (NAME, OWN_NAME)
+    ]
+    for config, implementation in chosen:
+        config._attn_implementation = implementation
+    switch.handles = hook_layers(model)
+    wrap_attention_modules(model)
+    base: Any = model.base_model
+    switch.configs = configs_of_stack(model)
+    vars(base)["_padding_free"] = Switch(configs=switch.configs, is_causal=switch.is_causal)
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_below(model, switch.head)
     if stack is not None:
         switch.handles.append(stack.register_forward_hook(select_labelled))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            switch_forward(model, switch)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def switch_forward(model: PreTrainedModel, switch: Switch) -> None:
-    """Switch attention and `forward` of a model, and compare what it gives for random rows.
-
-    Raises:
-        ValueError: with the reason why a flat row would change its outputs.
-    """
-    batches = trial.random_batches(model, switch.head)
-    expected = [trial.outputs_of(model, switch.head, batch) for batch in batches]
-    is_causal = trial.sees_no_later_token(model, batches[0])
-    switch.shifts_labels = switch.head in LANGUAGE_HEADS and trial.shifts_labels(model, batches[0])
-    model.set_attn_implementation(NAME)
-    if not is_switched(model):
-        raise ValueError("its attention does not go through transformers' attention interface.")
-    for part in {model, model.base_model}:
-        switch_of(part).is_causal = is_causal
-        stock_class: Any = type(part)
-        part.__class__ = padding_free_class(stock_class)
-    if switch.head != "question" and not trial.computes_flat_rows(model, batches[0]):
-        raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
-    for batch, outputs in zip(batches, expected, strict=True):
-        found = trial.outputs_of(model, switch.head, batch)
-        trial.check_outputs(found, outputs, batch["attention_mask"] != 0, model.dtype)
-    if not trial.keeps_rows_apart(model, batches[0]):
-        raise ValueError("tokens of different rows meet outside its attention.")
+    for part in {model, base}:
+        wrap(part, run, StockBatching)
 
 
 def switch_off(model: PreTrainedModel) -> None:
-    """Undo `switch_on`, also where it ended early."""
+    """Undo `switch_on`."""
+    unwrap_all(model)
     for part in {model, model.base_model}:
         switch = vars(part).pop("_padding_free", None)
         if switch is None:
             continue
         for handle in switch.handles:
             handle.remove()
-        if switch.previous:
-            model.set_attn_implementation(switch.previous)
-        stock_class = vars(type(part)).get("_stock_class")
-        if stock_class is not None:  # Others, such as FSDP2, may have made a class of it since.
-            part.__class__ = stock_class
+        for config, implementation in switch.previous:
+            config._attn_implementation = implementation
+
+
+def configs_of_stack(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """The configurations of a model and of its text model, which may be the same."""
+    text_config = model.config.get_text_config()
+    return [model.config] if text_config is model.config else [model.config, text_config]
+
+
+def chosen_implementations(
+    module: nn.Module, name: str | None = None
+) -> Iterator[tuple[PreTrainedConfig, str]]:
+    """The configurations of a model and its parts, each with its attention implementation.
+
+    A part may have another object than its model: an `EncoderDecoderModel` gives its models new
+    configurations, and their layers keep the old ones.
+
+    Args:
+        name: The implementation of the model around `module`. None: it can't be padding-free.
+    """
+    if isinstance(module, PreTrainedModel):
+        name = None
+        if type(module)._can_set_attn_implementation():
+            name = NAME
+        elif has_own_attention(module):
+            name = OWN_NAME
+    config = getattr(module, "config", None)
+    if isinstance(config, PreTrainedConfig) and name is not None:
+        yield config, name
+    for child in module.children():
+        yield from chosen_implementations(child, name)
+
+
+def with_parts(
+    chosen: list[tuple[PreTrainedConfig, str]],
+) -> Iterator[tuple[PreTrainedConfig, str]]:
+    """Configurations with those within them, which change with them."""
+    for config, name in chosen:
+        yield config, name
+        parts = [getattr(config, part, None) for part in config.sub_configs]
+        yield from with_parts([(part, name) for part in parts if part is not None])
 
 
 def is_switched(model: PreTrainedModel) -> bool:
-    config = model.config
-    return NAME in (config._attn_implementation, config.get_text_config()._attn_implementation)
+    return any(
+        config._attn_implementation in (NAME, OWN_NAME) for config in switch_of(model).configs
+    )
 
 
 def head_of(model: nn.Module) -> str:
+    """The kind of head of a class of transformers; empty for others, also of the same name."""
     name = type(model).__name__
+    if not type(model).__module__.startswith("transformers."):
+        return ""
     return next((head for head, table in HEADS.items() if name in table.values()), "")
 
 
-def attention_implementations(model: PreTrainedModel) -> dict[str, str]:
-    """The attention implementation of a model, under an empty key, and of its parts by name."""
-    whole = model.config._attn_implementation  # transformers documents this field.
-    implementations = {"": whole}
-    for name in model.config.sub_configs:
-        part = getattr(model.config, name)
-        implementations[name] = getattr(part, "_attn_implementation", None) or whole
-    return implementations
+def has_summary_of_last(model: PreTrainedModel) -> bool:
+    """Whether a model has what transformers calls a sequence summary, which reads the last place of
+    a row unless its configuration says otherwise."""
+    has_summary = any("SequenceSummary" in type(module).__name__ for module in model.modules())
+    return has_summary and getattr(model.config, "summary_type", "last") != "first"
 
 
 def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
@@ -237,37 +347,22 @@ def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
     return stack if stack is not model and head_of(stack) == "" else None
 
 
-@lru_cache
-def padding_free_class(model_class: Any) -> Any:
-    """The class of a model with `run` around its `forward`, under the same name.
+class StockBatching:
+    """Continuous batching packs requests by itself, without padding. It takes the attention
+    implementations of before."""
 
-    A hook would not do: PEFT and sentence-transformers call `forward` itself. Nor would a `forward`
-    of the instance, which `DataParallel` would share among all replicas.
-    """
+    def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for config, implementation in switch_of(self).previous:
+            config._attn_implementation = implementation
+        return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]
 
-    def forward(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        return run(self, model_class.forward, args, kwargs)
-
-    def reduce(self: PreTrainedModel, protocol: int) -> tuple[Any, ...]:
-        return new_padding_free, (model_class,), vars(self)
-
-    signature = inspect.signature(model_class.forward)
-    forward.__signature__ = signature  # type: ignore[attr-defined]  # mypy knows no such field.
-    forward.__doc__ = model_class.forward.__doc__
-    fields = {
-        "__module__": model_class.__module__,
-        "__qualname__": model_class.__qualname__,
-        "__doc__": model_class.__doc__,
-        "__reduce_ex__": reduce,  # for copies, and for processes that are sent the model
-        "_stock_class": model_class,
-        "forward": forward,
-    }
-    return type(model_class.__name__, (model_class,), fields)
-
-
-def new_padding_free(model_class: Any) -> PreTrainedModel:
-    switched_class = padding_free_class(model_class)
-    return switched_class.__new__(switched_class)
+    def generate_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = list(chosen_implementations(self))
+        try:
+            return super().generate_batch(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            for config, implementation in chosen:
+                config._attn_implementation = implementation
 
 
 # Around `forward`
@@ -302,8 +397,7 @@ def run(
             output = forward(model, **given)
         finally:
             del stack._labelled_places
-    fields = {name: value for name, value in output.items() if name != "logits"}
-    return type(output)(**fields)
+    return without_logits(output)
 
 
 def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
@@ -314,7 +408,7 @@ def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
 
 def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether the output depends on the states of padding."""
-    if wants_all_layers(given, model.config, model.config.get_text_config()):
+    if wants_all_layers(given, *switch_of(model).configs):
         return True
     head = switch_of(model).head
     mask = given.get("attention_mask")
@@ -329,20 +423,30 @@ def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
             "them to -100, or pad on the right."
         )
     if reason:
-        name = type(model).__name__
-        logger.warning_once(f"padding_free: {name} computes padding, as {reason}")
+        warn(model, reason)
         return True
     if model.config.is_encoder_decoder:
         return head == "seq2seq" and has_unlabelled_tokens(given)
     if mask is None or head != "":
         return False
-    return reads_padding(model, given, is_real=mask.flatten(0, -2) != 0)  # of all choices
+    if not reads_padding(model, given, is_real=mask.flatten(0, -2) != 0):  # of all choices
+        return False
+    warn(model, "its pooler or head may read a place that is padding. Pad on the other side.")
+    return True
+
+
+def warn(model: PreTrainedModel, reason: str) -> None:
+    if not _is_trial.get():
+        logger.warning_once(f"padding_free: {type(model).__name__} computes padding, as {reason}")
 
 
 def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.Tensor) -> bool:
     """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
     models the last one that is no padding token."""
-    if not switch_of(model).is_causal:
+    switch = switch_of(model)
+    if switch.reads_last and not bool(is_real[:, [0, -1]].all()):
+        return True
+    if not switch.is_causal:
         return not bool(is_real[:, 0].all())
     if not bool(is_real.any(dim=1).all()):
         return True

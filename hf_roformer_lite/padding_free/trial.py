@@ -1,14 +1,23 @@
-"""The trial of a model: what it gives for random rows, before and after it is padding-free."""
+"""The trial of a model: what a copy of it gives for random rows, before and after it is switched.
 
+The copy shares the weights and has no hooks, so that nobody else sees the rows, among them one with
+tokens that are no numbers. Of each kind of layer it has the first one.
+"""
+
+import copy
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES as CHOICES,
+)
 
 from .attention import FlatMask
 from .layers import layers_of, mask_of
@@ -16,15 +25,54 @@ from .layers import layers_of, mask_of
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
+# What numbers the layers of a model.
+INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 Batch = dict[str, torch.Tensor]
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def copy_for_trial(module: ModuleT) -> ModuleT:
+    """A copy in evaluation mode, with the same parameters and without hooks."""
+    known: dict[int, Any] = {}
+    for part in module.modules():
+        for name, value in (*vars(part).items(), *part._parameters.items()):
+            if isinstance(value, torch.Tensor):
+                known[id(value)] = value
+            elif name.endswith("_hooks") and isinstance(value, dict):
+                known[id(value)] = OrderedDict()
+    return copy.deepcopy(module, known).eval()
+
+
+def shorten(model: nn.Module) -> None:
+    """Keep the first layers of each list, until there is one of each kind."""
+    layers = set(layers_of(model))
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    for part in lists:
+        if layers.isdisjoint(part):
+            continue
+        kinds = [kind_of(layer) for layer in part]
+        del part[max(map(kinds.index, kinds)) + 1 :]
+
+
+def kind_of(layer: nn.Module) -> list[Any]:
+    """What two layers have in common that compute in the same way."""
+    kind: list[Any] = []
+    for name, module in layer.named_modules():
+        fields = [
+            (key, value)
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and key not in INDEX_NAMES
+        ]
+        weights = [key for key, weight in module._parameters.items() if weight is not None]
+        kind += [name, type(module), fields, weights]
+    return kind
 
 
 def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
     """Random rows with labels, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None) or 512
-    lengths = torch.tensor((17, 11, 5) if limit > 24 else (7, 5, 3))
+    lengths = torch.tensor([7, 5, 3])
     generator = torch.Generator().manual_seed(0)
     shape = (len(lengths), int(lengths[0]))
     ids = torch.randint(config.vocab_size, shape, generator=generator)
@@ -51,36 +99,137 @@ def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
     return batches
 
 
-def inputs_of(model: PreTrainedModel, batch: Batch) -> Batch:
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = batch["input_ids"]
-        inputs["decoder_attention_mask"] = batch["attention_mask"]
-    return inputs
+class Trial:
+    """What a model gives for random rows, before it is switched and after.
 
+    Args:
+        model: A copy in evaluation mode.
+        head: The key in `HEADS` of its class.
+    """
 
-def run_base(model: PreTrainedModel, inputs: Batch) -> Any:
-    base: nn.Module = model.base_model
-    return base(**inputs, return_dict=True)
-
-
-def outputs_of(model: PreTrainedModel, head: str, batch: Batch) -> Batch:
-    """The tensors that a model returns, by name: those of its base, and its loss or those of its
-    head."""
-    inputs = inputs_of(model, batch)
-    outputs = {f"base.{name}": value for name, value in run_base(model, inputs).items()}
-    if head in ("", "question"):
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        with suppress(Exception):  # Some heads want more than texts: choices, or images.
-            found = model(**inputs, return_dict=True)
-            outputs |= {f"head.{name}": value for name, value in found.items()}
-    else:
-        model.training = True  # of the model only, so that there is no dropout below
+    def __init__(self, model: PreTrainedModel, head: str):
+        self.model = model
+        self.head = head
+        self.takes_choices = type(model).__name__ in CHOICES.values()
         try:
-            outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
-        finally:
-            model.training = False
-    return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+            self.batches = random_batches(model, head)
+            self.outputs = [self.outputs_of(batch) for batch in self.batches]
+        except Exception as error:
+            raise ValueError(f"it does not take rows of token ids alone ({error}).") from error
+
+    def inputs_of(self, batch: Batch) -> Batch:
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        if self.model.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = batch["input_ids"]
+            inputs["decoder_attention_mask"] = batch["attention_mask"]
+        return inputs
+
+    def run_base(self, inputs: Batch) -> Any:
+        base: nn.Module = self.model.base_model
+        return base(**inputs, return_dict=True)
+
+    def outputs_of(self, batch: Batch) -> Batch:
+        """The tensors that the model returns, by name: those of its base, and its loss or those of
+        its head."""
+        model = self.model
+        inputs = self.inputs_of(batch)
+        outputs = {f"base.{name}": value for name, value in self.run_base(inputs).items()}
+        if self.head in ("", "question"):
+            inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+            if self.takes_choices:
+                inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
+            with suppress(Exception):  # Some heads want more than texts, such as images.
+                found = model(**inputs, return_dict=True)
+                outputs |= {f"head.{name}": value for name, value in found.items()}
+        else:
+            model.training = True  # of the model only, so that there is no dropout below
+            try:
+                outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
+            finally:
+                model.training = False
+        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+    def sees_no_later_token(self) -> bool:
+        """Whether the first state of a row stays the same when the last token is another one."""
+        inputs = self.inputs_of({name: value[:1] for name, value in self.batches[0].items()})
+        first = self.run_base(inputs)[0][:, 0]
+        ids = inputs["input_ids"].clone()
+        ids[:, -1] = ids[:, 0]
+        again = self.run_base(inputs | {"input_ids": ids})[0][:, 0]
+        return torch.equal(first, again)
+
+    def shifts_labels(self) -> bool:
+        """Whether the label of the first token counts for nothing, as nothing stands before it."""
+        batch = {name: value[:1, :2] for name, value in self.batches[0].items()}
+        labels = torch.full_like(batch["labels"], IGNORE_INDEX)
+        labels[:, 0] = batch["input_ids"][:, 0]
+        loss = self.model(**self.inputs_of(batch), labels=labels, return_dict=True)["loss"]
+        return not (bool(loss.isfinite()) and float(loss) > 0)
+
+    def compare(self) -> None:
+        """Compare what the model gives after it was switched.
+
+        Raises:
+            ValueError: where that is something else, or no layer gets a flat row.
+        """
+        try:
+            is_flat = self.computes_flat_rows()
+            found = [self.outputs_of(batch) for batch in self.batches]
+            is_apart = self.keeps_rows_apart()
+        except Exception as error:
+            raise ValueError(
+                f"its layers read the mask, the cache or the rows of the batch themselves ({error})."
+            ) from error
+        if self.head != "question" and not is_flat:
+            raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
+        for batch, outputs, expected in zip(self.batches, found, self.outputs, strict=True):
+            check_outputs(outputs, expected, batch["attention_mask"] != 0, self.model.dtype)
+        if not is_apart:
+            raise ValueError("tokens of different rows meet outside its attention.")
+
+    def computes_flat_rows(self) -> bool:
+        """Whether any layer gets a flat row."""
+        seen = []
+
+        def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen.append(isinstance(mask_of(layer, args, kwargs), FlatMask))
+
+        layers = layers_of(self.model)
+        with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
+            self.run_base(self.inputs_of(self.batches[0]))
+        return any(seen)
+
+    def keeps_rows_apart(self) -> bool:
+        """Whether a row in the middle of a flat row stays finite where all other tokens are NaN.
+
+        This test needs no tolerance, which in half precision hides a small leak.
+        """
+        batch = self.batches[0]
+        kept = len(batch["input_ids"]) // 2
+
+        def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+            is_other = torch.arange(len(output), device=output.device) != kept
+            return output.masked_fill(is_other[:, None, None], float("nan"))
+
+        with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):
+            states = self.run_base(self.inputs_of(batch))[0]
+        is_real = batch["attention_mask"][kept] != 0
+        return bool(states[kept][is_real].isfinite().all())
+
+
+def outputs_of_module(module: nn.Module, batch: Batch) -> Batch:
+    """The tensors that a module around models returns for a batch, by name; none where it takes
+    other arguments."""
+    if isinstance(module, PreTrainedModel):
+        return {}
+    try:
+        output = module(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    except Exception:
+        return {}
+    if isinstance(output, torch.Tensor):
+        return {"": output}
+    pairs = output.items() if isinstance(output, dict) else enumerate(output)
+    return {str(name): value for name, value in pairs if isinstance(value, torch.Tensor)}
 
 
 def check_outputs(found: Batch, expected: Batch, is_real: torch.Tensor, dtype: torch.dtype) -> None:
@@ -109,54 +258,6 @@ def check_outputs(found: Batch, expected: Batch, is_real: torch.Tensor, dtype: t
                 f"its outputs differ by {difference:.1e} of their size; tokens of other rows or "
                 "padding count."
             )
-
-
-def sees_no_later_token(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether the first state of a row stays the same when the last token is another one."""
-    inputs = inputs_of(model, {name: value[:1] for name, value in batch.items()})
-    first = run_base(model, inputs)[0][:, 0]
-    ids = inputs["input_ids"].clone()
-    ids[:, -1] = ids[:, 0]
-    again = run_base(model, inputs | {"input_ids": ids})[0][:, 0]
-    return torch.equal(first, again)
-
-
-def shifts_labels(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether the label of the first token counts for nothing, as nothing stands before it."""
-    labels = torch.full_like(batch["labels"], IGNORE_INDEX)
-    labels[:, 0] = batch["input_ids"][:, 0]
-    loss = model(**inputs_of(model, batch), labels=labels, return_dict=True)["loss"]
-    return not (bool(loss.isfinite()) and float(loss) > 0)
-
-
-def computes_flat_rows(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether any layer gets a flat row."""
-    seen = []
-
-    def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(isinstance(mask_of(layer, args, kwargs), FlatMask))
-
-    layers = layers_of(model)
-    with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
-        run_base(model, inputs_of(model, batch))
-    return any(seen)
-
-
-def keeps_rows_apart(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether a row in the middle of a flat row stays finite where all other tokens are NaN.
-
-    This test needs no tolerance, which in half precision hides a small leak.
-    """
-    kept = len(batch["input_ids"]) // 2
-
-    def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        is_other = torch.arange(len(output), device=output.device) != kept
-        return output.masked_fill(is_other[:, None, None], float("nan"))
-
-    with removed([model.get_input_embeddings().register_forward_hook(spoil)]):
-        states = run_base(model, inputs_of(model, batch))[0]
-    is_real = batch["attention_mask"][kept] != 0
-    return bool(states[kept][is_real].isfinite().all())
 
 
 @contextmanager

@@ -105,6 +105,15 @@ def test_inputs_beside_a_cache():
         )
 
 
+def test_prompts_in_pieces():
+    """With padding on the left, also where a whole piece of a row is padding."""
+    model = make(rl.RoFormerLiteForCausalLM)
+    left = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
+    options = {"attention_mask": left, "max_new_tokens": 3, "do_sample": False}
+    expected = model.generate(IDS, **options)
+    assert torch.equal(model.generate(IDS, prefill_chunk_size=3, **options), expected)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_labels_of_another_shape(training):
     for model_class in (
@@ -118,6 +127,45 @@ def test_labels_of_another_shape(training):
         make(rl.RoFormerLiteForConditionalGeneration).train(training)(
             IDS, labels=IDS[:, :6], **PAIR
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8])
+def test_labels_of_any_integer_type(dtype):
+    for model_class in (rl.RoFormerLiteForMaskedLM, rl.RoFormerLiteForConditionalGeneration):
+        model = make(model_class)
+        expected = model(IDS, labels=IDS).loss
+        torch.testing.assert_close(model(IDS, labels=IDS.to(dtype)).loss, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+@pytest.mark.parametrize("training", [False, True])
+def test_labels_that_are_no_classes(dtype, training):
+    labels = (IDS % 2).to(dtype)
+    for model_class in (
+        rl.RoFormerLiteForMaskedLM,
+        rl.RoFormerLiteForTokenClassification,
+        rl.RoFormerLiteForConditionalGeneration,
+    ):
+        with pytest.raises(ValueError, match="integers"):
+            make(model_class).train(training)(IDS, labels=labels)
+    model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
+    model.config.problem_type = "single_label_classification"
+    with pytest.raises(ValueError, match="integers"):
+        model(IDS, labels=labels[:, 0])
+
+
+def test_targets_of_rows():
+    """Of several labels, and of several numbers."""
+    model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
+    model.config.problem_type = "multi_label_classification"
+    for wrong in (2.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            model(IDS, labels=torch.full((4, 3), wrong))
+    assert model(IDS, labels=torch.full((4, 3), 0.25)).loss > 0
+    model.config.problem_type = "regression"
+    with pytest.raises(ValueError, match="labels"):
+        model(IDS, labels=torch.ones(12))
+    assert model(IDS, labels=torch.full((4, 3), 2.0)).loss > 0
 
 
 def test_labels_of_rows():

@@ -1,0 +1,365 @@
+"""Attention modules that compute their scores themselves, document by document.
+
+Some models call no attention function of transformers. Around a flat row their own attention module
+is called once for all documents of one length, `(count, length, hidden)`. Nothing of it is
+rewritten: what it gets besides the states (a bias of distances, rotary tables, slopes) is cut to
+the length of the documents.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicCache
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+from transformers.utils.import_utils import is_tracing
+
+from .attention import DocumentMask, FlatMask, computes_padding, is_in_window, split_runs
+from .batch import RealTokens
+
+# Arguments of layers and attention modules that are alike in all rows: tables of pairs of tokens,
+# `(..., L, L)`, of which each document takes the corner, and a table of distances.
+BIASES = ("position_bias", "relative_pos")
+TABLES = (*BIASES, "rel_embeddings")
+# Arguments with one entry for each key of cross-attention.
+KEY_STATES = ("encoder_hidden_states", "key_value_states")
+
+
+# Masks as the attention modules take them, `(count, 1, L, L)`, for documents whose tokens see what
+# `is_seen` says, `(L, L)`, or all others (None).
+
+
+def added_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor | None:
+    """What is added to the scores."""
+    if is_seen is None:
+        return None
+    zeros = states.new_zeros(len(states), 1, *is_seen.shape)
+    return zeros.masked_fill(~is_seen, torch.finfo(states.dtype).min)
+
+
+def no_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> None:
+    """For modules that hide later tokens by a table of their own."""
+
+
+def hiding_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor | None:
+    """True where a key is hidden."""
+    return None if is_seen is None else ~is_seen[None, None]
+
+
+def showing_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor:
+    """True where a key is seen."""
+    all_seen = torch.ones(1, 1, dtype=torch.bool, device=states.device)
+    return (all_seen if is_seen is None else is_seen)[None, None]
+
+
+MaskMaker = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor | None]
+
+# The modules, by the folder of transformers and their class, and the masks that they take.
+ATTENTION_MODULES: dict[str, MaskMaker] = {
+    "bloom.BloomAttention": added_mask,
+    "deberta.DisentangledSelfAttention": showing_mask,
+    "deberta_v2.DisentangledSelfAttention": showing_mask,
+    "falcon.FalconAttention": added_mask,
+    "gpt_neo.GPTNeoSelfAttention": no_mask,
+    "gpt_neox_japanese.GPTNeoXJapaneseAttention": added_mask,
+    "lilt.LiltSelfAttention": added_mask,
+    "luke.LukeSelfAttention": added_mask,
+    "megatron_bert.MegatronBertSelfAttention": added_mask,
+    "mpnet.MPNetSelfAttention": added_mask,
+    "mpt.MptAttention": hiding_mask,
+    "mvp.MvpAttention": added_mask,
+    "openai.Attention": no_mask,
+    "rembert.RemBertSelfAttention": added_mask,
+    "roformer.RoFormerSelfAttention": added_mask,
+    "tapas.TapasSelfAttention": added_mask,
+    "trocr.TrOCRAttention": added_mask,
+    "xglm.XGLMAttention": added_mask,
+}
+
+
+def added_is_real(mask: torch.Tensor) -> torch.Tensor | None:
+    """The real tokens, `(B, L)`, of what is added to all scores alike, `(B, 1, 1, L)`."""
+    return mask[:, 0, 0] == 0 if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else None
+
+
+def product_is_real(mask: torch.Tensor) -> torch.Tensor | None:
+    """The real tokens, `(B, L)`, of a mask `(B, 1, L, L)` that is not 0 where both are real."""
+    if mask.ndim != 4 or mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+        return None
+    is_seen = mask[:, 0] != 0
+    is_real = is_seen.diagonal(dim1=1, dim2=2)
+    return is_real if torch.equal(is_seen, is_real[:, :, None] & is_real[:, None]) else None
+
+
+# Layers of models that make their masks without the mask functions of transformers: how the real
+# tokens are read off the mask, and what their tokens see.
+OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] = {
+    "deberta.DebertaLayer": (product_is_real, bidirectional_mask_function),
+    "deberta_v2.DebertaV2Layer": (product_is_real, bidirectional_mask_function),
+    "layoutlm.LayoutLMLayer": (added_is_real, bidirectional_mask_function),
+    "markuplm.MarkupLMLayer": (added_is_real, bidirectional_mask_function),
+    "openai.Block": (added_is_real, causal_mask_function),
+}
+
+
+def name_in_transformers(module: nn.Module) -> str:
+    """The folder and name of a class of transformers, or of the one that a class is made from."""
+    module_class: Any = type(module)
+    return name_of_class(module_class)
+
+
+@lru_cache
+def name_of_class(module_class: Any) -> str:
+    for base in module_class.__mro__:
+        if base.__module__.startswith("transformers.models."):
+            return f"{base.__module__.split('.')[2]}.{base.__name__}"
+    return ""
+
+
+def has_own_attention(model: nn.Module) -> bool:
+    return any(name_in_transformers(part) in ATTENTION_MODULES for part in model.modules())
+
+
+def read_mask(layer: nn.Module, mask: Any) -> DocumentMask | None:
+    """The documents of a mask that the model of `layer` has made by itself. All layers get the same
+    mask, which keeps what was read."""
+    known = OWN_MASKS.get(name_in_transformers(layer))
+    if known is None or not isinstance(mask, torch.Tensor):
+        return None
+    if is_tracing(mask) or computes_padding.get():
+        return None
+    fields = vars(mask)
+    if "_documents" not in fields:
+        read, mask_function = known
+        fields["_documents"] = documents_of(mask, read(mask), mask_function)
+    return fields["_documents"]
+
+
+def documents_of(
+    mask: torch.Tensor, is_real: torch.Tensor | None, mask_function: Callable[..., torch.Tensor]
+) -> DocumentMask | None:
+    if is_real is None:
+        return None
+    batch_size, length = is_real.shape
+    reference = ref(mask)  # The mask holds its documents: they must not hold it.
+    return DocumentMask(
+        make_dense=lambda **_: reference(),
+        batch_size=batch_size,
+        q_length=length,
+        kv_length=length,
+        mask_function=mask_function,
+        attention_mask=is_real,
+        device=mask.device,
+        config=None,
+    )
+
+
+# Classes with something around their `forward`
+
+
+@lru_cache
+def class_around(stock_class: Any, around: Callable[..., Any], *mixins: type) -> Any:
+    """A subclass of the same name that runs `around(module, stock_forward, args, kwargs)`.
+
+    A hook would not do: it cannot call a module several times, and PEFT and sentence-transformers
+    call the `forward` of a model itself. Nor would a `forward` of the instance, which
+    `DataParallel` would share among all replicas.
+    """
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return around(self, stock_class.forward, args, kwargs)
+
+    def reduce(self: nn.Module, protocol: int) -> tuple[Any, ...]:
+        return new_module, (stock_class, around, *mixins), vars(self)
+
+    forward.__signature__ = inspect.signature(stock_class.forward)  # type: ignore[attr-defined]
+    forward.__doc__ = stock_class.forward.__doc__
+    fields = {
+        "__module__": stock_class.__module__,
+        "__qualname__": stock_class.__qualname__,
+        "__doc__": stock_class.__doc__,
+        "__reduce_ex__": reduce,  # for copies, and for processes that are sent the module
+        "_stock_class": stock_class,
+        "forward": forward,
+    }
+    return type(stock_class.__name__, (*mixins, stock_class), fields)
+
+
+def new_module(*arguments: Any) -> nn.Module:
+    wrapped_class = class_around(*arguments)
+    return wrapped_class.__new__(wrapped_class)
+
+
+def wrap(module: nn.Module, around: Callable[..., Any], *mixins: type) -> None:
+    if "_stock_class" not in vars(type(module)):
+        stock_class: Any = type(module)
+        module.__class__ = class_around(stock_class, around, *mixins)
+
+
+def unwrap_all(model: nn.Module) -> None:
+    """Give all modules their own classes back."""
+    for module in model.modules():
+        # Others, such as FSDP2, may have made a class of ours since.
+        stock_class = vars(type(module)).get("_stock_class")
+        if stock_class is not None:
+            module.__class__ = stock_class
+
+
+def wrap_attention_modules(model: nn.Module) -> None:
+    for module in model.modules():
+        if name_in_transformers(module) in ATTENTION_MODULES:
+            wrap(module, attend_by_module)
+
+
+# Attention
+
+
+def parameters_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of `forward`."""
+    return parameters_of_method(type(module).forward)
+
+
+@lru_cache
+def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(method).parameters)[1:]
+
+
+def attend_by_module(
+    module: nn.Module,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """`forward` of an attention module. In a flat row it is called once for each run of documents
+    of one length; elsewhere it gets the ordinary mask."""
+    given = dict(zip(parameters_of_method(forward), args, strict=False)) | kwargs
+    mask = given.get("attention_mask")
+    if isinstance(mask, FlatMask):
+        return attend_to_documents(module, forward, given, mask)
+    if isinstance(mask, DocumentMask):
+        given["attention_mask"] = mask.dense
+    return forward(module, **given)
+
+
+@torch.compiler.disable  # The shapes depend on the data: each would be a graph of its own.
+def attend_to_documents(
+    module: nn.Module, forward: Callable[..., Any], given: dict[str, Any], mask: FlatMask
+) -> Any:
+    """Attention in a flat row, by one call for each run of documents of one length."""
+    states = next(iter(given))  # The first argument, whatever its name.
+    make_mask = ATTENTION_MODULES[name_in_transformers(module)]
+    pieces = {name: pieces_of(name, value, mask) for name, value in given.items()}
+    outputs = []
+    for number, (_, num_queries, num_keys) in enumerate(mask.runs):
+        arguments = {name: values[number] for name, values in pieces.items()}
+        is_seen = keys_seen(arguments[states], num_queries, num_keys, mask)
+        arguments["attention_mask"] = make_mask(arguments[states], is_seen)
+        outputs.append(forward(module, **arguments))
+    return joined(outputs)
+
+
+def keys_seen(
+    states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
+) -> torch.Tensor | None:
+    """Which keys the queries of a document see, `(Lq, Lk)`; None: all."""
+    window = mask.window or num_keys
+    if not mask.is_causal and window >= num_keys:
+        return None
+    queries = torch.arange(num_queries, device=states.device)[:, None]
+    keys = torch.arange(num_keys, device=states.device)
+    return is_in_window(queries, keys, window, is_causal=bool(mask.is_causal))
+
+
+def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
+    """An argument of a flat row, as each run of documents gets it."""
+    runs = mask.runs
+    if isinstance(value, tuple) and value:
+        parts = [pieces_of(name, part, mask) for part in value]
+        return list(zip(*parts, strict=True))
+    if isinstance(value, FlatCache):
+        return [CacheOfRuns(value, num_runs=len(runs))] * len(runs)
+    if not isinstance(value, torch.Tensor) or name == "rel_embeddings":
+        return [value] * len(runs)
+    if name in BIASES:
+        is_table = value.shape[-1] == value.shape[-2]
+        return [value[:1, ..., :queries, :keys] if is_table else value for _, queries, keys in runs]
+    shapes = [(count, keys if name in KEY_STATES else queries) for count, queries, keys in runs]
+    sizes = [count * length for count, length in shapes]
+    if value.ndim >= 2 and value.shape[:2] == (1, sum(sizes)):
+        pieces = zip(value.squeeze(0).split(sizes), shapes, strict=True)
+        rows = [piece.unflatten(0, shape) for piece, shape in pieces]
+        return [slopes_of_rows(row) for row in rows] if name == "alibi" else rows
+    if value.ndim == 4 and value.shape[::2] == (1, sum(sizes)):  # (1, heads, N, head_dim)
+        return list(split_runs(value, shapes))
+    return [value] * len(runs)
+
+
+def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
+    """Bloom's bias of keys, `(B * heads, 1, L)`, as `(B, L, heads)`."""
+    return alibi.view(batch_size, -1, alibi.shape[-1]).transpose(1, 2)
+
+
+def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:
+    """The inverse of `slopes_of_tokens`."""
+    return alibi.transpose(1, 2).flatten(0, 1).unsqueeze(1)
+
+
+def joined(outputs: list[Any]) -> Any:
+    """The flat row of what an attention module returns for each run: of states `(count, length,
+    ...)`. It drops the probabilities, which only models that compute the batch return."""
+    first = outputs[0]
+    if isinstance(first, tuple | list):
+        return type(first)(joined(list(parts)) for parts in zip(*outputs, strict=True))
+    if isinstance(first, torch.Tensor) and first.ndim == 3:
+        return torch.cat([output.flatten(0, 1) for output in outputs]).unsqueeze(0)
+    return None if isinstance(first, torch.Tensor) and first.ndim == 4 else first
+
+
+class FlatCache:
+    """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
+    attention gets those of the flat row."""
+
+    def __init__(self, cache: DynamicCache, tokens: RealTokens):
+        self.cache = cache
+        self.tokens = tokens
+
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take `(1, heads, N, head_dim)`, and return it."""
+        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
+        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
+        self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+class CacheOfRuns:
+    """Collects the keys and values of all runs, and hands them to a `FlatCache` after the last."""
+
+    def __init__(self, cache: FlatCache, num_runs: int):
+        self.cache = cache
+        self.num_runs = num_runs
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take `(count, heads, length, head_dim)`, and return it."""
+        self.keys.append(key.transpose(0, 1).flatten(1, 2))
+        self.values.append(value.transpose(0, 1).flatten(1, 2))
+        if len(self.keys) == self.num_runs:
+            keys = torch.cat(self.keys, dim=1).unsqueeze(0)
+            values = torch.cat(self.values, dim=1).unsqueeze(0)
+            self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0

@@ -1,0 +1,64 @@
+"""Outputs of language models in training, whose logits were not computed."""
+
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import torch
+from transformers.utils import ModelOutput
+
+OutputT = TypeVar("OutputT", bound=ModelOutput)
+
+MESSAGE = (
+    "There are no logits: in training, a language model computes them at labelled tokens only, for "
+    "its loss. Ask for them by skip_logits=False: padding_free(model, skip_logits=False), or in the "
+    "call or the configuration of a model of hf_roformer_lite."
+)
+
+
+class Skipped:
+    """Stands for a field of an output that has no value."""
+
+    def __get__(self, output: Any, owner: type) -> Any:
+        raise AttributeError(MESSAGE)
+
+
+def without_logits(output: OutputT) -> OutputT:
+    """The same output, in which reading `logits` is an error that says why there are none.
+
+    `output.get("logits")` and `getattr(output, "logits", None)` are None.
+    """
+    if torch.compiler.is_compiling():
+        return output
+    stock_class: Any = type(output)
+    output_class = class_without_logits(stock_class)
+    fields = {name: value for name, value in output.items() if name != "logits"}
+    return output_class(**fields)
+
+
+@lru_cache
+def class_without_logits(stock_class: Any) -> Any:
+    """A subclass of the same name."""
+
+    def post_init(self: ModelOutput) -> None:
+        stock_class.__post_init__(self)
+        vars(self).pop("logits", None)
+
+    def getitem(self: ModelOutput, key: Any) -> Any:
+        if key == "logits":
+            raise KeyError(MESSAGE)
+        if not isinstance(key, str) and key != 0:  # The logits stand behind the loss.
+            raise IndexError(MESSAGE)
+        return stock_class.__getitem__(self, key)
+
+    def reduce(self: ModelOutput) -> tuple[Any, ...]:
+        return partial(stock_class, **self), ()
+
+    fields = {
+        "__module__": stock_class.__module__,
+        "__qualname__": stock_class.__qualname__,
+        "__post_init__": post_init,
+        "__getitem__": getitem,
+        "__reduce__": reduce,
+        "logits": Skipped(),
+    }
+    return type(stock_class.__name__, (stock_class,), fields)
