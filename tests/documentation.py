@@ -109,9 +109,7 @@ def write_checkpoints(folder: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     text = (folder / "examples" / "data" / "alice_train.txt").read_text("utf-8")
-    trained = RoFormerLiteTokenizer.train(
-        text.splitlines(), vocab_size=300, algorithm="wordpiece"
-    )
+    trained = RoFormerLiteTokenizer.train(text.splitlines(), vocab_size=300, algorithm="wordpiece")
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=trained.backend_tokenizer,
         pad_token="[PAD]",
