@@ -1,5 +1,5 @@
-"""The documentation as a whole: its navigation, the names in its prose, and its pictures, drawn by a
-script from kept results."""
+"""The documentation as a whole: its navigation, and its pictures, drawn by a script from kept
+results."""
 
 import re
 import runpy
@@ -42,45 +42,6 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
         path for path in pictures if path.relative_to(IMAGES.parent).as_posix() not in shown
     ]
     assert max(path.stat().st_size for path in pictures) < 150_000
-
-
-PROSE = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "examples" / "data" / "README.md",
-    ROOT / "tutorials" / "README.md",
-    ROOT / "model_cards" / "README.md",
-]
-SOURCES = [
-    path
-    for folder in (
-        "hf_roformer_lite",
-        "roformer_lite",
-        "conversion",
-        "benchmarks",
-        "tests",
-        "tutorials",
-    )
-    for path in (ROOT / folder).rglob("*.py")
-]
-# What only transformers, accelerate and vLLM know.
-NAMES_OF_OTHERS = {"auto_find_batch_size", "forced_bos_token_id", "multi_gpu", "trust"}
-
-
-@pytest.fixture(scope="module")
-def words_of_the_code() -> set[str]:
-    return set(re.findall(r"\w+", " ".join(path.read_text("utf-8") for path in SOURCES)))
-
-
-@pytest.mark.parametrize("page", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_names_in_prose_exist(page, words_of_the_code):
-    """Names with an underscore, files and options, in sentences and tables."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    names = set(re.findall(r"`\w*?([A-Za-z]\w*_\w+)`", text))
-    names |= set(re.findall(r"`--(\w+)", text))
-    assert sorted(names - words_of_the_code - NAMES_OF_OTHERS) == []
-    files = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|sh|csv|json|yaml|cjs))`", text))
-    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
 
 
 def test_contributing_names_tests_that_exist():
