@@ -42,6 +42,13 @@ SAVED = {
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
 }
 CONVERSION = ROOT / "conversion" / "README.md"
+LINKED = [
+    README,
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "model_cards", "tutorials")),
+    CONVERSION,
+]
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +122,29 @@ def test_block_of_conversion(block: Block):
     exec(compile(block.code, str(CONVERSION), "exec"), {})
 
 
-def test_links_of_the_readme_lead_somewhere():
-    text = README.read_text("utf-8")
-    targets = re.findall(r"\]\(([^)#]+)\)", text)
-    assert targets and not [target for target in targets if not (ROOT / target).exists()]
-    headings = {
-        re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
-        for line in re.findall(r"^#+ (.*)", text, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
-    mapped = text.partition("## Where things are")[2]
+def anchors_of(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), flags=re.MULTILINE)
+    words = [re.sub(r"[^\w -]", "", heading.lower()).strip() for heading in headings]
+    return {text.replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    """Files and headings. mkdocs checks the links between the pages of docs, not those from here."""
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    broken = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if "://" in link or (target.exists() and not anchor):
+            continue
+        if not target.exists() or anchor not in anchors_of(target):
+            broken.append(link)
+    assert broken == []
+
+
+def test_map_of_the_readme_names_files_that_exist():
+    mapped = README.read_text("utf-8").partition("## Where things are")[2]
     names = re.findall(r"`((?:\w+/)+\w+\.py)`", mapped)
     assert len(names) > 9 and not [name for name in names if not (ROOT / name).exists()]
