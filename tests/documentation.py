@@ -72,29 +72,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def write_examples(folder: Path) -> None:
-    """The files that the commands name: someone's own text, and a pretrained checkpoint (here a
-    tiny one)."""
-    rows = [
-        ("a house", "ein Haus"),
-        ("a dog", "ein Hund"),
-        ("two dogs", "zwei Hunde"),
-        ("two houses", "zwei Häuser"),
-    ]
-    (folder / "train.tsv").write_text(
-        "en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8"
-    )
-    texts = [
-        ("a fine film", "good"),
-        ("fine from end to end", "good"),
-        ("far too long", "bad"),
-        ("a dull film", "bad"),
-    ]
-    reviews = "".join(f"{text},{label}\n" for text, label in texts * 8)
-    (folder / "reviews.csv").write_text("text,label\n" + reviews, "utf-8")
-    questions = "".join(f"is {text} a good one?,{text} is {label}\n" for text, label in texts * 4)
-    (folder / "pairs.csv").write_text("anchor,positive\n" + questions, "utf-8")
-    scored = "".join(f"{a},{b},{float(x == y)}\n" for a, x in texts for b, y in texts)
-    (folder / "scores.csv").write_text("sentence1,sentence2,score\n" + scored, "utf-8")
+    """The files and pretrained models that the pages name: the samples, and tiny models."""
     (folder / "text.txt").write_text(
         "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
     )

@@ -62,11 +62,13 @@ def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
     """The directory of a page. Pages of docs that use the model `dates` find it there, trained by the
     README's example."""
     directories: dict[Path, Path] = {}
+    examples = tmp_path_factory.mktemp("examples")
+    write_examples(examples)
 
     def directory_of(page: Path) -> Path:
         if page not in directories:
             directories[page] = tmp_path_factory.mktemp(page.stem)
-            write_examples(directories[page])
+            shutil.copytree(examples, directories[page], dirs_exist_ok=True)
             if page != README and '"dates"' in page.read_text("utf-8"):
                 dates = directory_of(README) / "dates"
                 if not (dates / "config.json").exists():
