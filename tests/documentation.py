@@ -125,6 +125,8 @@ def write_checkpoints(folder: Path) -> None:
     }
     models = {
         "my-bert": BertForMaskedLM(BertConfig(**sizes)),
+        # As wide as the student that learns its vectors.
+        "my-wide-bert": BertForMaskedLM(BertConfig(**{**sizes, "hidden_size": 128})),
         "google-bert/bert-base-uncased": BertForMaskedLM(BertConfig(**sizes)),
         "jhu-clsp/ettin-encoder-32m": BertForMaskedLM(BertConfig(**sizes)),
         "cross-encoder/ms-marco-MiniLM-L6-v2": BertForSequenceClassification(
@@ -136,10 +138,11 @@ def write_checkpoints(folder: Path) -> None:
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    words = Transformer(str(folder / "my-bert"))
-    SentenceTransformer(modules=[words, Pooling(32)], device="cpu").save_pretrained(
-        str(folder / "sentence-transformers" / "all-MiniLM-L6-v2")
+    sentence_encoder = SentenceTransformer(
+        modules=[Transformer(str(folder / "my-wide-bert")), Pooling(128)], device="cpu"
     )
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    sentence_encoder.save_pretrained(str(folder / name))
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
