@@ -24,8 +24,8 @@ from sentence_transformers.sparse_encoder.losses import (
 
 import hf_roformer_lite  # noqa: F401  makes the architecture known to transformers
 
-# Weights of the penalty on non-zero weights of queries and documents: those of the library's
-# documentation.
+# Weights of the penalty on non-zero weights of queries and documents, as in the documentation of
+# sentence-transformers.
 QUERY_WEIGHT, DOCUMENT_WEIGHT = 5e-5, 3e-5
 
 

@@ -180,10 +180,3 @@ def packed_forms(
         {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders},
     ]
     return ids[mask.bool()][None], forms
-
-
-def pytest_collection_finish() -> None:
-    """Exclude the objects of all imports from garbage collection: each training collects several
-    times, which took a third of its time."""
-    gc.collect()
-    gc.freeze()

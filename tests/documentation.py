@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +16,16 @@ from pathlib import Path
 
 from conftest import ROOT
 from hub_server import ENVIRONMENT
-from transformers import BertConfig, BertForMaskedLM
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 
@@ -62,45 +72,77 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def write_examples(folder: Path) -> None:
-    """The files that the commands name: someone's own text, and a pretrained checkpoint (here a
-    tiny one)."""
-    rows = [
-        ("a house", "ein Haus"),
-        ("a dog", "ein Hund"),
-        ("two dogs", "zwei Hunde"),
-        ("two houses", "zwei Häuser"),
-    ]
-    (folder / "train.tsv").write_text(
-        "en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8"
-    )
-    texts = [
-        ("a fine film", "good"),
-        ("fine from end to end", "good"),
-        ("far too long", "bad"),
-        ("a dull film", "bad"),
-    ]
-    reviews = "".join(f"{text},{label}\n" for text, label in texts * 8)
-    (folder / "reviews.csv").write_text("text,label\n" + reviews, "utf-8")
-    questions = "".join(f"is {text} a good one?,{text} is {label}\n" for text, label in texts * 4)
-    (folder / "pairs.csv").write_text("anchor,positive\n" + questions, "utf-8")
-    scored = "".join(f"{a},{b},{float(x == y)}\n" for a, x in texts for b, y in texts)
-    (folder / "scores.csv").write_text("sentence1,sentence2,score\n" + scored, "utf-8")
+    """The files and pretrained models that the pages name: the samples, and tiny models."""
     (folder / "text.txt").write_text(
         "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
     )
-    tokenizer = RoFormerLiteTokenizer.train(
-        reviews.splitlines(), vocab_size=80, algorithm="wordpiece"
+    shutil.copytree(ROOT / "examples" / "data", folder / "examples" / "data")
+    write_checkpoints(folder)
+
+
+def write_checkpoints(folder: Path) -> None:
+    """Tiny models with random weights, in directories that are called like the models of the Hub
+    that the pages name: transformers looks for a directory first."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    text = (folder / "examples" / "data" / "alice_train.txt").read_text("utf-8")
+    trained = RoFormerLiteTokenizer.train(text.splitlines(), vocab_size=300, algorithm="wordpiece")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=trained.backend_tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        bos_token="[CLS]",
+        eos_token="[SEP]",
+        model_input_names=["input_ids", "attention_mask"],
+        model_max_length=128,
     )
-    tokenizer.save_pretrained(folder / "my-bert")
     sizes = {
         "hidden_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 64,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
     }
-    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(
-        folder / "my-bert"
+    bart = {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "decoder_start_token_id": tokenizer.bos_token_id,
+        "forced_eos_token_id": tokenizer.eos_token_id,
+    }
+    models = {
+        "my-bert": BertForMaskedLM(BertConfig(**sizes)),
+        # As wide as the student that learns its vectors.
+        "my-wide-bert": BertForMaskedLM(BertConfig(**{**sizes, "hidden_size": 128})),
+        "google-bert/bert-base-uncased": BertForMaskedLM(BertConfig(**sizes)),
+        "jhu-clsp/ettin-encoder-32m": BertForMaskedLM(BertConfig(**sizes)),
+        "cross-encoder/ms-marco-MiniLM-L6-v2": BertForSequenceClassification(
+            BertConfig(**sizes, num_labels=1)
+        ),
+        "HuggingFaceTB/SmolLM2-135M": LlamaForCausalLM(LlamaConfig(**sizes)),
+        "facebook/bart-base": BartForConditionalGeneration(BartConfig(**bart)),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    sentence_encoder = SentenceTransformer(
+        modules=[Transformer(str(folder / "my-wide-bert")), Pooling(128)], device="cpu"
     )
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    sentence_encoder.save_pretrained(str(folder / name))
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:

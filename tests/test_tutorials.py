@@ -108,7 +108,7 @@ def test_translate_and_its_exports(run, tmp_path):
     (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
     options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "12"]
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
-    assert re.search(r"BLEU \d+\.\d on 30 pairs", out) and f"{rows[0].written} → " in out
+    assert re.search(r"BLEU \d+\.\d on 30 unseen pairs", out) and f"{rows[0].written} → " in out
 
     lines = [
         rows[0].written,

@@ -24,7 +24,7 @@ parser.add_argument("data", help=".csv with the columns text and label")
 parser.add_argument(
     "out", help="where the classifier goes; the converted encoder goes to OUT-encoder"
 )
-parser.add_argument("--source", default="bert", help="what the checkpoint is: bert, roformer …")
+parser.add_argument("--source", default="bert", help="family of the checkpoint: bert, roformer …")
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--learning_rate", type=float, default=3e-5)
 arguments = parser.parse_args()
@@ -67,7 +67,7 @@ trainer = Trainer(
     ),
     train_dataset=rows["train"],
     eval_dataset=rows["test"],
-    # pads the batches; the model removes the padding before its first layer
+    # It pads the batches. The layers of the model then compute the real tokens only.
     processing_class=tokenizer,
     compute_metrics=lambda outcome: {
         "accuracy": np.mean(outcome.predictions.argmax(-1) == outcome.label_ids)
@@ -76,4 +76,4 @@ trainer = Trainer(
 trainer.train()
 trainer.save_model(arguments.out)
 print(f"accuracy {trainer.evaluate()['eval_accuracy']:.3f}")
-print(pipeline("text-classification", arguments.out)("This is what it makes of a sentence."))
+print(pipeline("text-classification", arguments.out)("This is a sentence to classify."))

@@ -1,12 +1,11 @@
-"""Look inside a trained model: who attends to whom, in every layer and head, and what positions
-look like.
+"""Draw the attention of a trained model, in every layer and head, and its position embeddings.
 
     roformer-lite demo
-    python tutorials/look_inside.py roformer-lite-demo "the twenty-first of June 1987" --out
-    pictures
+    python tutorials/look_inside.py roformer-lite-demo "the twenty-first of June 1987"
 
-Works with every kind of model. An encoder–decoder has three kinds of attention: the source to
-itself, the answer to itself (each token sees only those before it), and the answer to the source.
+It works with every kind of model. An encoder–decoder has three kinds of attention: from the source
+to itself, from the target to itself (each token sees only earlier tokens), and from the target to
+the source.
 """
 
 import argparse
@@ -24,29 +23,29 @@ from matplotlib import pyplot
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("model", help="directory of a trained model")
-parser.add_argument("text", help="what the model reads")
+parser.add_argument("text", help="input of the model")
 parser.add_argument("--out", default="pictures", help="directory for the pictures")
 arguments = parser.parse_args()
 
-# Attention functions such as sdpa never write the probabilities down; "eager" does, and returns
-# them on request.
+# Attention functions such as sdpa never store the probabilities. "eager" does, and returns them on
+# request.
 is_pair = AutoConfig.from_pretrained(arguments.model).is_encoder_decoder
 auto_class = AutoModelForSeq2SeqLM if is_pair else AutoModel
 model = auto_class.from_pretrained(arguments.model, attn_implementation="eager").eval()
 tokenizer = AutoTokenizer.from_pretrained(arguments.model)
 inputs = tokenizer(arguments.text, return_tensors="pt")
 if is_pair:
-    written = model.generate(**inputs)[0]  # the start token [CLS], the answer, the end token [SEP]
-    # what the decoder read when it wrote written[1:]
+    written = model.generate(**inputs)[0]  # [CLS], the generated tokens, [SEP]
+    # The decoder read all tokens but the last when it wrote all but the first.
     inputs["decoder_input_ids"] = written[None, :-1]
 with torch.inference_mode():
-    # each attention: one tensor (1, heads, Lq, Lk) a layer
+    # Each attention is a tuple with one tensor (1, heads, Lq, Lk) for each layer.
     outputs = model(**inputs, output_attentions=True)
 
 
 def tokens_of(ids: torch.Tensor) -> list[str]:
-    """The text of every token, a space as a dot; a byte-level token that is part of a character
-    shows as �."""
+    """The text of every token, with a dot for each space. A byte-level token that is a part of a
+    character appears as �."""
     special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
     return [
         special.get(token) or tokenizer.decode([token]).replace(" ", "·") for token in ids.tolist()
@@ -56,7 +55,7 @@ def tokens_of(ids: torch.Tensor) -> list[str]:
 def draw_attention(
     attentions: tuple[torch.Tensor, ...], rows: list[str], columns: list[str], title: str
 ) -> None:
-    """A panel for each layer and head. A row shows how the token beside it spreads its attention
+    """A panel for each layer and head. A row shows how its token distributes its attention
     over the columns."""
     layers, heads = len(attentions), attentions[0].shape[1]
     size = (1.0 + heads * (0.9 + 0.24 * len(columns)), 1.2 + layers * (0.9 + 0.24 * len(rows)))
@@ -76,7 +75,7 @@ def draw_attention(
 def draw_positions(
     positions: int = 64, width: int = 64, base: float = 10000.0
 ) -> dict[str, np.ndarray]:
-    """The angles of both kinds of positions, and how alike two positions are at a distance."""
+    """The angles of both kinds of positions, and the similarity of two positions by distance."""
     # (positions, width / 2)
     angles = np.arange(positions)[:, None] * base ** (-np.arange(0, width, 2) / width)
     tables = {
@@ -94,8 +93,7 @@ def draw_positions(
         channel = "channel" if table.shape[1] == width else "pair of channels"
         axis.set(xlabel=channel, ylabel="position", title=title)
     figure.colorbar(image, ax=axes, shrink=0.6, label="value in the tables")
-    # A query and a key that are equal but for their positions: their product depends on the
-    # distance alone.
+    # The product of a query and a key that differ only in position depends only on the distance.
     axes[1, 1].plot(np.cos(angles).mean(1), color="#4a8ac6")
     axes[1, 1].set(
         xlabel="distance of two positions",

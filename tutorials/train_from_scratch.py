@@ -61,7 +61,7 @@ trainer.train()
 trainer.save_model(arguments.out)
 
 prompt = tokenizer(arguments.prompt, return_tensors="pt")
-# without [SEP], which would end the text
+# The prompt must not end with [SEP], which would end the text.
 prompt = {name: tensor[:, :-1] for name, tensor in prompt.items()}
 text = model.to("cpu").eval().generate(**prompt, max_new_tokens=60, do_sample=True, top_p=0.9)
 print(tokenizer.decode(text[0], skip_special_tokens=True))

@@ -28,7 +28,7 @@ arguments = parser.parse_args()
 pairs = load_dataset("csv", data_files=arguments.pairs, delimiter="\t", quoting=3, split="train")
 pairs = pairs.train_test_split(min(1000, len(pairs) // 10), seed=0)
 sentences = [*pairs["train"]["source"], *pairs["train"]["target"]]
-# one vocabulary for both sides
+# Source and target share one vocabulary.
 tokenizer = RoFormerLiteTokenizer.train(sentences, vocab_size=arguments.vocab_size)
 
 
@@ -76,7 +76,7 @@ trainer = Seq2SeqTrainer(
 )
 trainer.train()
 trainer.save_model(arguments.out)
-print(f"BLEU {trainer.evaluate()['eval_bleu']:.1f} on {len(data['test'])} pairs it never saw")
+print(f"BLEU {trainer.evaluate()['eval_bleu']:.1f} on {len(data['test'])} unseen pairs")
 
 for sentence in arguments.test:
     inputs = tokenizer(sentence, return_tensors="pt")

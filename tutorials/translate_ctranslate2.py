@@ -17,7 +17,9 @@ from ctranslate2 import Translator
 from tokenizers import Tokenizer
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("directory", help="what `roformer-lite export --format ctranslate2` wrote")
+parser.add_argument(
+    "directory", help="a model exported by `roformer-lite export --format ctranslate2`"
+)
 parser.add_argument("--num_beams", type=int, default=1)
 parser.add_argument("--max_new_tokens", type=int, default=128)
 parser.add_argument(
@@ -41,7 +43,8 @@ results = translator.translate_batch(
     [line.tokens for line in tokenizer.encode_batch(lines)],
     beam_size=arguments.num_beams,
     max_decoding_length=arguments.max_new_tokens,
-    max_batch_size=32,  # of lines of similar length, whatever their order
+    # CTranslate2 sorts the lines by length, and restores their order.
+    max_batch_size=32,
 )
 ids = [[tokenizer.token_to_id(token) for token in result.hypotheses[0]] for result in results]
 print(*tokenizer.decode_batch(ids), sep="\n")

@@ -19,7 +19,7 @@ from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("directory", help="what `roformer-lite export` wrote")
+parser.add_argument("directory", help="a model exported by `roformer-lite export`")
 parser.add_argument("--max_new_tokens", type=int, default=128)
 arguments = parser.parse_args()
 
@@ -34,7 +34,7 @@ graphs = {
 
 
 def run(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Call a graph with those of `inputs` that it takes."""
+    """Call a graph with the entries of `inputs` that it accepts."""
     wanted = [place.name for place in graphs[name].get_inputs()]
     named = {place: place.removeprefix("input.") for place in wanted}
     outputs = graphs[name].run(None, {place: inputs[key] for place, key in named.items()})

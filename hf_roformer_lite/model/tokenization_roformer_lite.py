@@ -144,7 +144,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         **trainer_options: Any,
     ) -> "RoFormerLiteTokenizer":
         """
-        Train a tokenizer. Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK].
+        Train a tokenizer. Ids 0 to 4 are `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`.
 
         * `"bpe"`: pieces of UTF-8 bytes (Sennrich et al. 2016, on bytes as in GPT-2). It never
           gives [UNK].
