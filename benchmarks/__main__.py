@@ -8,8 +8,8 @@ against the length of a text, `by_length.py`), `padding_free` (models of transfo
 padding and without, `padding_free.py`), `versions` (this checkout and another one, `versions.py`),
 `processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of
 each contender in a process of its own), `training-memory` (that of training by size and length,
-`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
-directory of results `--out`.
+`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README;
+`table` reads the directory of results `--out`.
 """
 
 import sys
