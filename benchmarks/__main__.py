@@ -9,8 +9,8 @@ padding and without, `padding_free.py`), `versions` (this checkout and another o
 `processes` (what several of them cost, `several_processes.py`), `trainers` (the trainers of several
 libraries with padding and without, `trainers.py`), `memory-of-TASK` (peak memory of
 each contender in a process of its own), `training-memory` (that of training by size and length,
-`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
-directory of results `--out`.
+`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README;
+`table` reads the directory of results `--out`.
 """
 
 import sys

@@ -36,7 +36,7 @@ FIXED_STRATEGIES = ("eval_strategy", "save_strategy")
 REFUSED_OPTIONS = {
     "--seed": "give --seeds",
     "--output_dir": "give --out",
-    "--overwrite_output_dir": "models are not kept; remove a file of --out to measure its run again",
+    "--overwrite_output_dir": "models are not kept; remove a file of --out to repeat its run",
     "--time_limit_minutes": "a clock would end the runs at different steps; give --max_steps",
 }
 # Variants that make their own batches cannot be combined with these.
@@ -60,7 +60,7 @@ class Options:
     variants: list[str] = field(
         default_factory=lambda: list(VARIANTS),
         metadata={
-            "help": "variants that are compared with the default. Default: all of the configuration; "
+            "help": "variants to compare with the default. Default: all of the configuration; "
             f"others are {', '.join(CHANGES)}"
         },
     )
@@ -129,12 +129,13 @@ def check_training(training: Run) -> None:
     measures other weights than the last."""
     if training.model.pretrained:
         raise InputError(
-            f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch"
+            f"{' '.join(training.model.pretrained)} is not possible: variants are trained from "
+            "scratch"
         )
     data = training.data
     if not (data.validation_file or data.validation_fraction or data.dataset_name):
         raise InputError(
-            "give --validation_file or --validation_fraction, the data that variants are compared on"
+            "give --validation_file or --validation_fraction, data to compare the variants on"
         )
     if any(training.training.stock[name] != "no" for name in FIXED_STRATEGIES):
         raise InputError(
@@ -173,8 +174,8 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
         found = json.loads(path.read_text("utf-8"))
         if found["command"] != command:
             raise InputError(
-                f"{path} is of another training, `roformer-lite {' '.join(found['command'])}`; give another --out, "
-                "or remove it"
+                f"{path} is of another training, `roformer-lite {' '.join(found['command'])}`; "
+                "give another --out, or remove it"
             )
         return found
     figures = {"variant": variant, "seed": seed, "command": command, **train(variant, command)}
@@ -298,7 +299,8 @@ def compare(options: Options, words: list[str]) -> dict[str, Any]:
             runs[variant].append(figures)
             loss = figures["metrics"].get("validation", {}).get(LOSS)
             console.print(
-                f"{variant}, seed {seed}: validation loss {loss}, {figures['processor_minutes']:.2f} minutes"
+                f"{variant}, seed {seed}: validation loss {loss}, "
+                f"{figures['processor_minutes']:.2f} minutes"
             )
     return {
         "task": f"ablations-{options.task}",

@@ -103,11 +103,12 @@ def main() -> None:
         change = (found - probabilities["float32"]).abs().max().item()
         speed = len(rows) / statistics.median(seconds[name])
         print(
-            f"| {name} | {sizes[name] / 2**20:.2f} MiB | {accuracy:.2%} | {others} of {len(rows):,} | {change:.3f} "
-            f"| {speed:,.0f} |"
+            f"| {name} | {sizes[name] / 2**20:.2f} MiB | {accuracy:.2%} "
+            f"| {others} of {len(rows):,} | {change:.3f} | {speed:,.0f} |"
         )
     print(
-        f"\n{torch.get_num_threads()} threads, batches of {size} texts of similar length, median of {arguments.rounds}"
+        f"\n{torch.get_num_threads()} threads, batches of {size} texts of similar length, "
+        f"median of {arguments.rounds}"
     )
 
 

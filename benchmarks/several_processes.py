@@ -264,12 +264,14 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
 def paper_table() -> list[str]:
     """`on_paper` as rows of a table."""
     lines = [
-        "| model | GPUs | products, ms | sent, GB | sending, ms | step, ms | million tokens/s | of the ideal |"
+        "| model | GPUs | products, ms | sent, GB | sending, ms | step, ms | million tokens/s "
+        "| of the ideal |"
     ]
     lines.append("|---|---|---|---|---|---|---|---|")
     for row in on_paper():
         lines.append(
-            f"| {row['model']}, {row['weights'] / 1e6:.0f} M | {row['gpus']} | {row['compute_ms']:.1f} "
+            f"| {row['model']}, {row['weights'] / 1e6:.0f} M | {row['gpus']} "
+            f"| {row['compute_ms']:.1f} "
             f"| {row['sent_gb']:.2f} | {row['sending_ms']:.1f} | {row['step_ms']:.1f} "
             f"| {row['tokens_per_second'] / 1e6:.2f} | {row['efficiency']:.0%} |"
         )

@@ -48,7 +48,7 @@ def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
     if work.checkpointing:
         if not isinstance(model, PreTrainedModel):
             raise SystemExit(
-                f"checkpointing=True is not possible: {type(model).__name__} has none; leave it out."
+                f"checkpointing=True is not possible: {type(model).__name__} has none; omit it."
             )
         model.activation_checkpointing_enable()
     if work.compile:

@@ -33,8 +33,8 @@ WIDTH_MULTIPLE = 8
 
 
 def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
-    """The configuration of a new model with `assignments` (`name=value`), without its vocabulary and
-    its labels.
+    """The configuration of a new model with `assignments` (`name=value`), without its vocabulary
+    and its labels.
 
     Raises:
         InputError: when no model can be made of it.

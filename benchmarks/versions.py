@@ -1,5 +1,5 @@
-"""`python -m benchmarks versions --other PATH [options]`: this checkout compared with another one of
-the same project, and with models of transformers of the same size.
+"""`python -m benchmarks versions --other PATH [options]`: this checkout compared with another one
+of the same project, and with models of transformers of the same size.
 
     python -m benchmarks versions --other ../previous
     python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
@@ -7,9 +7,9 @@ the same project, and with models of transformers of the same size.
 Each version has a process of its own, and both live as long as the comparison: in each round every
 contender works once, in another order, while all others wait. PATH is what the other process finds
 first on its search path; it ends with the checkout. The models of transformers are in the process
-of this version. Both versions map the same file of weights. Times are processor times, and
-models have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode`
-20 passes of one token a row with a cache, and `generate` greedy generation of 64 tokens.
+of this version. Both versions map the same file of weights. Times are processor times, and models
+have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode` 20
+passes of one token a row with a cache, and `generate` greedy generation of 64 tokens.
 `difference` is the largest relative one between the outcomes of the versions: losses, norms of
 gradients, sizes of states and logits, or ids.
 """

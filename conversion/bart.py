@@ -2,7 +2,8 @@
 
 Marian's table holds sines and cosines in an order of its own, and most of its files do not have it:
 here it is a table of learned positions with the same numbers. A decoder whose start depends on the
-language of the text, such as mBART's without `decoder_start_token_id`, starts with the end token here.
+language of the text, such as mBART's without `decoder_start_token_id`, starts with the end token
+here.
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ language model, its next-sentence class a classification of sequences; the discr
 ELECTRA's pre-training becomes a classification of tokens with one score. RoBERTa's positions begin
 after the id of padding: the rows of the table up to it are never read, are left out here, and come
 back as zeros. ALBERT's layers share weights; here each layer has a copy, and a training makes them
-differ. ALBERT has a projection after its embeddings even where both widths are equal, where ours has
+differ. ALBERT has a projection after its embeddings even where both widths are equal, and ours has
 none; such a checkpoint is refused.
 """
 
@@ -211,7 +211,7 @@ class BertFamilyConverter(HuggingFaceConverter):
             )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
             raise ConversionError(
-                "is_decoder=True: their masked model then attends to no later tokens; ours always does"
+                "is_decoder=True: their masked model then sees only earlier tokens; ours sees all"
             )
         return config
 
@@ -230,8 +230,8 @@ TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Ernie(BertFamilyConverter):
-    """ERNIE 2 and 3. Each token has the embedding of a task. Here the embedding of the first task is
-    added to those of the segments."""
+    """ERNIE 2 and 3. Each token has the embedding of a task; here the embedding of the first task
+    is added to those of the segments."""
 
     name = "ernie"
     prefix = "ernie"
@@ -525,7 +525,7 @@ class Albert(HuggingFaceConverter):
             )
         if theirs.inner_group_num != 1:
             raise ConversionError(
-                f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
+                f"inner_group_num={theirs.inner_group_num}: groups must have one layer to be converted"
             )
         return {}
 

@@ -239,7 +239,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
 
 
 def _declared_tokenizer(path: str | Path) -> str | None:
-    """The class of a checkpoint's tokenizer: tokenizer_config.json names it, or else config.json."""
+    """The class of a checkpoint's tokenizer, which tokenizer_config.json or config.json names."""
     for file in (TOKENIZER_CONFIG, "config.json"):
         found = find_file(path, file)
         if found is None:

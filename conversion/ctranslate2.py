@@ -60,7 +60,7 @@ def export_ctranslate2(
         `ctranslate2`.
 
     Raises:
-        ConversionError: when CTranslate2 cannot run such a model; the message names field and value.
+        ConversionError: naming field and value, when CTranslate2 cannot run such a model.
     """
     import ctranslate2.specs as specs
 

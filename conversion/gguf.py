@@ -179,7 +179,8 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
         raise ConversionError(
-            f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it"
+            f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before it and [SEP] "
+            "after it"
         )
     return pipeline
 

@@ -1,5 +1,5 @@
-"""From a model of this package to a class of transformers: whether a family has a config for it, and
-which one.
+"""From a model of this package to a class of transformers: whether a family has a config for it,
+and which one.
 
 No family has a table for this direction. Their config is made of ours by the same table that
 converts it, and then it is converted back: where the config that comes back differs from the one

@@ -157,7 +157,8 @@ class UltraBert(LlamaFamilyConverter):
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
     refused = {
-        "ForMaskedLM": "it has two matrices before its output, where a masked language model here has one"
+        "ForMaskedLM": "it has two matrices before its output, where a masked language model here "
+        "has one"
     }
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 

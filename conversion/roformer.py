@@ -187,7 +187,8 @@ class RoFormerV2(RoFormer):
         "ForMaskedLM": Head(),
     }
     refused = {
-        "ForCausalLM": "each of its tokens sees the whole prompt, where causal models here see only earlier tokens"
+        "ForCausalLM": "each of its tokens sees the whole prompt, where causal models here see only "
+        "earlier tokens"
     }
     output_bias = None
     # A language model of the first version would lose its transform without an error.

@@ -73,7 +73,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str | N
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
     if max(tokens) >= size:
         raise ConversionError(
-            f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's"
+            f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: "
+            "it is another model's"
         )
     return [tokens.get(index) for index in range(size)]
 

@@ -93,8 +93,8 @@ def stack_config(
 
 
 def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
-    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's masks True stands for
-    tokens that are not seen."""
+    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's masks True means that
+    a token is not seen."""
     length = mask.shape[1]
     return {
         "tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(1),

@@ -145,8 +145,8 @@ def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0
 
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
-    """The outputs that both models have. Outputs with one entry per token are reduced to the entries
-    of real tokens."""
+    """The outputs that both models have; of outputs with one entry per token only the entries of
+    real tokens."""
     if isinstance(output, torch.Tensor):
         output = BaseModelOutput(last_hidden_state=output)
     mask = inputs.get("decoder_attention_mask", inputs["attention_mask"])

@@ -35,8 +35,8 @@ class WalkthroughConverter(Converter):
     are read from these."""
 
     name = "walkthrough"
-    # A difference is left because its eps of 1e-6 is added to σₙ₋₁, which matters for the small σ of
-    # the feed-forward.
+    # A difference is left because its eps of 1e-6 is added to σₙ₋₁, which matters for the small σ
+    # of the feed-forward.
     tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:

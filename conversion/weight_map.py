@@ -305,7 +305,8 @@ class WeightMap:
             faults.append(f"has unknown {_listed(unknown)}")
         if faults:
             raise ConversionError(
-                f"the checkpoint {' and '.join(faults)}; is it of this source, and does its config match?"
+                f"the checkpoint {' and '.join(faults)}; is it of this source, and does its config "
+                "match?"
             )
 
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
