@@ -1,10 +1,8 @@
 """Names, options and files that pages, docstrings and comments show in backticks exist."""
 
 import ast
-import io
 import pkgutil
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -53,25 +51,17 @@ def docstrings_of(tree: ast.Module) -> list[ast.Constant]:
     ]
 
 
-def words_of(tree: ast.Module) -> set[str]:
+def words_of(tree: ast.Module, docstrings: list[ast.Constant]) -> set[str]:
     """All words of names and of strings other than docstrings."""
-    docstrings = {id(node) for node in docstrings_of(tree)}
     words = set()
     for node in ast.walk(tree):
         values = [getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module")]
-        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+        if isinstance(node, ast.Constant) and node not in docstrings:
             values.append(node.value)
         for value in values:
             if isinstance(value, str):
                 words |= set(WORD.findall(value))
     return words
-
-
-def prose_of(path: Path, tree: ast.Module) -> str:
-    """The docstrings and comments of a module."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
-    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
-    return "\n".join([*(node.value for node in docstrings_of(tree)), *comments])
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +70,12 @@ def prose_and_words() -> tuple[dict[Path, str], set[str]]:
     prose = {}
     words = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
     for path in MODULES:
-        tree = ast.parse(path.read_text("utf-8"))
-        words |= words_of(tree)
-        prose[path] = prose_of(path, tree)
+        text = path.read_text("utf-8")
+        tree = ast.parse(text)
+        docstrings = docstrings_of(tree)
+        words |= words_of(tree, docstrings)
+        comments = re.findall(r"# .*", text)
+        prose[path] = "\n".join([*(node.value for node in docstrings), *comments])
     for path in PAGES:
         # The blocks of code run in other tests.
         prose[path] = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
