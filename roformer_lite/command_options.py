@@ -35,6 +35,7 @@ from .export.formats import (
     check_format,
     check_libraries,
 )
+from .options import MAX_SEED
 from .output import (
     RESULTS_FILE,
     check_answers_file,
@@ -47,7 +48,6 @@ from .run import Run, parse_run
 from .tables import check_table_name
 from .task_options import TASK_ARGUMENTS
 
-MAX_SEED = 2**32 - 1
 # The seed of `predict`.
 SEED = 42
 _COLDEST = 1e-3  # logits divided by less are infinite in float16
