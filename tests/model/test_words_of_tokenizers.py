@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, pipel
 import hf_roformer_lite as rl
 from roformer_lite.answers import SavedModel
 from roformer_lite.cli import main
+from roformer_lite.errors import InputError
 from roformer_lite.recipes.tag import Tag
 from roformer_lite.task_options import TagDataArguments
 from roformer_lite.text_scores.fit import fit_document_scores, read
@@ -161,7 +162,7 @@ def test_tags_are_those_of_the_words(name):
             assert places == entities_of(row["tokens"], row["tags"]), strategy
 
 
-def test_what_cannot_be_read_is_found():
+def test_what_cannot_be_read_is_left_out_or_refused(capsys):
     """A tokenizer that drops spaces, without a mark in its tokens."""
     backend = byte_level(texts_of("latin", seed=0), has_unknown=False).backend_tokenizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -171,6 +172,17 @@ def test_what_cannot_be_read_is_found():
     texts = ["fine", "fine film"] * 10
     assert find_misread(tokenizer, token_bytes(tokenizer), texts) == "fine film"
     assert find_misread(tokenizer, token_bytes(tokenizer), ["fine", "x"]) is None
+    rows = Dataset.from_list([{"tokens": text.split()} for text in texts])
+    for text_scores, should_report in ((None, True), (False, False), (True, True)):
+        recipe = Tag(TagDataArguments(dataset_name="-", unit="words", text_scores=text_scores))
+        recipe.tokenizer = tokenizer
+        if text_scores:
+            with pytest.raises(InputError, match='--text_scores.*"fine film"'):
+                recipe.readable_tokens(rows, should_report)
+            continue
+        assert recipe.readable_tokens(rows, should_report) is None
+        printed = capsys.readouterr().err
+        assert ("--text_scores false" in printed) == should_report
 
 
 def test_a_text_is_read_to_the_end_of_long_tokens():
