@@ -14,17 +14,13 @@ from weakref import ref
 
 import torch
 from torch import nn
-from transformers.cache_utils import DynamicCache
+from torch.utils.hooks import RemovableHandle
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 from transformers.utils.import_utils import is_tracing
 
 from .attention import DocumentMask, FlatMask, computes_padding, is_in_window, split_runs
-from .batch import RealTokens
+from .layers import BIASES, Arguments, FlatCache, mask_of, parameters_of, parameters_of_method
 
-# Arguments of layers and attention modules that are alike in all rows: tables of pairs of tokens,
-# `(..., L, L)`, of which each document takes the corner, and a table of distances.
-BIASES = ("position_bias", "relative_pos")
-TABLES = (*BIASES, "rel_embeddings")
 # Arguments with one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
 
@@ -124,19 +120,32 @@ def has_own_attention(model: nn.Module) -> bool:
     return any(name_in_transformers(part) in ATTENTION_MODULES for part in model.modules())
 
 
-def read_mask(layer: nn.Module, mask: Any) -> DocumentMask | None:
-    """The documents of a mask that the model of `layer` has made by itself. All layers get the same
-    mask, which keeps what was read."""
-    known = OWN_MASKS.get(name_in_transformers(layer))
-    if known is None or not isinstance(mask, torch.Tensor):
-        return None
-    if is_tracing(mask) or computes_padding.get():
+def hook_own_masks(model: nn.Module) -> list[RemovableHandle]:
+    """Let layers that get such a mask read it, before `enter_layer` looks for documents."""
+    return [
+        layer.register_forward_pre_hook(read_own_mask, with_kwargs=True)
+        for layer in model.modules()
+        if name_in_transformers(layer) in OWN_MASKS
+    ]
+
+
+def read_own_mask(
+    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Put documents in place of a mask. All layers get the same mask, which keeps what was read."""
+    mask = mask_of(layer, args, kwargs)
+    if not isinstance(mask, torch.Tensor) or is_tracing(mask) or computes_padding.get():
         return None
     fields = vars(mask)
     if "_documents" not in fields:
-        read, mask_function = known
+        read, mask_function = OWN_MASKS[name_in_transformers(layer)]
         fields["_documents"] = documents_of(mask, read(mask), mask_function)
-    return fields["_documents"]
+    if fields["_documents"] is None:
+        return None
+    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
+    given["attention_mask"] = fields["_documents"]
+    names = parameters_of(layer)[: len(args)]
+    return tuple(given.pop(name) for name in names), given
 
 
 def documents_of(
@@ -218,16 +227,6 @@ def wrap_attention_modules(model: nn.Module) -> None:
 # Attention
 
 
-def parameters_of(module: nn.Module) -> tuple[str, ...]:
-    """The names of the parameters of `forward`."""
-    return parameters_of_method(type(module).forward)
-
-
-@lru_cache
-def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(method).parameters)[1:]
-
-
 def attend_by_module(
     module: nn.Module,
     forward: Callable[..., Any],
@@ -298,13 +297,8 @@ def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
     return [value] * len(runs)
 
 
-def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Bloom's bias of keys, `(B * heads, 1, L)`, as `(B, L, heads)`."""
-    return alibi.view(batch_size, -1, alibi.shape[-1]).transpose(1, 2)
-
-
 def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:
-    """The inverse of `slopes_of_tokens`."""
+    """The inverse of `slopes_of_tokens` in `layers.py`."""
     return alibi.transpose(1, 2).flatten(0, 1).unsqueeze(1)
 
 
@@ -317,27 +311,6 @@ def joined(outputs: list[Any]) -> Any:
     if isinstance(first, torch.Tensor) and first.ndim == 3:
         return torch.cat([output.flatten(0, 1) for output in outputs]).unsqueeze(0)
     return None if isinstance(first, torch.Tensor) and first.ndim == 4 else first
-
-
-class FlatCache:
-    """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
-    attention gets those of the flat row."""
-
-    def __init__(self, cache: DynamicCache, tokens: RealTokens):
-        self.cache = cache
-        self.tokens = tokens
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(1, heads, N, head_dim)`, and return it."""
-        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
-        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
-        self.cache.update(keys, values, layer_idx, *args, **kwargs)
-        return key, value
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
 
 
 class CacheOfRuns:

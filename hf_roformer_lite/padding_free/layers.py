@@ -5,8 +5,9 @@
 that is already there. Hooks, unlike a layer's own code, stay outside of gradient checkpointing.
 """
 
-from collections.abc import Iterator
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,10 +18,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
 from .attention import DocumentMask, FlatMask
-from .attention_modules import BIASES, TABLES, FlatCache, parameters_of, read_mask, slopes_of_tokens
 from .batch import RealTokens
 
 logger = logging.get_logger(__name__)
+
+# Arguments of layers and attention modules that are alike in all rows: tables of pairs of tokens,
+# `(..., L, L)`, of which each document takes the corner, and a table of distances.
+BIASES = ("position_bias", "relative_pos")
+TABLES = (*BIASES, "rel_embeddings")
 
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
@@ -65,14 +70,22 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers_of(child)
 
 
+def parameters_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of `forward`."""
+    return parameters_of_method(type(module).forward)
+
+
+@lru_cache
+def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(method).parameters)[1:]
+
+
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
     mask = mask_of(layer, args, kwargs)
-    if not isinstance(mask, DocumentMask):
-        mask = read_mask(layer, mask)
-    return None if mask is None else flat_arguments(layer, mask, args, kwargs)
+    return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
 
 
 def leave_layer(
@@ -249,3 +262,29 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
         given["position_bias"] = compute_bias(longest, longest)
     if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
+
+
+def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
+    """Bloom's bias of keys, `(B * heads, 1, L)`, as `(B, L, heads)`."""
+    return alibi.view(batch_size, -1, alibi.shape[-1]).transpose(1, 2)
+
+
+class FlatCache:
+    """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
+    attention gets those of the flat row."""
+
+    def __init__(self, cache: DynamicCache, tokens: RealTokens):
+        self.cache = cache
+        self.tokens = tokens
+
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take `(1, heads, N, head_dim)`, and return it."""
+        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
+        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
+        self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0

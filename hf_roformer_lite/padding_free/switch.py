@@ -26,12 +26,12 @@ from . import trial
 from .attention import NAME, OWN_NAME, computes_padding, set_to_true
 from .attention_modules import (
     has_own_attention,
-    parameters_of,
+    hook_own_masks,
     unwrap_all,
     wrap,
     wrap_attention_modules,
 )
-from .layers import CACHES, hook_layers, wants_all_layers
+from .layers import CACHES, hook_layers, parameters_of, wants_all_layers
 from .outputs import without_logits
 from .trial import IGNORE_INDEX
 
@@ -247,7 +247,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     ]
     for config, implementation in chosen:
         config._attn_implementation = implementation
-    switch.handles = hook_layers(model)
+    switch.handles = hook_own_masks(model) + hook_layers(model)
     wrap_attention_modules(model)
     base: Any = model.base_model
     switch.configs = configs_of_stack(model)

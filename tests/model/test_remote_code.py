@@ -27,6 +27,7 @@ STACK = {
     "layers",
     "losses",
     "modeling_roformer_lite",
+    "outputs",
     "parallel",
     "serving",
 }
