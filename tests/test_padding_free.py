@@ -213,14 +213,21 @@ def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str
 
 
 @pytest.mark.parametrize(
-    "class_name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"]
+    "class_name",
+    [
+        "BartForConditionalGeneration",
+        "T5ForConditionalGeneration",
+        "MvpForConditionalGeneration",
+    ],
 )
-@pytest.mark.parametrize("kind", ["plain", "gaps", "decoder mask", "checkpointing"])
+@pytest.mark.parametrize("kind", ["plain", "full target", "gaps", "decoder mask", "checkpointing"])
 def test_encoder_decoders(class_name, kind):
     """Losses and gradients; with tokens of the target that have no label, with a mask of the target
     that leaves out labelled ones, and under gradient checkpointing."""
     stock, free, batch = pair_of(class_name)
-    if kind == "gaps":
+    if kind == "full target":
+        batch["labels"] = batch["labels"].clamp(min=5)
+    elif kind == "gaps":
         batch["labels"][:, 1] = -100
     elif kind == "decoder mask":
         batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
