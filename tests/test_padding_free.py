@@ -11,7 +11,7 @@ from test_padding_free_models import SIZES, tiny_model
 from transformers import DataCollatorWithFlattening, masking_utils
 
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.padding_free import attention
+from hf_roformer_lite.padding_free import attention, switch
 from hf_roformer_lite.padding_free.attention import padding_free_mask
 
 VOCAB = SIZES["vocab_size"]
@@ -202,6 +202,23 @@ def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
     assert_same_gradients(free, stock, {**inputs, **labels, "attention_mask": None})
 
 
+@pytest.mark.parametrize(
+    "class_name, separates",
+    [("LlamaForCausalLM", True), ("OPTForCausalLM", False), ("BloomForCausalLM", False)],
+)
+def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, monkeypatch):
+    """They give what they gave, with one warning."""
+    warnings: list[str] = []
+    monkeypatch.setattr(switch.logger, "warning_once", warnings.append)
+    stock = build(class_name)
+    free = padding_free(copy.deepcopy(stock))
+    ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
+    assert ["packed rows" in warning for warning in warnings] == [True] * (not separates)
+
+
 def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, torch.Tensor]]:
     """An encoder–decoder, stock and padding-free, with sources and targets of different lengths."""
     stock = build(class_name)
@@ -213,14 +230,21 @@ def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str
 
 
 @pytest.mark.parametrize(
-    "class_name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"]
+    "class_name",
+    [
+        "BartForConditionalGeneration",
+        "T5ForConditionalGeneration",
+        "MvpForConditionalGeneration",
+    ],
 )
-@pytest.mark.parametrize("kind", ["plain", "gaps", "decoder mask", "checkpointing"])
+@pytest.mark.parametrize("kind", ["plain", "full target", "gaps", "decoder mask", "checkpointing"])
 def test_encoder_decoders(class_name, kind):
     """Losses and gradients; with tokens of the target that have no label, with a mask of the target
     that leaves out labelled ones, and under gradient checkpointing."""
     stock, free, batch = pair_of(class_name)
-    if kind == "gaps":
+    if kind == "full target":
+        batch["labels"] = batch["labels"].clamp(min=5)
+    elif kind == "gaps":
         batch["labels"][:, 1] = -100
     elif kind == "decoder mask":
         batch["decoder_input_ids"] = batch["labels"].clamp(min=0)

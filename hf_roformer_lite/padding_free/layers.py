@@ -180,7 +180,7 @@ def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
     In half precision on a CPU attention by document is faster even then.
     """
     states = next(iter(given.values()))
-    is_half = states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
     if states.device.type == "cpu" and is_half:
         return False
     return mask.share_of_padding < MIN_PADDING

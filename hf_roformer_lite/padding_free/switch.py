@@ -139,6 +139,7 @@ class Switch:
         is_causal: Whether no token sees those after it.
         shifts_labels: Whether the head compares each place with the label after it.
         reads_last: Whether a head for rows reads their last place.
+        separates_documents: Whether documents of packed rows do not see each other.
     """
 
     head: str = ""
@@ -149,6 +150,7 @@ class Switch:
     is_causal: bool = False
     shifts_labels: bool = False
     reads_last: bool = False
+    separates_documents: bool = False
 
 
 def switch_of(model: nn.Module) -> Switch:
@@ -233,7 +235,8 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
     )
     switch_on(model, switch)
     before.compare()
-    return replace(switch, configs=[], previous=[], handles=[])
+    separates = switch.is_causal and before.separates_documents()
+    return replace(switch, configs=[], previous=[], handles=[], separates_documents=separates)
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
@@ -251,7 +254,11 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     wrap_attention_modules(model)
     base: Any = model.base_model
     switch.configs = configs_of_stack(model)
-    vars(base)["_padding_free"] = Switch(configs=switch.configs, is_causal=switch.is_causal)
+    vars(base)["_padding_free"] = Switch(
+        configs=switch.configs,
+        is_causal=switch.is_causal,
+        separates_documents=switch.separates_documents,
+    )
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_below(model, switch.head)
     if stack is not None:
@@ -508,6 +515,13 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
+        switch = switch_of(model)
+        leaks = switch.is_causal and not switch.separates_documents
+        if leaks and not _is_trial.get():
+            logger.warning_once(
+                f"padding_free: in {type(model).__name__} documents of packed rows see each other, "
+                "as transformers' own class does not separate them by position_ids."
+            )
         given["attention_mask"] = None
         if "use_cache" in parameters_of(model):
             given["use_cache"] = False

@@ -158,6 +158,20 @@ class Trial:
         again = self.run_base(inputs | {"input_ids": ids})[0][:, 0]
         return torch.equal(first, again)
 
+    def separates_documents(self) -> bool:
+        """Whether a token does not change when the document before it in a packed row does."""
+        ids = self.batches[-1]["input_ids"][:1]
+        other_ids = ids.clone()
+        other_ids[0, 0] = ids[0, 1]
+        half = ids.shape[1] // 2
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        inputs = {"position_ids": torch.where(positions < half, positions, positions - half)}
+        with suppress(Exception):  # Some models take no positions.
+            states = self.run_base({**inputs, "input_ids": ids})[0][0, half:]
+            others = self.run_base({**inputs, "input_ids": other_ids})[0][0, half:]
+            return torch.allclose(states, others, atol=1e-5)
+        return False
+
     def shifts_labels(self) -> bool:
         """Whether the label of the first token counts for nothing, as nothing stands before it."""
         batch = {name: value[:1, :2] for name, value in self.batches[0].items()}
