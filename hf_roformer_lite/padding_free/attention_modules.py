@@ -287,14 +287,28 @@ def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
         is_table = value.shape[-1] == value.shape[-2]
         return [value[:1, ..., :queries, :keys] if is_table else value for _, queries, keys in runs]
     shapes = [(count, keys if name in KEY_STATES else queries) for count, queries, keys in runs]
+    return rows_of_runs(value, shapes, is_alibi=name == "alibi")
+
+
+def rows_of_runs(
+    value: torch.Tensor, shapes: list[tuple[int, int]], is_alibi: bool
+) -> list[torch.Tensor]:
+    """The rows `(count, length, ...)` of each run of documents in a flat row.
+
+    Args:
+        value: `(1, N, ...)` or `(1, heads, N, head_dim)`; any other tensor is the same in all runs.
+        shapes: The number of documents and their length in each run.
+        is_alibi: Whether these are Bloom's slopes.
+    """
     sizes = [count * length for count, length in shapes]
-    if value.ndim >= 2 and value.shape[:2] == (1, sum(sizes)):
+    num_tokens = sum(sizes)
+    if value.ndim >= 2 and value.shape[:2] == (1, num_tokens):
         pieces = zip(value.squeeze(0).split(sizes), shapes, strict=True)
         rows = [piece.unflatten(0, shape) for piece, shape in pieces]
-        return [slopes_of_rows(row) for row in rows] if name == "alibi" else rows
-    if value.ndim == 4 and value.shape[::2] == (1, sum(sizes)):  # (1, heads, N, head_dim)
+        return [slopes_of_rows(row) for row in rows] if is_alibi else rows
+    if value.ndim == 4 and value.shape[::2] == (1, num_tokens):
         return list(split_runs(value, shapes))
-    return [value] * len(runs)
+    return [value] * len(shapes)
 
 
 def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:

@@ -133,29 +133,44 @@ def flat_arguments(
     given = dict(zip(names, args, strict=True)) | kwargs
     if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
-    if mask.flat is None or has_foreign_hook(layer):
+    if has_uncounted_holes(layer, mask, given) or mask.flat is None or has_foreign_hook(layer):
         return None
-    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in BIASES)
-    if has_bias and mask.has_holes:  # Its distances would not count the holes.
-        return None
-    cross_mask = given.get("encoder_attention_mask")
     source = None
+    cross_mask = given.get("encoder_attention_mask")
     if isinstance(cross_mask, DocumentMask):
         flat_cross_mask = cross_mask.flat_from(mask)
         if flat_cross_mask is None:
             return None
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
-    for name, value in given.items():
-        tokens = source if name.startswith("encoder_") else mask.tokens
-        if name == "alibi" and value is not None:
-            value = slopes_of_tokens(value, batch_size=mask.shape[0])
-        if tokens is not None and name not in TABLES:
-            given[name] = flatten(value, tokens)
+    flatten_all(given, mask.tokens, source)
     given["attention_mask"] = mask.flat
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
     return tuple(given.pop(name) for name in names), given
+
+
+def has_uncounted_holes(layer: nn.Module, mask: DocumentMask, given: dict[str, Any]) -> bool:
+    """Whether padding stands between tokens, and the layer has a bias of distances, which in a flat
+    row would not count it."""
+    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in BIASES)
+    return has_bias and mask.has_holes
+
+
+def flatten_all(given: dict[str, Any], tokens: RealTokens, source: RealTokens | None) -> None:
+    """Make the arguments of a layer flat.
+
+    Args:
+        given: The arguments by name. They are replaced.
+        tokens: Of self-attention.
+        source: The real tokens of the encoder; None where there is no cross-attention.
+    """
+    for name, value in given.items():
+        own_tokens = source if name.startswith("encoder_") else tokens
+        if name == "alibi" and value is not None:
+            value = slopes_of_tokens(value, batch_size=tokens.shape[0])
+        if own_tokens is not None and name not in TABLES:
+            given[name] = flatten(value, own_tokens)
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:

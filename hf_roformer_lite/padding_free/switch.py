@@ -111,6 +111,12 @@ def is_own(model: PreTrainedModel) -> bool:
     return model.config.model_type.startswith("roformer_lite")
 
 
+def separates_documents(model: PreTrainedModel) -> bool:
+    """Whether the documents of packed rows do not see each other in a causal model that is
+    padding-free."""
+    return is_own(model) or switch_of(model).separates_documents
+
+
 def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
     """The models of transformers in `module` that are in no other one."""
     if isinstance(module, PreTrainedModel):
@@ -515,8 +521,7 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        switch = switch_of(model)
-        leaks = switch.is_causal and not switch.separates_documents
+        leaks = switch_of(model).is_causal and not separates_documents(model)
         if leaks and not _is_trial.get():
             logger.warning_once(
                 f"padding_free: in {type(model).__name__} documents of packed rows see each other, "

@@ -23,6 +23,7 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
     RoFormerLiteForConditionalGeneration,
 )
 from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
 from ..recipes.base import Recipe
@@ -249,16 +250,24 @@ def pretrained_for_task(
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
-    """Switch padding off where that can be, and say so where it can't."""
+    """Switch padding off where that can be, and say so where it can't.
+
+    Raises:
+        InputError: where rows are to be packed, and the model would not keep their documents apart.
+    """
+    messages = []
+    keeps_apart = False
     try:
         padding_free(model)
+        keeps_apart = separates_documents(model)
     except ValueError as error:
-        if getattr(recipe.options, "packing", False):
-            raise InputError(
-                f"--packing: documents of one row would see each other, as {error}"
-            ) from error
-        return [f"{error} Its padding is computed"]
-    return []
+        messages.append(f"{error} Its padding is computed")
+    if getattr(recipe.options, "packing", False) and not keeps_apart:
+        raise InputError(
+            f"--packing: in {type(model).__name__} the documents of one row would see each other; leave the "
+            "option out, or start from a model that separates them by position_ids, such as Llama"
+        )
+    return messages
 
 
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

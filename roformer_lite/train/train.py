@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from datasets import DatasetDict, disable_progress_bars
+from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import load_splits
@@ -67,7 +67,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         recipe.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
         rows = read_rows(run, recipe, args, cache, of_seeds)
         if args.should_save and not of_seeds:
-            recommend_pretrained_start(run, num_rows=len(rows["train"]))
+            recommend_pretrained_start(run, rows["train"])
         tokenizer = make_tokenizer(
             start, recipe, args, rows["train"], (of_seeds or run).checkpoints
         )
@@ -145,13 +145,13 @@ def measure_baselines(
     return baselines, right
 
 
-def recommend_pretrained_start(run: Run, num_rows: int) -> None:
+def recommend_pretrained_start(run: Run, train: Dataset) -> None:
     """Say what a pretrained start would bring, where a new model learns from few rows."""
     has_teacher = getattr(run.data, "teacher", None) is not None
     is_new = not run.model.pretrained and not has_teacher
-    if is_new and run.task in TASKS_OF_ENCODERS and num_rows < MIN_ROWS_FOR_NEW_MODEL:
+    if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
-            f"This model starts from random weights and learns from {num_rows:,} rows only. A small "
+            f"This model starts from random weights and learns from {len(train):,} rows only. A small "
             "pretrained encoder usually learns more from them: on the 4,907 questions of TREC it "
             "has a test accuracy of 0.962, and a new model 0.904. Give one as "
             "--model_name_or_path; docs/fine_tuning.md has a list.",
