@@ -285,6 +285,12 @@ def check_shards(name: str | Path, folder: str = "") -> None:
     # For repositories on the Hub huggingface_hub refuses such names.
     if not os.path.isdir(name):
         return
+    config = read_optional_object(name, os.path.join(folder, "config.json"))
+    if config.get("transformers_weights"):
+        raise InputError(
+            f"{name}: its config.json names the file of its weights in transformers_weights; remove that field, "
+            "and name the file model.safetensors"
+        )
     for file in INDEX_FILES:
         index = find_file(name, os.path.join(folder, file))
         if index is None:
@@ -439,6 +445,11 @@ def sentence_modules(name: str | Path) -> list[str]:
             folder = module["path"]
             kind = module["type"].rpartition(".")[2]
             kinds.append(kind)
+            if os.path.isabs(folder) or ".." in Path(folder).parts:
+                raise InputError(
+                    f"{path}: names {folder!r}, which is not a folder of the model; get the model again from a "
+                    "source that you trust"
+                )
             check_shards(name, folder)
             # Older versions of the library saved no options of Normalize.
             has_options = folder and kind != "Normalize"

@@ -1,7 +1,9 @@
 """`padding_free`: models of transformers, held against themselves with their padding."""
 
 import copy
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -668,6 +670,77 @@ def test_threads_do_not_meet():
     assert not wrong
 
 
+def test_threads_that_train_do_not_meet():
+    """Each thread keeps the labelled places of its own batch."""
+    stock, free = pair("bert mlm")
+    sizes = ((12, 3), (5, 9, 2), (1, 1, 8))
+    batches = [batch_for("bert mlm", lengths=lengths) for lengths in sizes]
+    stock.train()
+    free.train()
+    expected = [stock(**batch).loss.item() for batch in batches]
+    wrong = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            loss = free(**batches[number]).loss.item()
+            if abs(loss - expected[number]) > 1e-5:
+                wrong.append(number)
+
+    errors = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    hook = threading.excepthook
+    threading.excepthook = errors.append
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        threading.excepthook = hook
+    assert not wrong and not errors
+
+
+@pytest.mark.parametrize(
+    "class_name", ["UMT5ForTokenClassification", "T5GemmaForTokenClassification"]
+)
+def test_labels_at_padding_of_taggers_of_two_sided_families(class_name):
+    """Their configuration is that of an encoder–decoder, and their labels belong to the source."""
+    model = build(class_name)
+    free = padding_free(copy.deepcopy(model))
+    batch = batch_for("bert tokens")
+    batch["labels"] = torch.zeros_like(batch["input_ids"])
+    torch.testing.assert_close(free(**batch).loss, model(**batch).loss, **CLOSE)
+
+
+def test_a_head_that_reads_padding_of_a_given_target():
+    model = build("T5GemmaForSequenceClassification").eval()
+    free = padding_free(copy.deepcopy(model))
+    batch = batch_for("bert classes")
+    del batch["labels"]
+    batch["decoder_input_ids"] = batch["input_ids"]
+    batch["decoder_attention_mask"] = batch["attention_mask"]
+    torch.testing.assert_close(free(**batch).logits, model(**batch).logits, **CLOSE)
+
+
+def test_masks_of_models_that_make_them_are_let_go():
+    """Documents that are read off a mask do not keep it."""
+    model = padding_free(build("DebertaV2ForMaskedLM")).eval()
+    masks = []
+
+    def look(layer: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        masks.append(weakref.ref(kwargs.get("attention_mask", args[1] if len(args) > 1 else None)))
+
+    layer = model.deberta.encoder.layer[0]
+    layer.register_forward_pre_hook(look, with_kwargs=True, prepend=True)
+    batch = batch_for("bert mlm", lengths=(12, 12))
+    gc.disable()
+    try:
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        assert masks and all(mask() is None for mask in masks)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
 def test_generate(name):
     stock, free = pair(name)
@@ -898,6 +971,9 @@ def test_continuous_batching():
         found = model.generate_batch(inputs=prompts, generation_config=settings)
         answers.append([output.generated_tokens for output in found.values()])
     assert answers[0] == answers[1]
+    assert free.config._attn_implementation == attention.NAME
+    with free.continuous_batching_context_manager(generation_config=settings):
+        assert free.config._attn_implementation != attention.NAME
     assert free.config._attn_implementation == attention.NAME
 
 

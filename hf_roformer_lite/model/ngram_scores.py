@@ -264,12 +264,14 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         owners: torch.Tensor,
         num_owners: int,
     ) -> torch.Tensor:
-        weights = self.rarity[rows]
+        # In float32, as a sum of many squares in bfloat16 stops growing.
+        weights = self.rarity[rows].float()
         if self.counts_repeated:
             weights = weights * (1 + counts.to(weights.dtype).log())
         square_sums = weights.new_zeros(num_owners)
         square_sums = square_sums.index_add(0, owners, weights.square())
-        return weights / square_sums.sqrt()[owners]
+        weights = weights / square_sums.sqrt()[owners]
+        return weights.to(self.rarity.dtype)
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         keys, owners = zip(*self.find_ngrams(words), strict=True)

@@ -148,14 +148,23 @@ def read_own_mask(
     return tuple(given.pop(name) for name in names), given
 
 
+class OwnDocumentMask(DocumentMask):
+    """The documents of a mask that a model has made by itself. The mask holds them, so that they
+    must not hold it."""
+
+    @property
+    def dense(self) -> torch.Tensor | None:
+        return self.make_dense()
+
+
 def documents_of(
     mask: torch.Tensor, is_real: torch.Tensor | None, mask_function: Callable[..., torch.Tensor]
 ) -> DocumentMask | None:
     if is_real is None:
         return None
     batch_size, length = is_real.shape
-    reference = ref(mask)  # The mask holds its documents: they must not hold it.
-    return DocumentMask(
+    reference = ref(mask)
+    return OwnDocumentMask(
         make_dense=lambda **_: reference(),
         batch_size=batch_size,
         q_length=length,

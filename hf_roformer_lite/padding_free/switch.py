@@ -52,6 +52,10 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 # Whether `run` is at work on a model, so that the base model within it has nothing to decide.
 _is_running: ContextVar[bool] = ContextVar("is_running", default=False)
+# The module whose states a head reads, and the places of labelled tokens among them.
+_labelled_places: ContextVar[tuple[nn.Module | None, torch.Tensor | None]] = ContextVar(
+    "labelled_places", default=(None, None)
+)
 # Whether a copy is tried, of which nobody need be warned.
 _is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
 
@@ -327,9 +331,11 @@ def with_parts(
 
 
 def is_switched(model: PreTrainedModel) -> bool:
-    return any(
-        config._attn_implementation in (NAME, OWN_NAME) for config in switch_of(model).configs
-    )
+    # FSDP2 makes a class of a model's class, which stays after the model was switched off.
+    switch = vars(model).get("_padding_free")
+    if switch is None:
+        return False
+    return any(config._attn_implementation in (NAME, OWN_NAME) for config in switch.configs)
 
 
 def head_of(model: nn.Module) -> str:
@@ -369,10 +375,13 @@ class StockBatching:
             config._attn_implementation = implementation
         return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]
 
-    def generate_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def continuous_batching_context_manager(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         chosen = list(chosen_implementations(self))
+        manager = super().continuous_batching_context_manager  # type: ignore[misc]
         try:
-            return super().generate_batch(*args, **kwargs)  # type: ignore[misc]
+            with manager(*args, **kwargs) as batching:
+                yield batching
         finally:
             for config, implementation in chosen:
                 config._attn_implementation = implementation
@@ -403,14 +412,25 @@ def run(
         places = keep_labelled(model, given, has_stack=stack is not None)
         if stack is None or places is None:
             return forward(model, **given)
-        # The hook of the stack reads them here. It could not read a context variable where the
-        # stack is compiled.
-        stack._labelled_places = places
-        try:
+        with kept_places(stack, places):
             output = forward(model, **given)
-        finally:
-            del stack._labelled_places
     return without_logits(output)
+
+
+@contextmanager
+def kept_places(stack: nn.Module, places: torch.Tensor) -> Iterator[None]:
+    """Within this context the hook of the stack finds the places of labelled tokens.
+
+    Several threads may train one model, so that they are in a context variable. A stack that is
+    compiled cannot read one: there they are an attribute.
+    """
+    token = _labelled_places.set((stack, places))
+    stack._labelled_places = places
+    try:
+        yield
+    finally:
+        _labelled_places.reset(token)
+        vars(stack).pop("_labelled_places", None)
 
 
 def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
@@ -438,8 +458,13 @@ def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     if reason:
         warn(model, reason)
         return True
+    if head == "seq2seq":
+        return has_unlabelled_tokens(given)
     if model.config.is_encoder_decoder:
-        return head == "seq2seq" and has_unlabelled_tokens(given)
+        may_read_target = head == "" and model.base_model is not model and has_decoder_inputs(given)
+        if may_read_target:
+            warn(model, "its head may read a place of the decoder that is padding.")
+        return may_read_target
     if mask is None or head != "":
         return False
     if not reads_padding(model, given, is_real=mask.flatten(0, -2) != 0):  # of all choices
@@ -476,10 +501,20 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
 
 def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     labels = matrix(given, "labels")
-    prefix = "decoder_" if model.config.is_encoder_decoder else ""
-    mask = matrix(given, prefix + "attention_mask")
-    if labels is None or mask is None or mask.shape != labels.shape:
+    if labels is None:
         return False
+    names = ["decoder_attention_mask"]
+    # Some classes of encoder–decoders, such as taggers, have labels for the source.
+    if switch_of(model).head != "seq2seq":
+        names.append("attention_mask")
+    masks = [matrix(given, name) for name in names]
+    return any(
+        mask is not None and mask.shape == labels.shape and hides_labels(model, mask, labels)
+        for mask in masks
+    )
+
+
+def hides_labels(model: PreTrainedModel, mask: torch.Tensor, labels: torch.Tensor) -> bool:
     is_padding = mask.to(labels.device) == 0
     if switch_of(model).shifts_labels:
         is_padding = is_padding | F.pad(is_padding[:, :-1], pad=(1, 0))
@@ -583,7 +618,11 @@ def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """What the head of a language model reads: the states of labelled positions, `(1, n, hidden)`."""
-    places = getattr(stack, "_labelled_places", None)
+    if torch.compiler.is_compiling():
+        places = getattr(stack, "_labelled_places", None)
+    else:
+        owner, places = _labelled_places.get()
+        places = places if owner is stack else None
     if places is None:
         return None
     states = output[0].flatten(0, 1)

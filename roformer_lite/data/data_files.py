@@ -34,7 +34,7 @@ _PIECE = 2**13  # In bytes.
 # In a file of tokens: what may be a comment before a sentence, and the first column of the lines of
 # CoNLL-U that are no words.
 _MAY_BE_COMMENT = re.compile(r"#(\s|$)")
-_NO_WORD_OF_CONLLU = re.compile(r"\d+[-.]\d+")
+_NO_WORD_OF_CONLLU = re.compile(r"(\d+)([-.])\d+")
 # A long line is cut at the last of the best places that it has: before a single space, where our
 # tokenizers, and all others that split at white space, end a word; after a mark before a Chinese
 # character; before any character, which costs a token or two.
@@ -302,7 +302,7 @@ def read_tagged(
         rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
         words = [row for row in rows if not _NO_WORD_OF_CONLLU.fullmatch(row[1][0])]
         is_numbered = _count_up([fields[0] for _, fields in words])
-        if is_numbered and tokens_at != 1:
+        if tokens_at != 1 and _is_conllu([fields[0] for _, fields in rows]):
             rows = words
         sentence = _sentence_of(rows, tokens_at, tag_column)
         if sentence["tokens"]:
@@ -381,6 +381,21 @@ def _form(line: str, tag_column: int) -> tuple[bool, int, str]:
 
 def _fields(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else line.split()
+
+
+def _is_conllu(ids: Sequence[str]) -> bool:
+    """Whether the first column of a sentence is CoNLL-U's: words are numbered from 1, a range comes
+    before its first word, and an empty node after the word whose number it has."""
+    num_words = 0
+    for identifier in ids:
+        other = _NO_WORD_OF_CONLLU.fullmatch(identifier)
+        if other is None:
+            num_words += 1
+        number = identifier if other is None else other[1]
+        is_range = other is not None and other[2] == "-"
+        if number != str(num_words + is_range):
+            return False
+    return num_words > 0
 
 
 def _count_up(fields: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 # What transformers calls the loss of models that predict the next token.
 CAUSAL_LOSS = "ForCausalLM"
+CAUSAL_CLASSES = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 NUM_MEASURED_ROWS = 1000
 # Of rows with labels, on average: 8 million tokens are 1,000 steps.
 TOKENS_OF_A_BATCH = 8192
@@ -63,6 +65,13 @@ TOKENS_OF_A_BATCH = 8192
 # of x86 processors, and those of ARM.
 BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 MIN_BFLOAT16_STEPS = 200
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether the labels of a model are shifted. Not every class of transformers says so by its type
+    of loss: GPT-2's has none."""
+    has_causal_loss = getattr(model, "loss_type", None) == CAUSAL_LOSS
+    return has_causal_loss or type(model).__name__ in CAUSAL_CLASSES
 
 
 class RoFormerLiteTrainerMixin:
@@ -215,8 +224,7 @@ class RoFormerLiteTrainerMixin:
         num_labels = labels.numel()
         if not labels.is_floating_point():
             # A causal model does not predict the first token.
-            is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
-            predicted = labels[..., 1:] if is_shifted else labels
+            predicted = labels[..., 1:] if is_causal(self.model) else labels
             num_labels = int((predicted != IGNORE_INDEX).sum())
         if num_labels:
             self.measured_loss += loss.item() * num_labels

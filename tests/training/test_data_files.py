@@ -294,3 +294,12 @@ def test_words_are_split_into_characters_with_a_word_about_it(caplog):
         tagger("characters", ["北京", "大"], ["U-LOC", "O"])
     with pytest.raises(InputError, match="single tag, _.*--tag_column"):
         tagger("auto", ["Rome", "is"], ["_", "_"])
+
+
+def test_numbers_in_another_column_than_the_tokens(tmp_path):
+    """Only ids that are CoNLL-U's mark ranges and empty nodes: amounts in the first column are
+    none."""
+    path = tmp_path / "amounts.conll"
+    path.write_text("12 mg B\n3.5 ml B\n\n7 kg B\n8 g B\n\n1 l B\n2.5 dl B\n")
+    found = [row["tokens"] for row in read_tagged(path, token_column=2)]
+    assert found == [["mg", "ml"], ["kg", "g"], ["l", "dl"]]
