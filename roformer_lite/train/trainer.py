@@ -74,6 +74,14 @@ def is_causal(model: nn.Module) -> bool:
     return has_causal_loss or type(model).__name__ in CAUSAL_CLASSES
 
 
+def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
+    """The number of labels that count; of shifted ones not the first of a row."""
+    if labels.is_floating_point():
+        return labels.numel()
+    counted = labels[..., 1:] if is_shifted else labels
+    return int((counted != IGNORE_INDEX).sum())
+
+
 class RoFormerLiteTrainerMixin:
     """What the package adds to `Trainer` and `Seq2SeqTrainer`.
 
@@ -221,13 +229,15 @@ class RoFormerLiteTrainerMixin:
         labels = inputs.get("labels")
         if loss is None or labels is None:
             return found
-        num_labels = labels.numel()
-        if not labels.is_floating_point():
-            # A causal model does not predict the first token.
-            predicted = labels[..., 1:] if is_causal(self.model) else labels
-            num_labels = int((predicted != IGNORE_INDEX).sum())
+        num_labels = count_labels(labels, is_shifted=is_causal(self.model))
+        divisor = num_labels
+        if self.model_accepts_loss_kwargs:
+            # The Trainer has the model divide by the number of labels that it counts itself. It
+            # knows by the type of loss alone that labels are shifted.
+            is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
+            divisor = count_labels(labels, is_shifted=is_shifted)
         if num_labels:
-            self.measured_loss += loss.item() * num_labels
+            self.measured_loss += loss.item() * divisor
             self.measured_labels += num_labels
         return found
 
