@@ -31,7 +31,7 @@ from ..evaluate.metrics import (
     threshold_for,
 )
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
-from ..head import CONTRASTED_ROWS, contrast, ends_fitted
+from ..head import MAX_CONTRASTIVE_ROWS, may_stop_after_fitting, train_contrastively
 from ..task_options import ClassifyDataArguments
 from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
@@ -146,7 +146,7 @@ class Classify(LabelRecipe):
         """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
         its checkpoints."""
         if self.learns_from_few and self.problem_type == SINGLE:
-            return CONTRASTED_ROWS
+            return MAX_CONTRASTIVE_ROWS
         return super().fewest_rows
 
     def inspect(self, rows: DatasetDict) -> None:
@@ -257,13 +257,13 @@ class Classify(LabelRecipe):
             )
         has_validation = "validation" in encoded
         is_pairs_only = not has_validation and self.learns_from_pairs(args, encoded["train"])
-        self.may_end_fitted = is_pairs_only and ends_fitted(run, args)
+        self.may_end_fitted = is_pairs_only and may_stop_after_fitting(run, args)
         return parts
 
     def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
         """Whether the encoder learns the labels from pairs of rows first, which are few."""
         is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
-        is_small = self.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+        is_small = self.problem_type == SINGLE and len(train) < MAX_CONTRASTIVE_ROWS
         return is_fitted and is_small and args.world_size == 1
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
@@ -272,7 +272,7 @@ class Classify(LabelRecipe):
                 "The rows are few: the encoder learns the labels from pairs of them first",
                 file=sys.stderr,
             )
-            contrast(trainer, train)
+            train_contrastively(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
         if self.may_end_fitted and is_fitted:
             print(

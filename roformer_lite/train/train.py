@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
-from ..head import ends_fitted, read_as_trained
+from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..run import Run
@@ -55,7 +55,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
     kind = trainer_class(run.task)
     args = make_training_arguments(options, kind.args_class)
     with directory.opened(args) as cache:
-        start = read_as_trained(run, cache / "encoder")
+        start = convert_sentence_encoder(run, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
         if run.card.push_to_hub and args.should_save:
             # A missing login shows before the data are read.
@@ -64,7 +64,9 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
             disable_progress_bars()
         set_seed(args.seed)
         # Seeds are chosen by rows that are held out.
-        recipe.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
+        recipe.learns_from_few = (
+            start is not run and not of_seeds and may_stop_after_fitting(options, args)
+        )
         rows = read_rows(run, recipe, args, cache, of_seeds)
         if args.should_save and not of_seeds:
             recommend_pretrained_start(run, num_rows=len(rows["train"]))
