@@ -28,7 +28,7 @@ from .recipes.base import Input, Recipe
 from .saved_model import (
     load_config,
     load_tokenizer,
-    most_positions,
+    max_positions,
     read_optional_object,
     reason,
     try_tokenizer,
@@ -231,7 +231,7 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
     """How many tokens a model has positions for; None where they do not end. The table of a graph
     can't be seen."""
     if isinstance(model, torch.nn.Module):
-        return most_positions(model)
+        return max_positions(model)
     has_table = getattr(config, "position_embedding_type", None) == "learned"
     return config.max_position_embeddings if has_table else None
 

@@ -17,8 +17,8 @@ from transformers.hf_argparser import HfArg
 from .command_parser import CommandParser
 from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
-    LARGEST_BATCH,
-    MOST_BEAMS,
+    MAX_BATCH_SIZE,
+    MAX_BEAMS,
     TRAINING_PACKAGES,
     InputError,
     check_directory,
@@ -50,7 +50,7 @@ from .task_options import TASK_ARGUMENTS
 
 # The seed of `predict`.
 SEED = 42
-_COLDEST = 1e-3  # logits divided by less are infinite in float16
+MIN_TEMPERATURE = 1e-3  # logits divided by less are infinite in float16
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 # Rows in a batch of `evaluate`, unless the training notes another number.
 EVALUATION_BATCH_SIZE = 64
@@ -200,7 +200,7 @@ class EvaluateArguments:
         for path in self.test_file or ():
             check_file("test_file", path)
         check_number("examples", self.examples, at_least=0)
-        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
             check_output_dir(
@@ -297,7 +297,7 @@ class ReadingArguments:
     )
 
     def __post_init__(self):
-        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(
                 f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
@@ -385,11 +385,14 @@ class AnsweringArguments:
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
             check_number(name, getattr(self, name), at_least=1)
-        check_number("beams", self.beams, at_least=1, at_most=MOST_BEAMS)
+        check_number("beams", self.beams, at_least=1, at_most=MAX_BEAMS)
         check_number("threshold", self.threshold, at_least=0, at_most=1)
-        check_number("temperature", self.temperature, at_least=_COLDEST)
+        check_number("temperature", self.temperature, at_least=MIN_TEMPERATURE)
         check_number(
-            "repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST
+            "repetition_penalty",
+            self.repetition_penalty,
+            at_least=MIN_TEMPERATURE,
+            at_most=1 / MIN_TEMPERATURE,
         )
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # The Trainer and the search keep numbers for every row of a batch, also for an empty one.
-LARGEST_BATCH = 2**20
-MOST_BEAMS = 1000  # Each has its own keys and values.
+MAX_BATCH_SIZE = 2**20
+MAX_BEAMS = 1000  # Each has its own keys and values.
 _HUB_TIMEOUT = 5.0  # In seconds.
 # What people type who know other programs, and the options that may be meant.
 _SYNONYMS = {

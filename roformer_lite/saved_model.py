@@ -404,7 +404,7 @@ def check_vocabulary(
         )
 
 
-def most_positions(model: nn.Module) -> int | None:
+def max_positions(model: nn.Module) -> int | None:
     """How many tokens the model's tables of learned positions have room for; None without one."""
     rows = []
     for name, table in model.named_modules():

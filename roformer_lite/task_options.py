@@ -17,9 +17,9 @@ from .options import (
     TrainingOptions,
 )
 
-_SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
-_SHORTEST_PAIR = 5  # and another token with a [SEP]
-_SHORTEST_BLOCK = 8
+MIN_TEXT_LENGTH = 3  # [CLS], a token of text and [SEP]
+MIN_PAIR_LENGTH = 5  # and another token with a [SEP]
+MIN_BLOCK_SIZE = 8
 # The tokenizers of sacrebleu, which is imported only to measure.
 BleuTokenizer = Literal[
     "13a",
@@ -124,7 +124,7 @@ class Seq2SeqDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
+        check_number("max_source_length", self.max_source_length, at_least=MIN_TEXT_LENGTH)
         # a token of text and [SEP]
         check_number("max_target_length", self.max_target_length, at_least=2)
 
@@ -161,8 +161,8 @@ class LanguageModelDataArguments(TaskArguments):
     )
 
     def __post_init__(self):
-        check_number("packing", self.packing, at_least=_SHORTEST_BLOCK)
-        check_number("block_size", self.block_size, at_least=_SHORTEST_BLOCK)
+        check_number("packing", self.packing, at_least=MIN_BLOCK_SIZE)
+        check_number("block_size", self.block_size, at_least=MIN_BLOCK_SIZE)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
                 f"--packing {self.packing} is below the length of the blocks, {self.longest_block}; give at least as "
@@ -277,7 +277,7 @@ class ClassifyDataArguments(LabelArguments):
                     "--validation_fraction 0 leaves no data to choose the threshold for --min_precision by; leave out "
                     "one of the two"
                 )
-        shortest = _SHORTEST_TEXT if self.text_pair_column is None else _SHORTEST_PAIR
+        shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, at_least=shortest)
         for name in ("text_column", "text_pair_column"):
             if getattr(self, name) == self.label_column:
@@ -342,7 +342,7 @@ class TagDataArguments(LabelArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
         if self.token_column is not None and self.token_column == self.tag_column:
             raise InputError(
                 f"--token_column and --tag_column are both {self.tag_column}; the tags need another column"
@@ -362,7 +362,7 @@ class SentenceDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
 
     def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
         super().check_beside(model, training)
@@ -419,7 +419,7 @@ class RerankDataArguments(SentenceDataArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_PAIR)
+        check_number("max_length", self.max_length, at_least=MIN_PAIR_LENGTH)
 
 
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {

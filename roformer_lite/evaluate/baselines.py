@@ -48,7 +48,7 @@ _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u
 T = TypeVar("T")
 
 
-def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
+def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
     """All rows, or `amount` random ones in their order.
 
     Of two sequences of the same length the same places are taken.
@@ -98,8 +98,8 @@ def classification_baselines(
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts = at_most(known[0], MAX_ROWS)
-        answers: np.ndarray = at_most(known[1], MAX_ROWS)
+        texts = sample_rows(known[0], MAX_ROWS)
+        answers: np.ndarray = sample_rows(known[1], MAX_ROWS)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
         asked = features.transform(examples[0])
@@ -128,7 +128,7 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 
-    sample = "".join(at_most(texts, 1000))
+    sample = "".join(sample_rows(texts, 1000))
     if len(_WITHOUT_SPACES.findall(sample)) > len(sample) / 4:
         return make_union(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True))
     return make_union(
@@ -149,9 +149,9 @@ def tagging_baselines(
         measured: Sentences and tags of each split to measure.
     """
     most_frequent = _most_frequent_tags(train)
-    sentences = at_most(train[0], MAX_ROWS)
+    sentences = sample_rows(train[0], MAX_ROWS)
     features = [word_features(words) for words in sentences]
-    crf = train_crf(zip(features, at_most(train[1], MAX_ROWS), strict=True))
+    crf = train_crf(zip(features, sample_rows(train[1], MAX_ROWS), strict=True))
     found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
     for split, (sentences, tags) in measured.items():
         by_word = [[most_frequent[word] for word in words] for words in sentences]
@@ -257,8 +257,8 @@ def text_to_text_baselines(
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
-    known_sources = at_most(train[0], MAX_ROWS)
-    known_targets = at_most(train[1], MAX_ROWS)
+    known_sources = sample_rows(train[0], MAX_ROWS)
+    known_targets = sample_rows(train[1], MAX_ROWS)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     memory = NearestNeighbors(n_neighbors=1, metric="cosine")
     memory.fit(features.fit_transform(known_sources))
@@ -286,7 +286,7 @@ class TfidfCosine:
         words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
         self.features = make_union(words, characters)
-        self.features.fit(at_most(texts, MAX_ROWS))
+        self.features.fit(sample_rows(texts, MAX_ROWS))
 
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
 # In bytes. protobuf has no larger message, and the graph itself needs room.
-_LARGEST_FILE = 2**31 - 2**24
+MAX_FILE_BYTES = 2**31 - 2**24
 _GRAPH_SIZE = 2**19  # In bytes; a graph without its weights is smaller.
 _POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
@@ -156,7 +156,7 @@ def _save_onnx(program: Any, path: Path) -> None:
     import onnx_ir
 
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
-    if weights > _LARGEST_FILE:
+    if weights > MAX_FILE_BYTES:
         raise InputError(
             f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most"
         )

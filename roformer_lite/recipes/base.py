@@ -159,7 +159,7 @@ class Recipe(ABC):
         return {name: getattr(self.options, name) for name in self.options.measuring_options}
 
     @property
-    def fewest_rows(self) -> int:
+    def min_rows_to_split(self) -> int:
         """Of fewer training rows none are held out unless options ask for it. Known once the rows
         are read."""
         return 100
@@ -352,11 +352,11 @@ class Recipe(ABC):
         Raises:
             InputError: naming the option and those that it uses.
         """
-        foreign = [name for name in given if name not in self.answer_options]
-        if foreign:
+        refused = [name for name in given if name not in self.answer_options]
+        if refused:
             theirs = ", ".join(f"--{name}" for name in self.answer_options)
             raise InputError(
-                f"--{foreign[0]} is not for {self.name} models, which take "
+                f"--{refused[0]} is not for {self.name} models, which take "
                 f"{theirs or 'none of these options'}"
             )
 

@@ -142,12 +142,12 @@ class Classify(LabelRecipe):
         return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
 
     @property
-    def fewest_rows(self) -> int:
+    def min_rows_to_split(self) -> int:
         """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
         its checkpoints."""
         if self.learns_from_few and self.problem_type == SINGLE:
             return MAX_CONTRASTIVE_ROWS
-        return super().fewest_rows
+        return super().min_rows_to_split
 
     def inspect(self, rows: DatasetDict) -> None:
         if self.problem_type != REGRESSION:
@@ -207,7 +207,7 @@ class Classify(LabelRecipe):
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         if self.problem_type != REGRESSION:
-            self.note_foreign(rows["labels"])
+            self.note_unseen_labels(rows["labels"])
         return rows.map(
             self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
         )
@@ -480,7 +480,7 @@ class Classify(LabelRecipe):
         `(rows, labels)`. Labels that the training data lack have numbers beyond the others."""
         if self.problem_type == REGRESSION:
             return np.array(rows["number"])
-        return self.numbers_of(rows["labels"], self.with_foreign(rows["labels"]))
+        return self.numbers_of(rows["labels"], self.with_unseen_labels(rows["labels"]))
 
     def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
         """The labels of each row as classes, or as 0 and 1 for each of the `known` labels."""
@@ -499,7 +499,7 @@ class Classify(LabelRecipe):
             return {"loss": float(np.mean((predicted - true) ** 2))} | regression_metrics(
                 predicted, true
             )
-        self.foreign = self.find_foreign(rows["labels"])
+        self.unseen_labels = self.find_unseen_labels(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)
@@ -549,8 +549,10 @@ class Classify(LabelRecipe):
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
         if self.problem_type == MULTI:
-            return report_of_sets(true, predicted, self.with_foreign(true))
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
+            return report_of_sets(true, predicted, self.with_unseen_labels(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
+        )
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict

@@ -55,7 +55,7 @@ class LabelRecipe(AnsweringRecipe):
         # The labels and their numbers; and those that are only in rows to measure, with the number
         # of rows that have them.
         self.labels: dict[str, int] = {}
-        self.foreign: Counter[str] = Counter()
+        self.unseen_labels: Counter[str] = Counter()
         # The weights of the encoder and of the scores of the text, where these were added, and
         # whether the latter have learned the validation rows, too.
         self.text_weights: tuple[float, ...] = ()
@@ -114,7 +114,7 @@ class LabelRecipe(AnsweringRecipe):
                 needed.append(number)
         return needed
 
-    def find_foreign(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
+    def find_unseen_labels(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
         """The labels that the training data lack, with the number of times that they occur in
         `rows`, the labels of each row. They are missed.
 
@@ -131,14 +131,14 @@ class LabelRecipe(AnsweringRecipe):
             )
         return new
 
-    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
+    def note_unseen_labels(self, rows: Iterable[Sequence[str]]) -> None:
         """Note and report the labels that the training data lack."""
-        new = self.find_foreign(rows)
-        self.foreign.update(new)
+        new = self.find_unseen_labels(rows)
+        self.unseen_labels.update(new)
         if new:
-            print(self.foreign_sentence(new), file=sys.stderr)
+            print(self.unseen_labels_sentence(new), file=sys.stderr)
 
-    def foreign_sentence(self, counts: Counter[str]) -> str:
+    def unseen_labels_sentence(self, counts: Counter[str]) -> str:
         """That labels, with their counts, are only in rows to measure."""
         return (
             f"{counts.total():,} of the {self.labelled} to measure have {len(counts):,} "
@@ -146,7 +146,7 @@ class LabelRecipe(AnsweringRecipe):
             "missed."
         )
 
-    def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
+    def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
         """The labels in the order of their numbers, and after them those that only these rows
         have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
@@ -287,8 +287,8 @@ class LabelRecipe(AnsweringRecipe):
 
     def notes(self) -> list[str]:
         notes = super().notes()
-        if self.foreign:
-            notes.append(self.foreign_sentence(self.foreign))
+        if self.unseen_labels:
+            notes.append(self.unseen_labels_sentence(self.unseen_labels))
         if self.has_learned_validation_rows:
             notes.append(
                 f"After the validation metrics were measured, the {self.text_part} was fitted "

@@ -223,7 +223,7 @@ class Tag(LabelRecipe):
         """Without `training`, a sentence is encoded as it is answered: a long one is several
         examples, one after another."""
         if not training:
-            self.note_foreign(self.unit_tags(row) for row in rows)
+            self.note_unseen_labels(self.unit_tags(row) for row in rows)
         return rows.map(
             partial(self.encode_batch, training=training),
             batched=True,
@@ -574,7 +574,7 @@ class Tag(LabelRecipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = [self.unit_tags(row) for row in rows]
-        self.foreign = self.find_foreign(true)
+        self.unseen_labels = self.find_unseen_labels(true)
         predicted = [answer["tags"] for answer in answers]
         return tagging_metrics(predicted, true, self.scheme)
 
@@ -590,7 +590,9 @@ class Tag(LabelRecipe):
         predicted = [outcome.predicted for outcome in outcomes]
         if self.scheme is not None:
             return report_of_entities(true, predicted, self.scheme)
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
+        )
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict

@@ -27,7 +27,7 @@ from hf_roformer_lite.padding_free import padding_free
 from ..errors import InputError, did_you_mean
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
+from ..saved_model import check_vocabulary, load_config, load_with_new_head, max_positions, reason
 
 
 def make_model(
@@ -102,7 +102,7 @@ def _token_ids(
 def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     """Refuse texts longer than a table of learned positions, before the first long one stops the
     training. A length that was not given becomes that of the table."""
-    most = most_positions(model)
+    most = max_positions(model)
     if most is None:
         return
     lengths = {
