@@ -37,7 +37,7 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments seed=3", "give the option --seed 3"),
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),
     ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
-    ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
+    ("tag", "--training_arguments save_only_model=true", "would continue with a new optimizer"),
     (
         "tag",
         "--training_arguments resume_from_checkpoint=c",
