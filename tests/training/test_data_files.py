@@ -271,7 +271,7 @@ def test_labels_that_are_one_number_are_named(caplog):
     recipe.problem_type = SINGLE
     recipe.inspect(labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"]))
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and all("are one number, but two labels" in line for line in said)
+    assert len(said) == 2 and all("are the same number, but two labels" in line for line in said)
     assert len(recipe.labels) == 7
 
 
