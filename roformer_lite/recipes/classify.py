@@ -528,7 +528,7 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             value = answer["value"]
             columns = {**texts, "label": row["number"], "prediction": significant(value)}
-            return Outcome(row["origin"], columns, mistake=abs(row["number"] - value))
+            return Outcome(row["origin"], columns, severity=abs(row["number"] - value))
         true = row["labels"]
         predicted = self.labels_in(answer)
         if self.problem_type == MULTI:
@@ -537,8 +537,8 @@ class Classify(LabelRecipe):
                 "label": self.label_separator.join(true),
                 "prediction": self.label_separator.join(predicted),
             }
-            mistake = len(set(true) ^ set(predicted))
-            return Outcome(row["origin"], columns, mistake, true, predicted)
+            severity = len(set(true) ^ set(predicted))
+            return Outcome(row["origin"], columns, severity, true, predicted)
         score = answer[predicted[0]]
         columns = {
             **texts,
@@ -546,8 +546,8 @@ class Classify(LabelRecipe):
             "prediction": predicted[0],
             "score": round(score, 4),
         }
-        mistake = score * (predicted != true)
-        return Outcome(row["origin"], columns, mistake, true, predicted, score=score)
+        severity = score * (predicted != true)
+        return Outcome(row["origin"], columns, severity, true, predicted, score=score)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         if self.problem_type == REGRESSION:

@@ -581,8 +581,8 @@ class Tag(LabelRecipe):
         true = self.unit_tags(row)
         predicted = answer["tags"]
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
-        mistake = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
-        return Outcome(row["origin"], columns, mistake, true, predicted)
+        severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
+        return Outcome(row["origin"], columns, severity, true, predicted)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]

@@ -273,7 +273,7 @@ REFUSED = [
     (
         "classify",
         "--text_column a --text_pair_column b",
-        "--text_pair_column b: this model takes one text",
+        "--text_pair_column b: this model takes single texts",
     ),
 ]
 

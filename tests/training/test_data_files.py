@@ -257,7 +257,7 @@ def test_labels_that_would_break_an_answer_are_refused(separator, place):
         if separator == "," and problem_type != MULTI:
             recipe.inspect(labelled(task, [label]))
             continue
-        with pytest.raises(InputError, match=f"the {recipe.label_word} .* holds"):
+        with pytest.raises(InputError, match=f"the {recipe.label_word} .* contains"):
             recipe.inspect(labelled(task, [label]))
         if task == "classify":  # That of a model of somebody else is shown in one line.
             recipe.set_labels([label, "other"])
