@@ -95,7 +95,8 @@ def check_output_dir(
         )
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with --overwrite_output_dir"
+            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with "
+            "--overwrite_output_dir"
         )
 
 
@@ -122,7 +123,7 @@ def complete_directory(
             meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remedy = f" while saving {saving}; nothing was changed. Free some space and give the same command again"
+    remedy = f" while saving {saving}; nothing was changed. Free some space and run the same command again"
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
         # Only their owner may read temporary directories; a directory in them is as usual.
         finished = Path(scratch) / "finished"
@@ -134,7 +135,8 @@ def complete_directory(
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
             finished.rename(kept)
             raise InputError(
-                f"{target}: something else was written there in the meantime, and stays; {saving} is in {kept}"
+                f"{target}: something else was written there in the meantime, and stays; {saving} "
+                f"is in {kept}"
             )
         replaced = Path(scratch) / "replaced"
         if target.exists():
@@ -148,7 +150,8 @@ def complete_directory(
 
 
 def is_written_directly(path: str | Path) -> bool:
-    """Whether a path is no regular file, such as /dev/stdout or a pipe, which cannot be replaced."""
+    """Whether a path is not a regular file but, for example, /dev/stdout or a pipe, which cannot be
+    replaced."""
     is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
     return os.path.exists(path) and is_stream
 

@@ -32,7 +32,7 @@ from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# Of a training, unless it notes another one.
+# The default seed of a training, which is used if no other was saved with the model.
 _SEED = 42
 # The names are those of the training.
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")

@@ -35,7 +35,7 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # times as much memory as its text.
 MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
-# In a file of tokens, lines like this before a sentence may be comments.
+# Lines like this before a sentence in a file of tokens may be comments.
 _MAY_BE_COMMENT = re.compile(r"#(\s|$)")
 # CoNLL-U has this in the first column of ranges and empty nodes, which are not words.
 _CONLLU_NON_WORD = re.compile(r"\d+[-.]\d+")
@@ -144,8 +144,8 @@ def lines_of(
             text = raw[:end].decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte {before + error.start + 1} of the line (0x{raw[error.start]:02x}) is not "
-                "UTF-8; convert the file"
+                f"{name}:{number}: byte {before + error.start + 1} of the line "
+                f"(0x{raw[error.start]:02x}) is not UTF-8; convert the file"
             ) from error
         yield number, text, is_end
         if is_end:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
-# By default this fraction of the training rows is held out for validation, up to the maximum.
+# The default fraction and maximum number of training rows that are held out for validation.
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT_ROWS = 2000
 
