@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"\nroformer-lite {arguments.command}: interrupted{continues}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
+    except BrokenPipeError:
+        # The reader of the output, for example `head`, has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BaseException as error:

@@ -43,7 +43,7 @@ MAX_ITERATIONS = 100
 # The fitted head is compared with the random one on this many texts.
 NUM_COMPARED_TEXTS = 256
 
-# With more rows, the training itself teaches the encoder enough.
+# The training itself teaches the encoder enough if there are more rows.
 MAX_CONTRASTIVE_ROWS = 500
 # The number of contrastive steps lets the encoder see each text about `NUM_CONTRASTIVE_EPOCHS`
 # times, within these limits.

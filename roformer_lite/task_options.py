@@ -59,7 +59,7 @@ class TaskArguments(DataArguments):
     packages: ClassVar[dict[str, str]] = {}
     measuring_options: ClassVar[tuple[str, ...]]
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
         """Refuse options of model and training that can't be combined with those of the data.
 
         Raises:
@@ -189,8 +189,8 @@ class LanguageModelDataArguments(TaskArguments):
         """`block_size`, or its default."""
         return self.block_size or self.packing or 256
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         for name in ("packing", "streaming"):
             if getattr(self, name) and training.max_tokens_per_batch:
                 raise InputError(
@@ -297,8 +297,8 @@ class ClassifyDataArguments(LabelArguments):
                     "one with --label_column"
                 )
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         if self.teacher is not None:
             require_packages("--teacher", EmbedDataArguments.packages)
             model.refuse_new_tokenizer("--teacher", "which has its own tokenizer")
@@ -377,8 +377,8 @@ class SentenceDataArguments(TaskArguments):
         super().__post_init__()
         check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         if training.max_tokens_per_batch or training.word_dropout:
             raise InputError(
                 f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "

@@ -72,13 +72,13 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
     before = word["input_ids"][: inside[0]]
     behind = word["input_ids"][inside[-1] + 1 :]
     # The shape is (tokens, 1 + special tokens).
-    alone = torch.tensor([[*before, token, *behind] for token in range(embedding.num_embeddings)])
+    single = torch.tensor([[*before, token, *behind] for token in range(embedding.num_embeddings)])
     vectors = torch.cat(
         [
             teacher({"input_ids": part, "attention_mask": torch.ones_like(part)})[
                 "sentence_embedding"
             ]
-            for part in alone.to(teacher.device).split(BATCH_SIZE)
+            for part in single.to(teacher.device).split(BATCH_SIZE)
         ]
     )
     # The shape is (tokens, width of the teacher).

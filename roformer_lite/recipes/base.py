@@ -279,7 +279,7 @@ class Recipe(ABC):
         known. Returns whether there is such a part."""
         return False
 
-    def save_beside(self, folder: Path) -> None:
+    def save_further_files(self, folder: Path) -> None:
         """Save further files of the finished model. Its weights and tokenizer are already in
         `folder`."""
         return None

@@ -191,7 +191,7 @@ class SentenceRecipe(Recipe):
             "loss": self.loss(self.sentence_model),
         }
 
-    def save_beside(self, folder: Path) -> None:
+    def save_further_files(self, folder: Path) -> None:
         self.sentence_model.save_pretrained(str(folder), create_model_card=False)
 
     # Choosing a checkpoint.

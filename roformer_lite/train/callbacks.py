@@ -85,7 +85,7 @@ class TrainingClock(TrainerCallback, ExportableState):
             control.should_training_stop = True
         saves_at_the_end = args.save_strategy not in ("no", "best")
         if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
-            # With this checkpoint, nothing is lost if the final evaluation fails or is killed.
+            # This checkpoint prevents losses if the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(

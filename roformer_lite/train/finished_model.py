@@ -48,7 +48,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
             if run.card.remote_code and isinstance(part, RemoteCode):
                 part.remote_code = True
             part.save_pretrained(folder)
-        recipe.save_beside(folder)
+        recipe.save_further_files(folder)
         evaluations = measure_saved_model(finished, folder)
         history = finished.trainer.state.log_history
         draw_loss_curve(history, folder / CURVE_FILE, finished.chosen_step)

@@ -241,8 +241,8 @@ def verdict(
     best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
     theirs = values_of_baselines[best]
     values = (
-        f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {best}, "
-        f"{theirs:.4f}"
+        f"{metric} on the {last.split} data is {ours:.4f}, compared with {theirs:.4f} for the best "
+        f"baseline, {best}"
     )
     are_equal = is_within_chance(metric, ours, theirs, last.measurements)
     if metric == "accuracy" and best in baselines_right:
@@ -252,7 +252,7 @@ def verdict(
     if are_equal:
         return (
             f"The model and the best baseline are about equal: its {values}; "
-            f"{last.measurements:,} rows can't tell them apart."
+            f"the difference is not significant (n = {last.measurements:,})."
         )
     if sign * ours > sign * theirs:
         return f"The model is better than the baselines: its {values}."

@@ -36,7 +36,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         rank, world_size: Number of this process, and of all processes.
 
     Raises:
-        InputError: when one example alone exceeds the budget.
+        InputError: if a single example exceeds the budget.
     """
 
     def __init__(

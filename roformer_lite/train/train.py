@@ -155,7 +155,7 @@ def recommend_pretrained_start(run: Run, num_rows: int) -> None:
         print(
             f"This model starts from random weights and has only {num_rows:,} rows to learn from. A "
             "small pretrained encoder is usually better: trained on the 4,907 questions of TREC, "
-            "its test accuracy is 0.962, that of a new model 0.904. Give one as "
+            "it has a test accuracy of 0.962, compared with 0.904 for a new model. Give one as "
             "--model_name_or_path; docs/fine_tuning.md has a list.",
             file=sys.stderr,
         )
