@@ -158,7 +158,8 @@ def _save_onnx(program: Any, path: Path) -> None:
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     if weights > MAX_FILE_BYTES:
         raise InputError(
-            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most"
+            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at "
+            "most"
         )
     onnx_ir.save(program, path)
 
