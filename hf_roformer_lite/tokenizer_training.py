@@ -277,7 +277,7 @@ def learn_pieces(
     num_pieces: int,
     **options: Any,
 ) -> list[tuple[str, float]]:
-    """Learn `num_pieces` pieces with their scores, those of the alphabet included."""
+    """Learn `num_pieces` pieces, including the alphabet, with their scores."""
     trainer = UnigramTrainer(vocab_size=num_pieces + 1, **options)  # One more is for the mark.
     learned = Tokenizer(models.Unigram())
     learned.pre_tokenizer = pre_tokenizers.Split(DELIMITER, "removed")

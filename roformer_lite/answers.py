@@ -1,7 +1,7 @@
-"""The one way in which a saved model answers.
+"""The predictions of a saved model.
 
-`predict` writes the table of these answers; `evaluate`, the card, the verdict, thresholds and the
-page read it.
+All commands use the same predictions: `predict` writes them as a table, and `evaluate`, the card, the
+verdict, the thresholds and the page are based on them.
 """
 
 import logging
@@ -28,7 +28,7 @@ from .recipes.base import Input, Recipe
 from .saved_model import (
     load_config,
     load_tokenizer,
-    most_positions,
+    max_positions,
     read_optional_object,
     reason,
     try_tokenizer,
@@ -37,21 +37,21 @@ from .saved_model import (
 
 logger = logging.getLogger(__name__)
 
-# Tokens that a tokenizer may add to a text, or to a pair of texts.
+# A tokenizer adds at most this many tokens to a text or a pair of texts.
 MAX_ADDED_TOKENS = 8
-# The types of rotary positions whose angles depend on the longest text of a batch.
+# In these types of rotary positions, the angles depend on the longest text of a batch.
 BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @dataclass
 class SavedModel:
-    """A saved model, ready to answer.
+    """A saved model that is ready to predict.
 
     Args:
-        recipe: Of its task, with the settings of its training.
-        model: Of transformers or sentence-transformers, or a graph in its place.
-        tokenizer: As saved.
-        positions: The number of tokens that the model has positions for, if they end.
+        recipe: The task, with the settings of the training.
+        model: A model of transformers or sentence-transformers, or an exported graph.
+        tokenizer: The saved tokenizer.
+        positions: The number of tokens for which the model has positions, if it is limited.
     """
 
     recipe: Recipe
@@ -62,7 +62,7 @@ class SavedModel:
     @cached_property
     def pipe(self) -> Pipeline:
         """The stock pipeline of the task."""
-        # Some pipelines change their tokenizer.
+        # Some pipelines change their tokenizer, so they get a copy.
         return pipeline(
             self.recipe.pipeline_tag,
             model=self.model,
@@ -78,15 +78,15 @@ class SavedModel:
         options: dict[str, Any] | None = None,
         report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
-        """An answer to each input, in order; None to an empty one.
+        """The predictions for the inputs in their order, with None for an empty input.
 
-        Inputs of similar length share a batch, which costs least where padding is computed.
+        Inputs of similar length share a batch, which reduces the cost of padding if it is computed.
 
         Args:
-            inputs: Texts, pairs of texts or lists of words, whatever the task takes.
+            inputs: Texts, pairs of texts or lists of words, depending on the task.
             batch_size: The number of inputs in a batch.
-            options: Those of `predict` for the task, by their names.
-            report: Called with the number of inputs that were answered since the last call.
+            options: The options of `predict` for the task by name.
+            report: Called with the number of inputs that were processed since the last call.
         """
         options = options or {}
         answers: list[Any] = [None] * len(inputs)
@@ -112,9 +112,9 @@ class SavedModel:
         return [len(ids) for ids in encoded["input_ids"]]
 
     def warn_of_truncation(self, inputs: Sequence[Input]) -> None:
-        """Say how many inputs are longer than what the model takes."""
+        """Warn of inputs that are too long for the model."""
         longest = getattr(self.model, "max_seq_length", None) or self.tokenizer.model_max_length
-        # Most texts have fewer bytes than that, and every token of them has at least one.
+        # Only texts with more bytes are tokenized for the check, because a token has at least one.
         room = longest - MAX_ADDED_TOKENS
         doubtful = [given for given in inputs if len("".join(given).encode()) > room]
         if not doubtful:
@@ -124,8 +124,7 @@ class SavedModel:
             logger.warning("%d lines are truncated to %d tokens", truncated, longest)
 
     def check_positions(self, inputs: list[str], more: int = 0, **options: Any) -> None:
-        """Refuse an input that, with so many `more` tokens, has more of them than the model has
-        positions.
+        """Refuse an input that, together with `more` tokens, exceeds the positions of the model.
 
         Raises:
             InputError: with the input and both numbers.
@@ -147,17 +146,18 @@ def open_model(
     options: dict[str, Any] | None = None,
     engine: str = "torch",
 ) -> SavedModel:
-    """Open what `roformer-lite train` saved, or any checkpoint of this architecture with a head.
+    """Open a model that `roformer-lite train` saved, or any checkpoint with a head of one of the
+    tasks.
 
     Args:
-        directory: Of the model, or its name on the Hub.
-        device: Where it shall compute. Default: the first GPU, if there is one.
-        options: Those that `answers` will get; checked before the weights are read.
-        engine: What computes: `torch`, or `onnx` with a directory that was exported for it.
+        directory: The directory of the model, or its name on the Hub.
+        device: The device to use. Default: the first GPU, if there is one.
+        options: The options that `answers` will get. They are checked before the weights are read.
+        engine: `torch`, or `onnx` for a directory that was exported for it.
 
     Raises:
-        InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits
-            its architecture, or it does not use one of the options.
+        InputError: if there is no model, if one of its files is missing or wrong, if none of the
+            tasks fits its architecture, or if it does not use one of the options.
     """
     directory = str(directory)
     config = load_config(directory)
@@ -178,7 +178,8 @@ def open_model(
         model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
-        with suppress(ValueError):  # The training has said why it computes padding.
+        # The reason why a model computes padding is reported during training.
+        with suppress(ValueError):
             padding_free(model)
         model.eval()
     positions = positions_of(model, config)
@@ -198,11 +199,11 @@ def open_model(
 
 
 def recipe_of(directory: str, config: PreTrainedConfig) -> Recipe:
-    """The recipe of the task whose architecture a model has, with the settings of its training; of
-    several tasks the one that it was trained for.
+    """The recipe of the task that fits the architecture of a model, with the settings of its
+    training. If several tasks fit, it is the one that the model was trained for.
 
     Raises:
-        InputError: when there is none, or the settings are damaged.
+        InputError: if no task fits, or if the settings are damaged.
     """
     results = read_optional_object(directory, RESULTS_FILE)
     named = config.architectures if isinstance(config.architectures, list) else []
@@ -228,17 +229,17 @@ def recipe_of(directory: str, config: PreTrainedConfig) -> Recipe:
 
 
 def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
-    """How many tokens a model has positions for; None where they do not end. The table of a graph
-    can't be seen."""
+    """The number of tokens for which a model has positions; None if it is unlimited. For a graph it
+    comes from the configuration, because its tables are not accessible."""
     if isinstance(model, torch.nn.Module):
-        return most_positions(model)
+        return max_positions(model)
     has_table = getattr(config, "position_embedding_type", None) == "learned"
     return config.max_position_embeddings if has_table else None
 
 
 def rope_types_of(config: PreTrainedConfig) -> set[str]:
-    """The types of rotary positions of a model, whose encoder and decoder, or kinds of layers, may
-    have different ones."""
+    """The types of rotary positions of a model. They may differ between encoder and decoder and
+    between kinds of layers."""
     found = set()
     for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
         parameters = getattr(part, "rope_parameters", None) or {}
@@ -249,10 +250,10 @@ def rope_types_of(config: PreTrainedConfig) -> set[str]:
 
 
 def try_model(saved: SavedModel, directory: str) -> None:
-    """Answer one line. Each of the files may be right, and yet they may not fit together.
+    """Predict for one line, to check that the files of the model fit together.
 
     Raises:
-        InputError: when they do not.
+        InputError: if they do not.
     """
     with warnings.catch_warnings(), without_reports():
         warnings.simplefilter("ignore")
@@ -261,7 +262,7 @@ def try_model(saved: SavedModel, directory: str) -> None:
             saved.answers([given], batch_size=1, options={"max_new_tokens": 1})
         except (InputError, torch.OutOfMemoryError):
             raise
-        # Whatever the model and the libraries raise, it is about what was saved.
+        # Any error of the model or of a library is caused by the saved files.
         except Exception as error:
             raise InputError(
                 f"{directory}: its configuration, settings and tokenizer do not fit together: "
@@ -270,15 +271,16 @@ def try_model(saved: SavedModel, directory: str) -> None:
 
 
 def device_named(name: str | None) -> torch.device:
-    """Where to compute.
+    """The device with this name, or the default device.
 
     Raises:
-        InputError: when torch knows no such device, or this machine has none.
+        InputError: if torch does not know the device, or if this machine does not have it.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # A build without CUDA asserts.
+    # A build of torch without CUDA raises an AssertionError.
+    except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name} cannot be used here: {reason(error)}") from error
     return device
 

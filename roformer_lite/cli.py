@@ -22,16 +22,16 @@ from types import ModuleType
 from .errors import InputError
 from .output import is_disk_full
 
-# Each has a parser in `command_options.py`, and a module in `commands/` with a function `main`, which
-# takes what the parser gives.
+# Each command has a parser in `command_options.py` and a module in `commands/`, whose function `main`
+# takes the results of the parser.
 COMMANDS = {
-    "demo": "train, evaluate and save a small model on data made by the package itself; nothing to download",
+    "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
     "predict": "read lines or a column of a table, write the answers of a trained model",
     "app": "open a page in the browser on which a model is tried",
-    "bundle": "put the package's code beside a saved model, for people who have not installed the package",
-    "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
+    "bundle": "add the package's code to a saved model, for use without installing the package",
+    "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
@@ -88,11 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"\nroformer-lite {arguments.command}: interrupted{continues}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
+    except BrokenPipeError:
+        # The reader of the output, for example `head`, has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BaseException as error:
-        if not (told := _beyond_us(error)):
+        if not (told := _resource_error(error)):
             raise
         print(f"roformer-lite {arguments.command}: error: {told}", file=sys.stderr)
         return 2
@@ -100,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module of this package and the libraries that it needs. They make a million objects
-    that all stay, and looking for garbage among them would take a second."""
+    """Import a module of this package and the libraries that it needs. These create a million
+    permanent objects, and searching them for garbage would take a second."""
     gc.disable()
     try:
         return import_module(name, __package__)
@@ -109,24 +110,33 @@ def _import(name: str) -> ModuleType:
         gc.enable()
 
 
-def _beyond_us(error: BaseException) -> str:
-    """What stopped a command that the machine or a library cannot do, as a sentence; empty for a
-    mistake of ours."""
-    # the latter is torch's
+def _resource_error(error: BaseException) -> str:
+    """A message for errors of the machine or of a library, such as a lack of memory; empty for all
+    other errors."""
+    # torch has an `OutOfMemoryError` of its own.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return f"there is not enough memory: {error}; give smaller batches, shorter texts or a smaller model"
+        return (
+            f"there is not enough memory: {error}; use smaller batches, shorter texts or a smaller "
+            "model"
+        )
     if is_disk_full(error, Path(gettempdir())):
-        return f"no space left on the disk, or a file larger than `ulimit -f` allows: {error.__cause__ or error}"
-    # of the tokenizers library, whose Rust raises no `Exception`
+        return (
+            "no space left on the disk, or a file larger than `ulimit -f` allows: "
+            f"{error.__cause__ or error}"
+        )
+    # The tokenizers library panics in Rust, which raises no `Exception`.
     if type(error).__name__ == "PanicException":
-        return f"the tokenizer cannot encode one of the texts: {error}; give another one, or mend its tokenizer.json"
+        return (
+            f"the tokenizer cannot encode one of the texts: {error}; use another tokenizer, or "
+            "repair its tokenizer.json"
+        )
     return ""
 
 
 def _set_up_logging() -> None:
-    """Show our own warnings, and of the libraries only errors: their warnings are about their own
-    code, and would stand before every result. The environment variables of the libraries, and
-    Python's option -W, show them again."""
+    """Show our own warnings, but only the errors of libraries, because their warnings are about
+    their own code and would precede every result. The environment variables of the libraries and
+    Python's option -W enable them again."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_ours_or_an_error)
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])

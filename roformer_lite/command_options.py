@@ -1,8 +1,8 @@
-"""The options of every command, and how its line is parsed. Those of a training are in options.py and
-task_options.py.
+"""The options of every command, and the parsers of the command lines. The options of a training are
+in options.py and task_options.py.
 
-What can be wrong with a line is found here, before the module of the command in `commands/` is
-imported: nothing here imports torch, so that `--help` and mistakes are answered soon.
+Mistakes in a command line are found here, before the module of the command in `commands/` is
+imported. Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from transformers.hf_argparser import HfArg
 from .command_parser import CommandParser
 from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
-    LARGEST_BATCH,
-    MOST_BEAMS,
+    MAX_BATCH_SIZE,
+    MAX_BEAMS,
     TRAINING_PACKAGES,
     InputError,
     check_directory,
@@ -50,18 +50,18 @@ from .task_options import TASK_ARGUMENTS
 
 # The seed of `predict`.
 SEED = 42
-_COLDEST = 1e-3  # logits divided by less are infinite in float16
+# Logits that are divided by a smaller number are infinite in float16.
+MIN_TEMPERATURE = 1e-3
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
-# Rows in a batch of `evaluate`, unless the training notes another number.
+# The batch size of `evaluate`, unless another one was saved with the model.
 EVALUATION_BATCH_SIZE = 64
 REPORT_FILE = "report.txt"
-# Of a finished evaluation.
+# A finished evaluation consists of these files.
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
 _QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUANTIZATIONS.items())
-# The family that config.json names, or the one that has an equivalent of all that the model is.
+# This stands for the family that config.json names, or for one that supports all features of a model.
 AUTO = "auto"
-# The names of `hf_roformer_lite.conversion.CONVERTERS`, without the seconds that it takes to import
-# them.
+# These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.
 SYSTEMS = (
     "deeplotx",
     "prenorm-encoder-layer",
@@ -118,7 +118,7 @@ class DemoArguments:
 
 
 def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
-    """The options of `roformer-lite demo`, and the line, which the card shows."""
+    """The options of `roformer-lite demo`, and the command line, which the card shows."""
     parser = CommandParser(
         "demo",
         "Make data (dates, written out in English and Chinese, and their standard form), train "
@@ -188,7 +188,10 @@ class EvaluateArguments:
     examples: int = HfArg(default=5, help="How many of the worst answers to print.")
     batch_size: int | None = HfArg(
         default=None,
-        help=f"Rows in a batch. Default: as in the evaluation after training, otherwise {EVALUATION_BATCH_SIZE}.",
+        help=(
+            "Rows in a batch. Default: the same as in the evaluation after training, otherwise "
+            f"{EVALUATION_BATCH_SIZE}."
+        ),
     )
     device: str | None = HfArg(
         default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
@@ -200,7 +203,7 @@ class EvaluateArguments:
         for path in self.test_file or ():
             check_file("test_file", path)
         check_number("examples", self.examples, at_least=0)
-        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
             check_output_dir(
@@ -209,9 +212,9 @@ class EvaluateArguments:
 
 
 def measuring_arguments() -> type:
-    """A dataclass of the options of `train` by which labelled data are read and measured, of all
-    tasks together. None stands for what the model was trained with."""
-    # The type, the help and the tasks of each option.
+    """A dataclass of the options of `train` that determine how labelled data are read and
+    evaluated, for all tasks together. None stands for the value in the model's training."""
+    # Each option has a type, a help text and a list of tasks.
     found: dict[str, tuple[Any, str, list[str]]] = {}
     for task, arguments in TASK_ARGUMENTS.items():
         hints = get_type_hints(arguments)
@@ -235,12 +238,16 @@ def measuring_arguments() -> type:
 def parse_evaluate(
     argv: Sequence[str],
 ) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
-    """The options of `roformer-lite evaluate`: its own, those about reading and measuring that were
-    given, the model's directory, and the line, which the results show."""
+    """The options of `roformer-lite evaluate`.
+
+    Returns:
+        Its own options, the given options about reading and evaluating data, the directory of the
+        model, and the command line, which the results show.
+    """
     parser = CommandParser(
         "evaluate",
-        "Measure a trained model on labelled data: the metrics of its model card, scores by label, and the worst "
-        "answers.",
+        "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
+        "label, and the worst predictions.",
         [EvaluateArguments, measuring_arguments()],
         DIR="the model's directory, or its name on the Hub",
     )
@@ -253,7 +260,7 @@ def parse_evaluate(
 
 @dataclass
 class ReadingArguments:
-    """What `roformer-lite predict` reads and writes, besides the model directory."""
+    """The input and output of `roformer-lite predict`, in addition to the model directory."""
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
@@ -263,15 +270,15 @@ class ReadingArguments:
     output_file: str | None = HfArg(
         default=None,
         help=(
-            "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: "
-            "standard output."
+            "Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz. "
+            "Default: standard output."
         ),
     )
     text_column: str | None = HfArg(
         default=None,
         help=(
-            "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what "
-            "is written. Default: every line of the input is a text."
+            "Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the output "
+            "is then a table, too. Default: every line of the input is a text."
         ),
     )
     text_pair_column: str | None = HfArg(
@@ -281,7 +288,7 @@ class ReadingArguments:
         default=None, help="Names of the columns of .tsv and .csv files that have no header line."
     )
     prefix: str | None = HfArg(
-        default=None, help="Text before the names of the columns that are added to a table."
+        default=None, help="Prefix for the names of the columns that are added to a table."
     )
     batch_size: int = HfArg(default=32, help="Texts in a batch.")
     device: str | None = HfArg(
@@ -297,7 +304,7 @@ class ReadingArguments:
     )
 
     def __post_init__(self):
-        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(
                 f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
@@ -307,7 +314,7 @@ class ReadingArguments:
         if self.output_file is not None:
             check_output_file(self.output_file, "--output_file")
         if self.text_column is None:
-            # A table is also read by the columns that the model was trained on.
+            # A table can also be read by the column names of the model's training data.
             may_be_table = file_format(self.input_file or "") in TABLE_FORMATS
             of_tables = ["text_pair_column"]
             if not may_be_table:
@@ -315,12 +322,12 @@ class ReadingArguments:
             for name in of_tables:
                 if getattr(self, name) is not None:
                     raise InputError(
-                        f"--{name} is for tables, not for lines; name the column to answer with "
-                        "--text_column"
+                        f"--{name} is for tables, not for lines; name the column of the texts "
+                        "with --text_column"
                     )
         elif self.input_file is None:
             raise InputError(
-                f"--text_column {self.text_column} needs --input_file, the table that has it"
+                f"--text_column {self.text_column} needs a table; give it as --input_file"
             )
         else:
             check_table_name("--input_file", self.input_file)
@@ -330,76 +337,83 @@ class ReadingArguments:
 
 @dataclass
 class AnsweringArguments:
-    """How a model answers. Each option is for some tasks, and refused by models of the others."""
+    """Options of the predictions. Each is for some tasks, and refused for models of other tasks."""
 
     _argument_group_name: ClassVar[str] = "answers"
 
     top_k: int | None = HfArg(
         default=None,
         help=(
-            "classify: this many labels, the most probable first. causal: sample among this "
-            "many of the most probable tokens. Default: one label; all tokens."
+            "classify: return this many labels, the most probable first. causal: sample from "
+            "this many of the most probable tokens. Default: one label; all tokens."
         ),
     )
     threshold: float | None = HfArg(
         default=None,
         help=(
-            "classify: a label less probable than this is not given. Default: with one label "
-            "for each text none, with several 0.5."
+            "classify: leave out labels with a lower probability. Default: no threshold if each "
+            "text has one label, 0.5 if it can have several."
         ),
     )
     none_label: str | None = HfArg(
-        default=None, help="classify: what stands for a label below the threshold. Default: -"
+        default=None, help="classify: output for a label below the threshold. Default: -"
     )
     beams: int | None = HfArg(
-        default=None, help="seq2seq, causal: beams of the search. Default: as saved with the model."
+        default=None,
+        help="seq2seq, causal: number of beams. Default: as saved with the model.",
     )
     max_new_tokens: int | None = HfArg(
         default=None,
         help=(
-            "seq2seq, causal: largest number of generated tokens. Default: causal 50, "
+            "seq2seq, causal: maximum number of generated tokens. Default: causal 50, "
             "otherwise as saved with the model."
         ),
     )
     greedy: bool = HfArg(
-        default=False, help="causal: the most probable token each time, no sampling."
+        default=False, help="causal: always choose the most probable token instead of sampling."
     )
     temperature: float | None = HfArg(
-        default=None, help="causal: below 1 the probable tokens become more probable. Default: 0.8"
+        default=None,
+        help="causal: values below 1 make probable tokens even more probable. Default: 0.8",
     )
     top_p: float | None = HfArg(
         default=None,
         help=(
-            "causal: sample among the most probable tokens that have this probability. "
+            "causal: sample from the most probable tokens whose probabilities add up to this. "
             "Default: 0.95"
         ),
     )
     repetition_penalty: float | None = HfArg(
         default=None,
-        help="causal: above 1, tokens that stand in the text already become less probable.",
+        help="causal: values above 1 penalise tokens that already occur in the text.",
     )
-    seed: int | None = HfArg(
-        default=None, help=f"causal: the same seed gives the same text again. Default: {SEED}"
-    )
+    seed: int | None = HfArg(default=None, help=f"causal: seed of the sampling. Default: {SEED}")
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
             check_number(name, getattr(self, name), at_least=1)
-        check_number("beams", self.beams, at_least=1, at_most=MOST_BEAMS)
+        check_number("beams", self.beams, at_least=1, at_most=MAX_BEAMS)
         check_number("threshold", self.threshold, at_least=0, at_most=1)
-        check_number("temperature", self.temperature, at_least=_COLDEST)
+        check_number("temperature", self.temperature, at_least=MIN_TEMPERATURE)
         check_number(
-            "repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST
+            "repetition_penalty",
+            self.repetition_penalty,
+            at_least=MIN_TEMPERATURE,
+            at_most=1 / MIN_TEMPERATURE,
         )
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
         if self.greedy and self.beams is not None:
             raise InputError("--greedy can't be combined with --beams; give one of them")
-        searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
+        searching = ""
+        if self.greedy:
+            searching = "--greedy"
+        elif self.beams is not None:
+            searching = "--beams"
         sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
             raise InputError(
-                f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random"
+                f"--{sampling[0]} can't be combined with {searching}, which does not sample"
             )
 
     @property
@@ -416,12 +430,12 @@ class AnsweringArguments:
 def parse_predict(
     argv: Sequence[str],
 ) -> tuple[ReadingArguments, dict[str, Any], str]:
-    """The options of `roformer-lite predict`: what it reads, the options about answers that were
-    given, and the model's directory."""
+    """The options of `roformer-lite predict`: input and output, the given options of the
+    predictions, and the directory of the model."""
     parser = CommandParser(
         "predict",
-        "Read lines, or a column of a table, and write one answer for each: generated text, label and probability, or "
-        "tagged tokens, depending on the task of the model.",
+        "Read lines, or a column of a table, and write one prediction for each: generated text, "
+        "label and probability, or tagged tokens, depending on the task of the model.",
         [ReadingArguments, AnsweringArguments],
         DIR="the model's directory, or its name on the Hub",
     )
@@ -442,10 +456,10 @@ class AppArguments:
 
     host: str | None = HfArg(
         default=None,
-        help="Where to listen. Default: 127.0.0.1, which this machine alone can reach.",
+        help="Where to listen. Default: 127.0.0.1, which only this machine can reach.",
     )
     port: int | None = HfArg(
-        default=None, help="Port to listen at. Default: the first free one from 7860."
+        default=None, help="Port to listen on. Default: the first free one from 7860."
     )
     device: str | None = HfArg(
         default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
@@ -457,7 +471,7 @@ class AppArguments:
     texts: str | None = HfArg(
         default=None,
         help=(
-            "UTF-8 file of examples, one a line; for models that compare texts, a query and "
+            "UTF-8 file of examples, one per line; for models that compare texts, a query and "
             "the texts to compare with it."
         ),
     )
@@ -472,7 +486,7 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
     """The options of `roformer-lite app`, and the model's directory."""
     parser = CommandParser(
         "app",
-        "Open a page in the browser on which a model is tried.",
+        "Open a page in the browser to try a model.",
         [AppArguments],
         DIR="the model's directory, or its name on the Hub",
     )
@@ -483,11 +497,11 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
 
 
 def parse_bundle(argv: Sequence[str]) -> tuple[Path, Path]:
-    """The directories of `roformer-lite bundle`: of the model, and the new one."""
+    """The directory of the model and the new directory of `roformer-lite bundle`."""
     parser = CommandParser(
         "bundle",
-        "Copy a saved model to OUT, with the code of the package beside the weights. OUT can be loaded where the "
-        "package is not installed: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
+        "Copy a saved model to OUT, together with the code of the package. OUT can be loaded "
+        "without installing the package: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
         DIR="a directory with a saved model, tokenizer, or both; it is not changed",
         OUT="the directory to write, which must not exist yet",
     )
@@ -502,8 +516,8 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         "convert",
         "Convert a checkpoint of another system into a model of this package (--from), or a model "
         "of this package into a checkpoint of another system (--to). Without either, a model of "
-        "this package goes to the family that fits, and anything else becomes a model of this "
-        "package. OUT must not exist yet.",
+        "this package is converted to a family that supports it, and anything else becomes a model "
+        "of this package. OUT must not exist yet.",
         CHECKPOINT="a directory with config.json and weights",
         OUT="the directory to write",
     )
@@ -525,8 +539,8 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         metavar="FAMILY",
         choices=(AUTO, *FAMILIES),
         help=(
-            f"The family to convert a model of this package to: {AUTO} (one that has an "
-            f"equivalent of all that the model is), or one of {', '.join(FAMILIES)}. Default: "
+            f"The family to convert a model of this package to: {AUTO} (one that supports all "
+            f"features of the model), or one of {', '.join(FAMILIES)}. Default: "
             f"{AUTO}, for a model of this package."
         ),
     )
@@ -542,13 +556,13 @@ class ExportArguments:
     format: str = HfArg(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
     quantization: str | None = HfArg(
         default=None,
-        help=f"How to store the weights, where the format has a choice ({_QUANTIZATIONS}).",
+        help=f"How to store the weights, for formats with a choice ({_QUANTIZATIONS}).",
     )
     embeddings: bool = HfArg(
         default=False,
         help=(
-            "onnx: one vector for a text, pooled as `classifier_pooling` says, in place of "
-            "what the head gives. Without a head it is so anyway."
+            "onnx: export one vector per text, pooled according to `classifier_pooling`, instead "
+            "of the head's output (the default for models without a head)."
         ),
     )
 
@@ -562,7 +576,8 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
     """The options of `roformer-lite export`, the model's directory and the new one."""
     parser = CommandParser(
         "export",
-        "Write a saved model in the form of another runtime, with its tokenizer. OUT must not exist yet.",
+        "Write a saved model and its tokenizer in the format of another runtime. OUT must not "
+        "exist yet.",
         [ExportArguments],
         DIR="the model's directory",
         OUT="the directory to write",
@@ -575,13 +590,13 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
 
 @dataclass
 class ServeArguments:
-    """Options of `roformer-lite serve`, named as those of `transformers serve`."""
+    """Options of `roformer-lite serve`, with the same names as in `transformers serve`."""
 
     host: str = HfArg(default="localhost", help="Where to listen.")
-    port: int = HfArg(default=8000, help="Port to listen at.")
+    port: int = HfArg(default=8000, help="Port to listen on.")
     device: str = HfArg(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
-        default="auto", help="Type of the weights; auto: as saved."
+        default="auto", help="Data type of the weights; auto: as saved."
     )
     log_level: Literal["critical", "error", "warning", "info", "debug"] = HfArg(
         default="warning", help="What is logged."
@@ -591,9 +606,11 @@ class ServeArguments:
     )
     cb_block_size: int | None = HfArg(default=None, help="Tokens in a block of that cache.")
     cb_num_blocks: int | None = HfArg(default=None, help="Blocks of that cache.")
-    cb_max_batch_tokens: int | None = HfArg(default=None, help="Most tokens computed at once.")
+    cb_max_batch_tokens: int | None = HfArg(
+        default=None, help="Maximum number of tokens in a step."
+    )
     cb_max_memory_percent: float | None = HfArg(
-        default=None, help="Largest share of a GPU's memory for that cache, up to 1."
+        default=None, help="Maximum fraction of a GPU's memory for that cache."
     )
 
     def __post_init__(self):
@@ -611,8 +628,9 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
     """The model of `roformer-lite serve`, and the options."""
     parser = CommandParser(
         "serve",
-        "Answer OpenAI's requests over HTTP, /v1/completions and, if the tokenizer has a chat template, "
-        "/v1/chat/completions, by a causal model, with the server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
+        "Serve a causal model over HTTP with OpenAI's API (/v1/completions and, if the tokenizer "
+        "has a chat template, /v1/chat/completions), by the server of transformers. vLLM also "
+        "serves encoders and classifiers: see docs/exporting.md.",
         [ServeArguments],
         MODEL="the model's directory, or its name on the Hub",
     )
@@ -647,7 +665,7 @@ def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
     return (options,)
 
 
-# What each gives is passed to the function `main` of the command's module in `commands/`.
+# The results of a parser are passed to the function `main` of the command's module in `commands/`.
 PARSERS: dict[str, Callable[[Sequence[str]], tuple[Any, ...]]] = {
     "demo": parse_demo,
     "train": parse_train,

@@ -1,5 +1,5 @@
-"""The error of everything that a user gives, and the checks that come before anything heavy is
-imported."""
+"""`InputError`, which is raised for all invalid input, and the checks that run before anything heavy
+is imported."""
 
 import difflib
 import math
@@ -10,11 +10,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# The Trainer and the search keep numbers for every row of a batch, also for an empty one.
-LARGEST_BATCH = 2**20
-MOST_BEAMS = 1000  # Each has its own keys and values.
-_HUB_TIMEOUT = 5.0  # In seconds.
-# What people type who know other programs, and the options that may be meant.
+# The Trainer and the beam search allocate memory for every row of a batch, even for an empty one.
+MAX_BATCH_SIZE = 2**20
+# Each beam has its own keys and values.
+MAX_BEAMS = 1000
+HUB_TIMEOUT_SECONDS = 5.0
+# Names that are usual in other programs, and the options that may be meant.
 _SYNONYMS = {
     "batch_size": ["per_device_train_batch_size"],
     "train_batch_size": ["per_device_train_batch_size"],
@@ -36,16 +37,16 @@ _SYNONYMS = {
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used; the message says what, where and what would be right."""
+    """Raised for invalid input. The message names the input, the place and the remedy."""
 
 
 def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
-    """The end of a message about an unknown name; empty if no known name is similar.
+    """A suggestion to append to a message about an unknown name; empty if no known name is similar.
 
     Args:
-        name: As it was typed.
-        known: The names that there are.
-        prefix: What is typed before a name, such as `--`.
+        name: The name that the user typed.
+        known: The valid names.
+        prefix: Text before a name, such as `--`.
     """
     name = name.replace("-", "_")
     meant = [synonym for synonym in _SYNONYMS.get(name, []) if synonym in known]
@@ -61,11 +62,11 @@ def check_number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a number outside its limits, and one that is not finite. None, an option that was not
-    given, is always right.
+    """Refuse a number that is outside its limits or not finite. None stands for an option that was
+    not given, and is accepted.
 
     Raises:
-        InputError: naming option, value and limits.
+        InputError: with the option, the value and the limits.
     """
     if value is None:
         return
@@ -78,7 +79,7 @@ def check_number(
     given = [bound for bound in bounds if bound[1] is not None]
     limits = [f"{name} {limit}" for name, limit, _ in given]
     is_right = all(holds(value, limit) for _, limit, holds in given)
-    # A whole number may be too large for a test of finiteness.
+    # `isfinite` fails for whole numbers that are too large for a float.
     if isinstance(value, float) and not math.isfinite(value):
         limits.insert(0, "finite")
         is_right = False
@@ -87,17 +88,17 @@ def check_number(
 
 
 def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
-    """Refuse what is no file; whether it can be read shows when it is opened.
+    """Refuse a path that is not a file. Whether it is readable is only known when it is opened.
 
     Args:
-        option: The option that named it.
-        path: The file.
-        may_be_pipe: Whether it is read only once, so that a pipe will do, as of the shell's
-            `<(...)`. Data to learn from or to measure on are read again where a training continues,
+        option: The option that was given.
+        path: Its value.
+        may_be_pipe: Whether a pipe is accepted, such as `<(...)` of the shell, because the file is
+            read only once. Training and evaluation data are read again when a training continues,
             and a pipe that nobody writes to never ends.
 
     Raises:
-        InputError: naming option, path and reason.
+        InputError: with the option, the path and the reason.
     """
     if not os.path.exists(path):
         raise InputError(f"--{option} {path}: No such file or directory")
@@ -105,19 +106,20 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
         raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
     if not may_be_pipe and not os.path.isfile(path):
         raise InputError(
-            f"--{option} {path}: is a pipe or a device, and no file; write its text into a file and give that"
+            f"--{option} {path}: is a pipe or a device, not a file; write its text to a file and "
+            "give that file"
         )
 
 
 def check_directory(name: str | Path, given: str = "") -> None:
-    """Refuse what is no directory.
+    """Refuse a path that is not a directory.
 
     Args:
-        name: What the user typed.
-        given: How an error begins. Default: with the name.
+        name: The path that the user typed.
+        given: The beginning of the error message. Default: the name.
 
     Raises:
-        InputError: naming a directory of a similar name.
+        InputError: with a suggestion if there is a directory with a similar name.
     """
     if os.path.isdir(name):
         return
@@ -128,8 +130,8 @@ def check_directory(name: str | Path, given: str = "") -> None:
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether a name, which is no directory, can be one on the Hub: `name` or `owner/name`, with no
-    directory `owner` here."""
+    """Whether a name can belong to a repository on the Hub: it is `name` or `owner/name`, and there
+    is no such path and no directory `owner` here."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     name = str(name)
@@ -142,15 +144,15 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def check_model_name(name: str | Path, given: str = "") -> None:
-    """Refuse what is neither a directory nor a repository that the Hub, or the cache of its files,
-    has. A name that can only be a path is never looked up.
+    """Refuse a name that is neither a directory nor a repository on the Hub or in its cache. A name
+    that can only be a path is never looked up.
 
     Args:
-        name: What the user typed.
-        given: How an error begins. Default: with the name.
+        name: The name that the user typed.
+        given: The beginning of the error message. Default: the name.
 
     Raises:
-        InputError: saying what is known.
+        InputError: with the reason.
     """
     if os.path.isdir(name):
         return
@@ -165,8 +167,10 @@ def check_model_name(name: str | Path, given: str = "") -> None:
 
 @cache
 def _refusal_of_hub(name: str) -> str:
-    """Why no repository can be loaded, after one attempt (transformers itself would try for half a
-    minute); empty where the Hub or the cache has it."""
+    """The reason why a repository cannot be loaded; empty if it is on the Hub or in the cache.
+
+    There is a single attempt, whereas transformers would try for half a minute.
+    """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -175,23 +179,25 @@ def _refusal_of_hub(name: str) -> str:
     )
 
     try:
-        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_HUB_TIMEOUT)
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_TIMEOUT_SECONDS)
     except EntryNotFoundError:
-        return ""  # The error of loading it says what the repository lacks.
+        # The error that is raised when the model is loaded names the missing file.
+        return ""
     except RepositoryNotFoundError:
-        return "the Hub has no repository of this name that is open to you"
-    # The errors are those of the HTTP library, which differs between versions of huggingface_hub.
+        return "the Hub has no repository of this name that you can access"
+    # The errors depend on the HTTP library, which differs between versions of huggingface_hub.
     except Exception as error:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return ""
         if isinstance(error, OfflineModeIsEnabled):
-            return "the Hub was not asked, as HF_HUB_OFFLINE is set"
-        return f"the Hub can't be reached: {' '.join(str(error).split()) or type(error).__name__}"
+            return "the Hub was not asked because HF_HUB_OFFLINE is set"
+        cause = " ".join(str(error).split()) or type(error).__name__
+        return f"the Hub cannot be reached: {cause}"
     return ""
 
 
 def _similar(path: Path) -> str:
-    """The directory that was probably meant, as the end of a sentence."""
+    """The directory that was probably meant, to be appended to a sentence."""
     try:
         siblings = [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()]
     except OSError:
@@ -200,7 +206,7 @@ def _similar(path: Path) -> str:
     return f" (did you mean {path.with_name(close[0])}?)" if close else ""
 
 
-# Those of the extra `train`, some of which are needed only when the training is over.
+# The packages of the extra `train`. Some of them are only needed at the end of a training.
 TRAINING_PACKAGES = dict.fromkeys(
     "accelerate datasets jinja2 matplotlib pycrfsuite rich sacrebleu scipy sklearn seqeval".split(),
     "train",
@@ -208,18 +214,19 @@ TRAINING_PACKAGES = dict.fromkeys(
 
 
 def require_packages(doing: str, packages: Mapping[str, str]) -> None:
-    """Refuse to begin what needs packages that are not installed.
+    """Refuse to start if packages are missing.
 
     Args:
-        doing: What needs them, for the message.
-        packages: Their names, and the extra that has each.
+        doing: The activity that needs the packages, for the message.
+        packages: The name of each package, and the extra that installs it.
 
     Raises:
-        InputError: naming the packages that are missing.
+        InputError: with the names of the missing packages.
     """
     missing = {name: extra for name, extra in packages.items() if find_spec(name) is None}
     if missing:
         extras = ",".join(dict.fromkeys(missing.values()))
         raise InputError(
-            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[{extras}]"'
+            f"{doing} needs {', '.join(missing)}; install them with pip install "
+            f'"hf_roformer_lite[{extras}]"'
         )

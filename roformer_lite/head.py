@@ -1,7 +1,7 @@
-"""Fits the new head of a classifier or tagger while its encoder stands still.
+"""Fits the new head of a classifier or tagger on the outputs of its frozen encoder.
 
-The gradients of a random head first bend a trained encoder towards that head; after a fitted one
-they begin where only what the encoder lacks is left to learn (Kumar et al. 2022, ICLR,
+The gradients of a random head would first distort a trained encoder. After its head has been
+fitted, fine-tuning only changes what the encoder lacks (Kumar et al. 2022, ICLR,
 arXiv:2202.10054).
 """
 
@@ -34,40 +34,66 @@ if TYPE_CHECKING:
 
     from .run import Run
 
-_MOST_ITEMS = 20_000  # texts or words that the head is fitted on
-# on squared weights, for states with a mean square of 1
-_PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
-_MOST_STEPS = 100  # of L-BFGS
-_TRIED = 256  # texts by which the fitted head is compared with the random one
-CONTRASTED_ROWS = 500  # with more, the training itself teaches the encoder enough
-# steps, and how often they see each text between the two
-_FEWEST_CONTRASTS, _MOST_CONTRASTS, _PASSES = 32, 96, 12
-_MOST_TEXTS, _MOST_TOKENS = 48, 4096  # of a step
+# The head is fitted on about this many texts or words.
+MAX_FITTED_ITEMS = 20_000
+# Penalties on the squared weights, for states with a mean square of 1.
+PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
+# L-BFGS stops after this many iterations.
+MAX_ITERATIONS = 100
+# The fitted head is compared with the random one on this many texts.
+NUM_COMPARED_TEXTS = 256
+
+# The training itself teaches the encoder enough if there are more rows.
+MAX_CONTRASTIVE_ROWS = 500
+# The number of contrastive steps lets the encoder see each text about `NUM_CONTRASTIVE_EPOCHS`
+# times, within these limits.
+MIN_CONTRASTIVE_STEPS = 32
+MAX_CONTRASTIVE_STEPS = 96
+NUM_CONTRASTIVE_EPOCHS = 12
+# The size of a contrastive batch is limited by both of its texts and its tokens.
+MIN_CONTRASTIVE_TEXTS = 8
+MAX_CONTRASTIVE_TEXTS = 48
+MAX_CONTRASTIVE_TOKENS = 4096
 
 
-class MeasuredFirst(TrainerCallback):
-    """Measures and saves the model after the first step, whose learning rate is 0 where there is a
-    warm-up. The fitted head is then kept as it is if nothing later is better on the validation
-    data."""
+class EvaluateFirstStep(TrainerCallback):
+    """Evaluates and saves the model after the first step.
+
+    The learning rate of that step is 0 if there is a warm-up, so the fitted head is saved
+    unchanged. It remains the final model if no later checkpoint is better on the validation data.
+    """
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 1 and args.load_best_model_at_end:
-            control.should_evaluate = control.should_save = True
+            control.should_evaluate = True
+            control.should_save = True
 
 
-def read_as_trained(run: Run, folder: Path) -> Run:
-    """The run of a classifier that starts from a sentence encoder of another architecture, which is
-    converted into `folder`: the new head then reads the vectors that the encoder was trained to
-    give, where a head of transformers reads the first token. Any other run stays as it is, and one
-    without `--fit_head` or with `--config`, whose fields are those of the encoder's own class."""
+def convert_sentence_encoder(run: Run, folder: Path) -> Run:
+    """Convert the sentence encoder that a classifier starts from into a model of this package.
+
+    The new head then reads the sentence vectors that the encoder was trained to produce, whereas
+    the classification heads of transformers read the first token.
+
+    Args:
+        run: The run of any task.
+        folder: The converted model is written here.
+
+    Returns:
+        A run that starts from the converted model. `run` itself is returned if it does not start
+        from a sentence encoder of another architecture, if the encoder cannot be converted, without
+        `--fit_head`, and with `--config`, whose fields are those of the encoder's own class.
+    """
     name = run.model.model_name_or_path
-    if name is None or run.task != "classify" or not run.data.fit_head or run.model.config:
+    if name is None or run.task != "classify":
+        return run
+    if not run.data.fit_head or run.model.config:
         return run
     if not read_optional_object(name, "1_Pooling/config.json") or is_ours(load_config(name)):
         return run
-    # With it come all sources of weights, at some cost.
+    # This import takes long because it loads the converters of all architectures.
     from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, sentence_pooling
 
     if sentence_pooling(name) is None:
@@ -76,62 +102,72 @@ def read_as_trained(run: Run, folder: Path) -> Run:
         convert_checkpoint("auto", name, folder)
     except ConversionError as error:
         print(
-            f"{name}: it is trained in its own class, as it can't be converted: {error}",
+            f"{name}: it is trained in its own class because it cannot be converted: {error}",
             file=sys.stderr,
         )
         return run
     print(
-        f"{name}: a model of this package with its weights, whose head reads its sentence vectors",
+        f"{name}: converted to a model of this package, whose head reads the sentence vectors",
         file=sys.stderr,
     )
     return replace(run, model=replace(run.model, model_name_or_path=str(folder)))
 
 
-def ends_fitted(run: Run, args: TrainingArguments) -> bool:
-    """Whether a classifier that learns from pairs of few rows may end with its fitted head, as no
-    option asks for what comes after that; several processes don't learn from pairs. `run` has its
-    defaults filled in."""
-    asked = [run.data.class_weights, run.data.min_precision, run.data.text_scores]
-    asked += {"num_train_epochs", "word_dropout", "ema_decay"} - run.filled
-    return args.world_size == 1 and args.max_steps < 1 and not any(asked)
+def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
+    """Whether a classifier that learns from pairs of few rows may skip fine-tuning once its head is
+    fitted.
 
-
-def contrast(trainer: Trainer, train: Dataset) -> None:
-    """Teach the encoder the labels before its head is fitted, as in SetFit (Tunstall et al. 2022,
-    arXiv:2209.11055): the cosine of two texts shall be 1 where they have the same label, and 0
-    where not. All pairs of a batch count, so that a few steps suffice.
+    It may if no option requests anything that only fine-tuning does, and if there is one process,
+    since several processes do not learn from pairs.
 
     Args:
-        trainer: Before its training. Each of several processes does the same.
+        run: Its defaults are filled in.
+        args: The arguments of the Trainer.
+    """
+    if args.world_size > 1 or args.max_steps > 0:
+        return False
+    data = run.data
+    if data.class_weights or data.min_precision or data.text_scores:
+        return False
+    return {"num_train_epochs", "word_dropout", "ema_decay"} <= run.filled
+
+
+def train_contrastively(trainer: Trainer, train: Dataset) -> None:
+    """Teach the encoder the labels before its head is fitted, as SetFit does (Tunstall et al. 2022,
+    arXiv:2209.11055).
+
+    The cosine of two texts should be 1 if they have the same label and 0 otherwise. The loss
+    includes all pairs of a batch, so a few steps suffice. Heads that read every token are skipped.
+
+    Args:
+        trainer: Its training has not begun. If there are several processes, each does the same.
         train: The encoded training data, few rows with one label each.
     """
-    model, labels, layer = trainer.model, np.array(train["labels"]), _output_layer(trainer.model)
-    if layer is None or model.config.classifier_pooling == "late":  # which sees every token
+    model = trainer.model
+    layer = _output_layer(model)
+    if layer is None or model.config.classifier_pooling == "late":
         return
-    draw, was_training = np.random.default_rng(trainer.args.seed), model.training
-    texts = min(_MOST_TEXTS, max(8, _MOST_TOKENS // max(map(len, train["input_ids"]))))
-    steps = min(_MOST_CONTRASTS, max(_FEWEST_CONTRASTS, _PASSES * len(train) // texts))
+    labels = np.array(train["labels"])
+    longest = max(map(len, train["input_ids"]))
+    num_texts = max(MIN_CONTRASTIVE_TEXTS, MAX_CONTRASTIVE_TOKENS // longest)
+    num_texts = min(MAX_CONTRASTIVE_TEXTS, num_texts)
+    num_steps = max(MIN_CONTRASTIVE_STEPS, NUM_CONTRASTIVE_EPOCHS * len(train) // num_texts)
+    num_steps = min(MAX_CONTRASTIVE_STEPS, num_steps)
     optimizer = torch.optim.AdamW(model.base_model.parameters(), lr=trainer.args.learning_rate)
-    scheduler = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
-    seen: list[torch.Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    scheduler = get_linear_schedule_with_warmup(
+        optimizer, num_warmup_steps=num_steps // 10, num_training_steps=num_steps
+    )
+    generator = np.random.default_rng(trainer.args.seed)
+    head_inputs: list[torch.Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0]))
+    was_training = model.training
     model.train()
-    for _ in range(steps):
-        chosen = draw.permutation(np.unique(labels))[: texts // 2]
-        of_each = (
-            draw.permutation(np.flatnonzero(labels == label))[: texts // len(chosen)]
-            for label in chosen
-        )
-        batch = trainer.data_collator(
-            [train[row] for row in np.concatenate(list(of_each)).tolist()]
-        )
+    for _ in range(num_steps):
+        rows = _draw_by_label(labels, num_texts, generator)
+        batch = trainer.data_collator([train[row] for row in rows])
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         model(**batch)
-        vectors = nn.functional.normalize(seen.pop(), dim=-1)
-        same = batch["labels"][:, None] == batch["labels"]
-        errors = (vectors @ vectors.T - same.float()).square()
-        pairs = same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
-        loss = errors[~same].mean() + (errors[pairs].mean() if pairs.any() else 0)
+        loss = _contrastive_loss(head_inputs.pop(), batch["labels"])
         loss.backward()
         nn.utils.clip_grad_norm_(model.base_model.parameters(), 1.0)
         optimizer.step()
@@ -141,78 +177,120 @@ def contrast(trainer: Trainer, train: Dataset) -> None:
     model.train(was_training)
 
 
-def fit_head(trainer: Trainer, train: Dataset) -> bool:
-    """Set the last layer of the model's head to the best linear model on the states of its frozen
-    encoder, and return whether it stays so.
+def _draw_by_label(labels: np.ndarray, num_rows: int, generator: np.random.Generator) -> list[int]:
+    """Draw about `num_rows` rows: up to `num_rows // 2` labels, each with the same number of
+    rows."""
+    chosen = generator.permutation(np.unique(labels))[: num_rows // 2]
+    rows = []
+    for label in chosen:
+        rows_of_label = generator.permutation(np.flatnonzero(labels == label))
+        rows += rows_of_label[: num_rows // len(chosen)].tolist()
+    return rows
 
-    The penalty on its weights is the one for which a fifth of the items, held out, has the least
-    loss.
 
-    Where there are validation data, that model is the first checkpoint.
+def _contrastive_loss(vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean squared error of the cosines, averaged over pairs with the same label and pairs with
+    different labels separately.
 
     Args:
-        trainer: Before its training. Each of several processes does the same.
-        train: The encoded training data; of large ones about 20,000 texts or words are taken.
+        vectors: `(B, hidden)`.
+        labels: `(B,)`.
+    """
+    vectors = nn.functional.normalize(vectors, dim=-1)
+    is_same = labels[:, None] == labels
+    errors = (vectors @ vectors.T - is_same.float()).square()
+    is_itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    is_positive = is_same & ~is_itself
+    loss = errors[~is_same].mean()
+    if is_positive.any():
+        loss = loss + errors[is_positive].mean()
+    return loss
+
+
+def fit_head(trainer: Trainer, train: Dataset) -> bool:
+    """Set the last layer of the model's head to the best linear model of the states of its frozen
+    encoder.
+
+    The penalty on its weights is chosen by the loss on a held-out fifth of the items. If there are
+    validation data, the model with the fitted head becomes the first checkpoint.
+
+    Args:
+        trainer: Its training has not begun. If there are several processes, each does the same.
+        train: The encoded training data, from which about 20,000 texts or words are used.
+
+    Returns:
+        Whether the head is fitted. It keeps its random weights if it has no suitable layer, or if
+        these have a lower loss.
     """
     model = trainer.model
     layer = _output_layer(model)
     if layer is None:
         print(
-            "the new head begins with random numbers: it has no linear layer with a bias to fit",
+            "the new head keeps its random weights: it has no linear layer with a bias to fit",
             file=sys.stderr,
         )
         return False
     problem_type = model.config.problem_type or "single_label_classification"
-    states, labels = _labelled_states(trainer, train, layer)  # (items, hidden), (items, …)
+    # The shapes are (items, hidden) and (items, ...).
+    states, labels = _labelled_states(trainer, train, layer)
     mean = states.mean(dim=0)
     states = states - mean
     scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
     fitted = _fit_with_best_penalty(states / scale, labels, layer.out_features, problem_type)
-    random, weight = _training_loss(trainer, train), fitted.weight.detach() / scale
-    new = {"weight": weight, "bias": fitted.bias.detach() - weight @ mean}
-    old = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    layer.load_state_dict(new)
-    if _training_loss(trainer, train) > random:
-        layer.load_state_dict(old)
+    weight = fitted.weight.detach() / scale
+    bias = fitted.bias.detach() - weight @ mean
+    random_loss = _training_loss(trainer, train)
+    random_state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    if _training_loss(trainer, train) > random_loss:
+        layer.load_state_dict(random_state)
         print(
-            "the new head begins with random numbers: with dropout a fitted one has a higher loss",
+            "the new head keeps its random weights: with dropout the fitted head has a higher loss",
             file=sys.stderr,
         )
         return False
-    trainer.add_callback(MeasuredFirst())
+    trainer.add_callback(EvaluateFirstStep())
     return True
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
-    """The last layer of a head, in whatever class; one without bias, as in causal classes, sees
-    every token."""
+    """The last linear layer of the head of any class of models, or None if that layer has no bias,
+    as in causal classes, where it sees every token."""
     in_stack = set(model.base_model.modules())
     linear = [
         part for part in model.modules() if isinstance(part, nn.Linear) and part not in in_stack
     ]
-    return linear[-1] if linear and linear[-1].bias is not None else None
+    if not linear or linear[-1].bias is None:
+        return None
+    return linear[-1]
 
 
 @torch.no_grad()
 def _labelled_states(
     trainer: Trainer, train: Dataset, layer: nn.Linear
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the last layer sees of training data in random order, and the labels."""
-    model, order = trainer.model, np.random.default_rng(trainer.args.seed).permutation(len(train))
+    """The inputs of the last layer for training data in random order, and their labels."""
+    model = trainer.model
+    order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     loader = DataLoader(
-        train.select(order), trainer.args.eval_batch_size, collate_fn=trainer.data_collator
+        train.select(order),
+        batch_size=trainer.args.eval_batch_size,
+        collate_fn=trainer.data_collator,
     )
-    states, labels = [], []
+    states: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
     was_training = model.training
     model.eval()
     for batch in loader:
         labels.append(batch["labels"].to(model.device))
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-        if states[-1].ndim == 3:  # of tokens
+        has_token_states = states[-1].ndim == 3
+        if has_token_states:
             is_labelled = labels[-1] != IGNORE_INDEX
-            states[-1], labels[-1] = states[-1][is_labelled], labels[-1][is_labelled]
-        if sum(map(len, labels)) >= _MOST_ITEMS:
+            states[-1] = states[-1][is_labelled]
+            labels[-1] = labels[-1][is_labelled]
+        if sum(map(len, labels)) >= MAX_FITTED_ITEMS:
             break
     model.train(was_training)
     hook.remove()
@@ -221,37 +299,48 @@ def _labelled_states(
 
 @torch.no_grad()
 def _training_loss(trainer: Trainer, train: Dataset) -> float:
-    """The loss of a few batches with dropout. States that hardly differ, as those of an untrained
-    encoder, are fitted by weights so large that dropout outweighs what they tell."""
-    rows = train.select(range(min(len(train), _TRIED)))
-    loader = DataLoader(rows, trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
-    was_training = trainer.model.training
-    trainer.model.train()
+    """The loss of a few batches with dropout.
+
+    It reveals states that hardly differ, such as those of an untrained encoder: a head fitted to
+    them has weights so large that dropout outweighs the differences.
+    """
+    model = trainer.model
+    loader = DataLoader(
+        train.select(range(min(len(train), NUM_COMPARED_TEXTS))),
+        batch_size=trainer.args.eval_batch_size,
+        collate_fn=trainer.data_collator,
+    )
+    losses = []
+    was_training = model.training
+    model.train()
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        losses = [
-            trainer.model(
-                **{name: tensor.to(trainer.model.device) for name, tensor in batch.items()}
-            ).loss.item()
-            for batch in loader
-        ]
-    trainer.model.train(was_training)
+        for batch in loader:
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            losses.append(model(**batch).loss.item())
+    model.train(was_training)
     return sum(losses) / len(losses)
 
 
 @torch.enable_grad()
 def _fit_with_best_penalty(
-    states: torch.Tensor, labels: torch.Tensor, outputs: int, problem_type: str
+    states: torch.Tensor, labels: torch.Tensor, num_outputs: int, problem_type: str
 ) -> nn.Linear:
-    """A linear layer from `states` `(items, hidden)` to `outputs` numbers. The items are in random
-    order."""
-    layer = nn.utils.skip_init(nn.Linear, states.shape[1], outputs, device=states.device)
+    """Fit a linear layer with the penalty that has the lowest loss on a held-out fifth.
+
+    Args:
+        states: `(items, hidden)`, with the items in random order.
+        labels: `(items, ...)`.
+        num_outputs: The number of outputs of the layer.
+        problem_type: As in the configuration of a model.
+    """
+    layer = nn.utils.skip_init(nn.Linear, states.shape[1], num_outputs, device=states.device)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
 
     def fit(rows: slice, penalty: float) -> None:
         optimizer = torch.optim.LBFGS(
-            layer.parameters(), max_iter=_MOST_STEPS, line_search_fn="strong_wolfe"
+            layer.parameters(), max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe"
         )
 
         def loss() -> torch.Tensor:
@@ -263,14 +352,21 @@ def _fit_with_best_penalty(
 
         optimizer.step(loss)
 
-    held_out, kept = slice(0, len(states) // 5), slice(len(states) // 5, None)
-    best, least = _PENALTIES[0], torch.inf
-    for penalty in _PENALTIES if held_out.stop else ():  # each starts where the one before ended
-        fit(kept, penalty)
-        with torch.no_grad():
-            loss = sequence_loss(layer(states[held_out]), labels[held_out], problem_type).item()
-        if loss > least:
-            break
-        best, least = penalty, loss
-    fit(slice(None), best)
+    num_held_out = len(states) // 5
+    held_out = slice(0, num_held_out)
+    kept = slice(num_held_out, None)
+    best_penalty = PENALTIES[0]
+    if num_held_out:
+        lowest_loss = torch.inf
+        # Each fit starts from the weights of the previous one.
+        for penalty in PENALTIES:
+            fit(kept, penalty)
+            with torch.no_grad():
+                logits = layer(states[held_out])
+                loss = sequence_loss(logits, labels[held_out], problem_type).item()
+            if loss > lowest_loss:
+                break
+            best_penalty = penalty
+            lowest_loss = loss
+    fit(slice(None), best_penalty)
     return layer

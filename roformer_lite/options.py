@@ -1,9 +1,9 @@
 """Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
 publishing.
 
-`HfArgumentParser` makes an option of every field. Fields hold what was given: None stands for a
-default that depends on other options, which a property or `run.py` fills in. Nothing here imports
-torch, so that `--help` and mistakes are answered soon.
+`HfArgumentParser` makes an option of every field. The fields hold the values that were given: None
+stands for a default that depends on other options and is filled in by a property or by `run.py`.
+Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
 import json
@@ -19,12 +19,12 @@ from .output import check_place
 MAX_SEED = 2**32 - 1
 
 
-def refuse_beside(options: dict[str, Any], given: str, why: str) -> None:
-    """Refuse `options` with a value, which would be ignored beside the option `given`."""
-    beside = [f"--{name} {value}" for name, value in options.items() if value is not None]
-    if beside:
+def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
+    """Refuse `options` that have a value, because the option `given` would make them ineffective."""
+    ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    if ignored:
         raise InputError(
-            f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two"
+            f"{' '.join(ignored)} has no effect with {given}, {why}; leave out one of the two"
         )
 
 
@@ -50,9 +50,9 @@ class DataArguments:
         default=None,
         help=(
             "Without validation data: hold out this fraction of the training data (0.05 is "
-            "one row in twenty). Default: 0.1, 2,000 rows at most, and none of fewer than 100 "
-            "rows (500 where a classifier starts from a sentence encoder); 0 holds out "
-            "nothing."
+            "one row in twenty); 0 holds out nothing. Default: 0.1, but at most 2,000 rows. Data "
+            "with fewer than 100 rows (500 for a classifier that starts from a sentence encoder) "
+            "are not split."
         ),
     )
     column_names: list[str] | None = HfArg(
@@ -77,8 +77,8 @@ class DataArguments:
             check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         if self.validation_fraction and self.validation_file:
             raise InputError(
-                f"--validation_fraction {self.validation_fraction} has no effect beside --validation_file; leave out "
-                "one of the two"
+                f"--validation_fraction {self.validation_fraction} has no effect with "
+                "--validation_file; leave out one of the two"
             )
         if self.dataset_name is not None and (self.validation_file or self.test_file):
             raise InputError(
@@ -90,7 +90,7 @@ class DataArguments:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The options that name the training data, of which one must be given."""
+        """The options that name the training data. Exactly one of them must be given."""
         return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
 
 
@@ -122,7 +122,7 @@ class TokenizerArguments:
 
     def __post_init__(self):
         if self.tokenizer is not None:
-            self.refuse_new_tokenizer("--tokenizer", "which is taken as it is")
+            self.refuse_new_tokenizer("--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, at_least=1)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
 
@@ -133,8 +133,8 @@ class TokenizerArguments:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def refuse_new_tokenizer(self, given: str, why: str) -> None:
-        """Refuse options of a new tokenizer, which would be ignored beside the option `given`."""
-        refuse_beside(self.new_tokenizer, given, why)
+        """Refuse options of a new tokenizer, because the option `given` makes them ineffective."""
+        refuse_ignored(self.new_tokenizer, given, why)
 
 
 @dataclass
@@ -158,8 +158,8 @@ class ModelArguments(TokenizerArguments):
     model_name_or_path: str | None = HfArg(
         default=None,
         help=(
-            "Start from these weights and their tokenizer instead of from scratch: a "
-            "directory or a name on the Hub, of a model of this package or of one of "
+            "Start from the weights and the tokenizer of this model instead of from scratch: a "
+            "directory or a name on the Hub. It can be a model of this package or of "
             "transformers, such as BERT."
         ),
     )
@@ -167,8 +167,8 @@ class ModelArguments(TokenizerArguments):
     def __post_init__(self):
         super().__post_init__()
         if self.model_name_or_path is not None:
-            refuse_beside({"size": self.size}, "--model_name_or_path", "which brings its own size")
-            self.refuse_new_tokenizer("--model_name_or_path", "which brings its own tokenizer")
+            refuse_ignored({"size": self.size}, "--model_name_or_path", "which has its own size")
+            self.refuse_new_tokenizer("--model_name_or_path", "which has its own tokenizer")
         for assignment in self.config:
             if "=" not in assignment:
                 raise InputError(f"--config {assignment}: name=value is needed")
@@ -181,13 +181,13 @@ class ModelArguments(TokenizerArguments):
 
 @dataclass
 class Seq2SeqModelArguments(ModelArguments):
-    """The same, and the encoder of a pair."""
+    """Which model and tokenizer, or which encoder for a new encoder–decoder."""
 
     encoder_name_or_path: str | None = HfArg(
         default=None,
         help=(
-            "Start from this encoder and its tokenizer; its head is left out. The decoder is "
-            "new, of --size, and shares the encoder's table of tokens."
+            "Start from this encoder and its tokenizer, without its head. The decoder is new; "
+            "--size sets its size, and it shares the token embeddings of the encoder."
         ),
     )
 
@@ -196,7 +196,7 @@ class Seq2SeqModelArguments(ModelArguments):
             if self.model_name_or_path is not None:
                 raise InputError("give either --model_name_or_path or --encoder_name_or_path")
             new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
-            refuse_beside(new, "--encoder_name_or_path", "which brings its own tokenizer")
+            refuse_ignored(new, "--encoder_name_or_path", "which has its own tokenizer")
         super().__post_init__()
 
     @property
@@ -207,7 +207,7 @@ class Seq2SeqModelArguments(ModelArguments):
 
 @dataclass
 class TrainingOptions:
-    """How the model is trained. All else of transformers' `TrainingArguments` is in
+    """How the model is trained. The other `TrainingArguments` of transformers are in
     `training_arguments`."""
 
     _argument_group_name: ClassVar[str] = "training"
@@ -220,8 +220,8 @@ class TrainingOptions:
     num_train_epochs: float | None = HfArg(
         default=None,
         help=(
-            "Passes over the training data. Default: until 300,000 examples or, with labels, "
-            "8 million tokens were seen, but at least 3 and at most 20; fine-tuning: 4."
+            "Passes over the training data. Default: enough for 300,000 examples or, with "
+            "labels, 8 million tokens, but at least 3 and at most 20; fine-tuning: 4."
         ),
     )
     max_steps: int | None = HfArg(default=None, help="Number of training steps, instead of epochs.")
@@ -229,23 +229,23 @@ class TrainingOptions:
         default=None,
         help=(
             "Stop training after this time. The learning rate follows its schedule over all "
-            "steps, so it does not know the limit. Data preparation and the final evaluation "
-            "come on top."
+            "steps, regardless of the limit. Data preparation and the final evaluation take "
+            "additional time."
         ),
     )
     per_device_train_batch_size: int | None = HfArg(
         default=None,
         help=(
-            "Rows in a training batch on each device. Default: 32, with labels fewer where "
-            "they have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
+            "Rows in a training batch on each device. Default: 32, or fewer with labels if 32 "
+            "rows have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
             "16."
         ),
     )
     max_tokens_per_batch: int | None = HfArg(
         default=None,
         help=(
-            "Limit on the real tokens in a training batch on each device, instead of a number "
-            "of rows."
+            "Limit on the real tokens in a training batch on each device, instead of a fixed "
+            "number of rows."
         ),
     )
     per_device_eval_batch_size: int = HfArg(
@@ -254,8 +254,8 @@ class TrainingOptions:
     learning_rate: float | None = HfArg(
         default=None,
         help=(
-            "Highest learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, and 3e-4 "
-            "for models that this command has trained from scratch."
+            "Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4 for "
+            "models that this command has trained from scratch."
         ),
     )
     warmup_steps: float | None = HfArg(
@@ -269,52 +269,52 @@ class TrainingOptions:
     optim: str = HfArg(
         default="adamw_torch_fused",
         help=(
-            "The optimizer: one of transformers, or muon, torch's Muon for the matrices of "
-            "the layers and AdamW for the rest; arguments of Muon, such as lr=0.02, go to "
+            "The optimizer: one of transformers, or muon, which uses torch's Muon for the "
+            "matrices of the layers and AdamW for the rest. Arguments of Muon are given like "
             "--training_arguments optim_args=lr=0.02."
         ),
     )
     bf16: bool | None = HfArg(
         default=None,
         help=(
-            "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU that "
-            "has instructions for it (AMX, AVX512-BF16), for trainings of 200 steps or more; "
-            "elsewhere no, nor for embed and rerank."
+            "Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU "
+            "with instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for "
+            "embed and rerank."
         ),
     )
     ema_decay: float | None = HfArg(
         default=None,
         help=(
             "Evaluate and save an exponential moving average of the weights with this decay. "
-            "Default: none; 0.999 for new classifiers and taggers, for which 0 means none."
+            "Default: no average; 0.999 for new classifiers and taggers, where 0 disables it."
         ),
     )
     word_dropout: float | None = HfArg(
         default=None,
         help=(
-            "Fraction of the tokens that are replaced by [MASK] in a training batch, or by the "
-            "unknown or padding token where there is no mask; not for mlm. Default: 0; 0.2 for "
-            "new classifiers and taggers."
+            "Fraction of the tokens in a training batch to replace by [MASK], or by the unknown "
+            "or padding token if there is no mask token; not for mlm. Default: 0; 0.2 for new "
+            "classifiers and taggers."
         ),
     )
     early_stopping_patience: int = HfArg(
         default=4,
         help=(
-            "Stop after so many evaluations in a row without an improvement, if the best "
+            "Stop after this many consecutive evaluations without improvement, if the best "
             "checkpoint is kept; 0: never."
         ),
     )
     baselines: bool = HfArg(
         default=True,
-        help="Measure baselines, such as a linear model, on the same data; takes seconds.",
+        help="Evaluate baselines, such as a linear model, on the same data; takes seconds.",
     )
     seed: int = HfArg(default=42, help="Seed of initialisation, shuffling and dropout.")
     seeds: list[int] | None = HfArg(
         default=None,
         help=(
             "Train once with each of these seeds, keep the model that is best on the "
-            "validation data, and report mean and standard deviation of all metrics. Rows are "
-            "held out by the first one, for all of them."
+            "validation data, and report mean and standard deviation of all metrics. The first "
+            "seed chooses the held-out rows for all of them."
         ),
     )
     keep_checkpoints: bool = HfArg(
@@ -346,21 +346,20 @@ class TrainingOptions:
             check_number(name, getattr(self, name), at_least=0, below=1)
         for seed in (self.seed, *(self.seeds or ())):
             check_number("seed", seed, at_least=0, at_most=MAX_SEED)
-        if self.seeds is not None and (
-            len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)
-        ):
+        num_different = len(set(self.seeds or ()))
+        if self.seeds is not None and (num_different < 2 or num_different < len(self.seeds)):
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
+        # Reading the property checks the arguments.
         _ = self.stock
 
     @property
     def stock(self) -> dict[str, Any]:
-        """`training_arguments` by name, with the values that YAML reads.
+        """`training_arguments` by name, with their values parsed as YAML.
 
         Raises:
-            InputError: for what is not name=value, and for an argument that has an option of its
-                own.
+            InputError: for an argument that is not name=value, or that has an option of its own.
         """
         found: dict[str, Any] = {}
         for assignment in self.training_arguments:
@@ -378,23 +377,26 @@ class TrainingOptions:
                 raise InputError(
                     f"{given}: the value is not YAML: {' '.join(str(error).split())}"
                 ) from error
-            is_no = value is False and name.endswith("_strategy")  # YAML reads eval_strategy=no so
-            found[name] = "no" if is_no else value
+            if value is False and name.endswith("_strategy"):
+                # In YAML, the `no` of eval_strategy=no means false.
+                value = "no"
+            found[name] = value
         return found
 
 
-# Arguments of transformers that would be overridden, or would do harm.
+# Arguments of transformers that would be overridden or do harm.
 _REFUSED = {
     "resume_from_checkpoint": "the same command continues an interrupted training by itself",
-    "hub_token": "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN",
-    "save_only_model": "an interrupted training would go on with a new optimizer",
+    "hub_token": (
+        "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN"
+    ),
+    "save_only_model": "an interrupted training would continue with a new optimizer",
 }
 
 
 @dataclass
 class PublishingOptions:
-    """What the model card says besides the measured results, and how the finished model gets to the
-    Hub."""
+    """The parts of the model card that are not measured, and the upload to the Hub."""
 
     _argument_group_name: ClassVar[str] = "model card and Hub"
 
@@ -404,18 +406,18 @@ class PublishingOptions:
     language: list[str] = HfArg(default_factory=list, help="Language codes, for example en de.")
     license: str | None = HfArg(default=None, help="Licence of the model, for example apache-2.0.")
     dataset_title: str | None = HfArg(
-        default=None, help="What the card calls the data. Default: the file names."
+        default=None, help="Name of the data on the card. Default: the file names."
     )
     datasets: list[str] = HfArg(
         default_factory=list,
-        help="Names of the data on the Hub, where the files are a copy of them.",
+        help="Names of the datasets on the Hub, if the files are copies of them.",
     )
     limitations: str | None = HfArg(
         default=None, help="A sentence on what the model should not be used for."
     )
     card_example: bool = HfArg(
         default=False,
-        help="Show a row of the validation data in the card's code, not a made-up one.",
+        help="Show a row of the validation data in the card's code instead of a made-up one.",
     )
     push_to_hub: bool = HfArg(default=False, help="Upload the finished model to the Hub.")
     hub_model_id: str | None = HfArg(
@@ -431,5 +433,5 @@ class PublishingOptions:
 
 
 def assignment_of(name: str, value: Any) -> str:
-    """An argument of transformers as `--training_arguments` takes it."""
+    """An argument of transformers in the form that `--training_arguments` accepts."""
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

@@ -95,7 +95,8 @@ def check_output_dir(
         )
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with --overwrite_output_dir"
+            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with "
+            "--overwrite_output_dir"
         )
 
 
@@ -122,7 +123,7 @@ def complete_directory(
             meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remedy = f" while saving {saving}; nothing was changed. Free some space and give the same command again"
+    remedy = f" while saving {saving}; nothing was changed. Free some space and run the same command again"
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
         # Only their owner may read temporary directories; a directory in them is as usual.
         finished = Path(scratch) / "finished"
@@ -134,7 +135,8 @@ def complete_directory(
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
             finished.rename(kept)
             raise InputError(
-                f"{target}: something else was written there in the meantime, and stays; {saving} is in {kept}"
+                f"{target}: something else was written there in the meantime, and stays; {saving} "
+                f"is in {kept}"
             )
         replaced = Path(scratch) / "replaced"
         if target.exists():
@@ -148,7 +150,8 @@ def complete_directory(
 
 
 def is_written_directly(path: str | Path) -> bool:
-    """Whether a path is no regular file, such as /dev/stdout or a pipe, which cannot be replaced."""
+    """Whether a path is not a regular file but, for example, /dev/stdout or a pipe, which cannot be
+    replaced."""
     is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
     return os.path.exists(path) and is_stream
 
@@ -179,26 +182,27 @@ def check_output_file(path: str | Path, option: str = "") -> None:
 
 
 def check_answers_file(path: str, input_file: str | None, model: str) -> None:
-    """Refuse to replace by answers what they are made from: the input, and a file of the model.
+    """Refuse to overwrite the input or a file of the model with the predictions.
 
     Args:
-        path: Where the answers go.
-        input_file: What is answered; None for standard input.
-        model: The model's directory, or its name on the Hub.
+        path: The file for the predictions.
+        input_file: The input; None for standard input.
+        model: The directory of the model, or its name on the Hub.
 
     Raises:
-        InputError: naming what would be lost.
+        InputError: with the file that would be lost.
     """
     if is_written_directly(path) or not os.path.exists(path):
         return
     is_of_model = Path(os.path.realpath(model)) in Path(os.path.realpath(path)).parents
     is_input = False
-    with suppress(OSError):  # Standard input may be closed.
+    # Standard input may be closed.
+    with suppress(OSError):
         is_input = os.path.samefile(path, 0 if input_file is None else input_file)
     if is_input or is_of_model:
         lost = "the input" if is_input else f"a file of the model {model}"
         raise InputError(
-            f"--output_file {path} is {lost}, which the answers would replace; give another name"
+            f"--output_file {path} is {lost}, which would be overwritten; give another name"
         )
 
 
@@ -218,16 +222,16 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was
     if anything fails.
 
-    It is written beside `path`, which may be read in the meantime. A link is followed, an existing
-    file keeps its permissions, and what is no regular file, such as /dev/stdout or a pipe, is
-    written directly.
+    It is written next to `path`, which may be read in the meantime. A link is followed, an existing
+    file keeps its permissions, and other kinds of files, such as /dev/stdout or a pipe, are written
+    directly.
 
     Args:
         path: The file.
         option: The option that named it, for messages.
 
     Raises:
-        InputError: at once when nothing can be written there, and at the end when the disk is full.
+        InputError: at once if nothing can be written there, and at the end if the disk is full.
     """
     check_output_file(path, option)
     name = f"{option} {path}".strip()
@@ -257,20 +261,20 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Write a file that is there completely or, after a kill or on a full disk, as it was before.
+    """Write a file completely or, if the process is killed or the disk is full, leave it as it was.
 
     Raises:
-        InputError: when it cannot be written.
+        InputError: if it cannot be written.
     """
     with complete_file(path) as stream:
         stream.write(text)
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
-    """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota,
-    or `ulimit -f`).
+    """Whether `error` or one of its causes means that the disk of `directory` is full, or that a
+    quota or `ulimit -f` is exceeded.
 
-    Some libraries do not say why writing failed, so the free space counts, too.
+    Some libraries do not report why writing failed, so the free space is checked as well.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():
@@ -286,9 +290,8 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
 
 
 def require_space(directory: Path, size: int) -> None:
-    """Raise the `OSError` of a full disk now, where the `size` bytes that will be written into
-    `directory` have no room. For writers that end the whole process when they find out themselves,
-    as torch's writer of archives does."""
+    """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
+    Some writers, such as torch's writer of archives, would otherwise end the whole process."""
     if not hasattr(os, "posix_fallocate"):
         return
     placeholder = directory / ".space"

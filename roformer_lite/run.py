@@ -50,7 +50,7 @@ class Run:
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
-        self.data.check_beside(self.model, self.training)
+        self.data.check_combination(self.model, self.training)
 
     @property
     def task(self) -> str:

@@ -41,20 +41,22 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
 )
-# The smallest values of fields of generation_config.json, which transformers does not check.
+# Lower limits of fields in generation_config.json, which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
-REAL_TYPES = ("F64", "F32", "F16", "BF16")  # The names are those of safetensors.
-# These name the shards of a model.
+# These are safetensors' names of types.
+REAL_TYPES = ("F64", "F32", "F16", "BF16")
+# These files list the shards of a model.
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 MAX_SHOWN_TENSORS = 3
 MAX_SHOWN_CHARACTERS = 300
 
 
 def find_file(name: str | Path, file: str) -> Path | None:
-    """A file of the directory, or of the repository on the Hub, `name`; None without one.
+    """The path of a file in a directory or in a repository on the Hub; None if there is no such
+    file.
 
     Raises:
-        InputError: when `name` is neither.
+        InputError: if `name` is neither a directory nor a repository.
     """
     if os.path.isdir(name):
         path = Path(name) / file
@@ -69,7 +71,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        InputError: when the file cannot be read, or holds anything else.
+        InputError: if the file cannot be read or does not contain an object.
     """
     with naming(path, "cannot be read"):
         value = json.loads(path.read_text("utf-8"))
@@ -79,7 +81,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
-    """As `read_object`; empty if the directory or repository has no such file."""
+    """Like `read_object`, but empty if the directory or repository has no such file."""
     path = find_file(name, file)
     return {} if path is None else read_object(path)
 
@@ -93,10 +95,11 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     path = find_file(name, "config.json")
     if path is None:
         raise InputError(f"no model can be loaded from {name}: it has no config.json")
-    # transformers would load the model that the adapter names.
+    # transformers would load the base model of the adapter.
     if find_file(name, "adapter_config.json") is not None:
         raise InputError(
-            f"{name}: adapter_config.json makes it an adapter; merge it into its model and save that"
+            f"{name}: adapter_config.json makes it an adapter; merge it into its base model and save "
+            "the result"
         )
     with naming(path):
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -126,16 +129,17 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
 
 
 def load_model(name: str | Path) -> PreTrainedModel:
-    """The model of this package at `name`, with the head it was saved with.
+    """Load a model of this package with the head that was saved.
 
     Raises:
-        InputError: when it is another model, or a file is missing or wrong.
+        InputError: if it is a model of another package, or if a file is missing or wrong.
     """
     config = load_config(name)
     model_class = model_class_of(config, name)
     if not is_ours(model_class):
         raise InputError(
-            f"{name}: {model_class.__name__} is of transformers; make it ours with `roformer-lite convert`"
+            f"{name}: {model_class.__name__} is a class of transformers; convert the model with "
+            "`roformer-lite convert`"
         )
     return load_complete_model(name, config, model_class)
 
@@ -143,11 +147,11 @@ def load_model(name: str | Path) -> PreTrainedModel:
 def load_complete_model(
     name: str | Path, config: PreTrainedConfig, model_class: type[PreTrainedModel]
 ) -> PreTrainedModel:
-    """A saved model of the class it was saved from: every tensor is there, of the right shape and
-    finite.
+    """Load a saved model in its own class, and check that every tensor exists, has the right shape
+    and is finite.
 
     Raises:
-        InputError: when a file is missing or wrong.
+        InputError: if a file is missing or wrong.
     """
     model, loaded = _from_pretrained(model_class, name, config)
     _refuse_tensors(name, "lacks", loaded["missing_keys"])
@@ -160,34 +164,35 @@ def load_complete_model(
 def load_with_new_head(
     auto_model: Any, name: str | Path, config: PreTrainedConfig
 ) -> tuple[PreTrainedModel, list[str]]:
-    """A saved model with a head that may be new, for fine-tuning.
+    """Load a saved model for fine-tuning, with a head that may be new.
 
     Args:
-        auto_model: The Auto class of the head.
-        name: Directory, or repository on the Hub, of a model with this head, another or none.
-        config: The configuration that the model shall have.
+        auto_model: The auto class with the head.
+        name: The directory or repository of a model with this head, another head or none.
+        config: The configuration of the resulting model.
 
     Returns:
-        The model, and the names of the tensors of a new head, which are random. Empty if the saved
+        The model, and the names of the random tensors of a new head. There are none if the saved
         head is kept.
 
     Raises:
-        InputError: when a file is missing or wrong; only the head may be missing, or be of another
+        InputError: if a file is missing or wrong. Only the head may be missing or have another
             shape.
     """
-    # AdamW's small steps are lost in half precision.
+    # The small steps of AdamW would be lost in half precision.
     model, loaded = _from_pretrained(auto_model, name, config, dtype=torch.float32)
     mismatched = {key[0] for key in loaded["mismatched_keys"]}
     new = sorted({*loaded["missing_keys"], *mismatched})
     stack = f"{model.base_model_prefix}."
-    # BERT's pooler is a part of the stack, but only the heads of some tasks are saved with it.
+    # BERT's pooler is a part of the stack, but it is only saved with the heads of some tasks.
     pooler = f"{stack}pooler."
     wrong = [key for key in new if key.startswith(stack) and not key.startswith(pooler)]
     if wrong:
         fault = "has another shape of" if wrong[0] in mismatched else "lacks"
         raise InputError(
-            f"{name}: {fault} {wrong[0]}; the model is damaged, or does not fit the configuration that is asked for; "
-            "give only --config fields that change no shape, such as hidden_dropout=0.3"
+            f"{name}: {fault} {wrong[0]}; the model is damaged, or does not fit the requested "
+            "configuration; give only --config fields that do not change shapes, such as "
+            "hidden_dropout=0.3"
         )
     unknown = [key for key in loaded["unexpected_keys"] if key.startswith(stack)]
     _refuse_tensors(name, "has unknown", unknown)
@@ -197,7 +202,8 @@ def load_with_new_head(
 def _from_pretrained(
     model_class: Any, name: str | Path, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, and what transformers says about its tensors, which the caller judges."""
+    """Load a model together with transformers' information about its tensors, which the caller
+    checks."""
     load_generation_config(name)
     check_shards(name)
     is_quantized = getattr(config, "quantization_config", None) is not None
@@ -218,11 +224,11 @@ def _from_pretrained(
 
 
 def load_generation_config(name: str | Path) -> GenerationConfig:
-    """The saved defaults of `generate`, or transformers' own. A model that is loaded ignores a file
-    that it cannot read.
+    """The saved defaults of `generate`, or transformers' own. Loading a model would silently ignore
+    a file that cannot be read.
 
     Raises:
-        InputError: when the file cannot be read, or a field is wrong.
+        InputError: if the file cannot be read, or if a field is wrong.
     """
     path = find_file(name, "generation_config.json")
     if path is None:
@@ -230,18 +236,18 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(name)
         generation_config.validate()
-    for field, least in MIN_COUNTS.items():
+    for field, minimum in MIN_COUNTS.items():
         value = getattr(generation_config, field)
-        if value is not None and (type(value) is not int or value < least):
+        if value is not None and (type(value) is not int or value < minimum):
             raise InputError(
-                f"{path}: {field}={value!r} must be a whole number of at least {least}"
+                f"{path}: {field}={value!r} must be a whole number of at least {minimum}"
             )
     return generation_config
 
 
 def _check_types(name: str | Path) -> None:
-    """Refuse weights that are not real numbers of at least 16 bits: transformers casts them, and
-    drops imaginary parts."""
+    """Refuse weights that are not real numbers of at least 16 bits, because transformers would cast
+    them and drop imaginary parts."""
     for path in _weight_files(name):
         strange = []
         with naming(path), safe_open(path, "pt") as file:
@@ -276,13 +282,13 @@ def check_shards(name: str | Path, folder: str = "") -> None:
     read.
 
     Args:
-        name: Of the directory or the repository.
-        folder: The folder in it that has the weights.
+        name: The directory or repository.
+        folder: The folder in it that contains the weights.
 
     Raises:
-        InputError: naming the index and the file.
+        InputError: with the index and the file.
     """
-    # For repositories on the Hub huggingface_hub refuses such names.
+    # huggingface_hub refuses such names in repositories.
     if not os.path.isdir(name):
         return
     config = read_optional_object(name, os.path.join(folder, "config.json"))
@@ -307,7 +313,7 @@ def check_finite(model: nn.Module, name: str | Path) -> None:
     """Refuse weights that are NaN or infinite.
 
     Raises:
-        InputError: naming the tensors.
+        InputError: with the names of the tensors.
     """
     strange = []
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
@@ -332,11 +338,11 @@ def load_tokenizer(
     """The tokenizer of a directory or of a repository on the Hub; None without one.
 
     Args:
-        name: Of the directory or the repository.
-        config: Of the model that shall read its tokens, if there is one.
+        name: The directory or repository.
+        config: The configuration of the model that will read its tokens, if there is one.
 
     Raises:
-        InputError: when one of its files is wrong, or it is the tokenizer of another model.
+        InputError: if one of its files is wrong, or if it belongs to another model.
     """
     if all(find_file(name, file) is None for file in TOKENIZER_FILES):
         return None
@@ -349,21 +355,22 @@ def load_tokenizer(
 
 
 def leave_out_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Let a tokenizer return no `token_type_ids` for a model that has no segments. BERT's does so
-    for every model that is saved with it."""
+    """Stop a tokenizer from returning `token_type_ids` for a model without segments, as BERT's
+    tokenizer does."""
     stack = getattr(config, "encoder", config)
     if getattr(stack, "type_vocab_size", None) == 0:
         names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         tokenizer.model_input_names = names
-        tokenizer.init_kwargs["model_input_names"] = names  # These are saved.
+        # These arguments are saved.
+        tokenizer.init_kwargs["model_input_names"] = names
 
 
 def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
-    """Encode two texts: nothing looks at what tokenizer_config.json says about padding and lengths
-    before that.
+    """Encode two texts, because the padding and lengths in tokenizer_config.json are not checked
+    when a tokenizer is loaded.
 
     Raises:
-        InputError: when they cannot be encoded as a batch.
+        InputError: if the texts cannot be encoded as a batch.
     """
     with naming(f"{name}/tokenizer_config.json"):
         if tokenizer.pad_token_id is None:
@@ -376,17 +383,17 @@ def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
 def check_vocabulary(
     tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, name: str | Path
 ) -> None:
-    """Refuse a tokenizer that is not the model's: one with more tokens than it has embeddings,
-    whose ids would end in an IndexError, and one that pads with another token, so that a token of
-    texts would be taken for padding.
+    """Refuse a tokenizer that does not belong to the model. If it had more tokens than the model
+    has embeddings, some ids would raise an IndexError. If it used another token for padding, a
+    token of texts would be regarded as padding.
 
     Args:
-        tokenizer: As saved.
-        config: Of the model that reads its tokens.
-        name: Of the model's directory, for the message.
+        tokenizer: The saved tokenizer.
+        config: The configuration of the model that reads its tokens.
+        name: The name of the model, for the message.
 
     Raises:
-        InputError: naming both numbers.
+        InputError: with both numbers.
     """
     stack = getattr(config, "encoder", config)
     vocab_size = getattr(stack, "vocab_size", None)
@@ -395,8 +402,8 @@ def check_vocabulary(
     size = 1 + max(tokenizer.get_vocab().values(), default=-1)
     if size > vocab_size:
         raise InputError(
-            f"{name}: the tokenizer has {size} tokens, but config.json says vocab_size={vocab_size}; give the "
-            "tokenizer that the model was trained with"
+            f"{name}: the tokenizer has {size} tokens, but config.json says "
+            f"vocab_size={vocab_size}; give the tokenizer that the model was trained with"
         )
     ours = getattr(stack, "pad_token_id", None)
     theirs = tokenizer.pad_token_id
@@ -405,19 +412,21 @@ def check_vocabulary(
     if ours != theirs:
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
-            f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, {tokenizer.pad_token!r}; give the "
-            "tokenizer that the model was trained with, or write the right number into config.json"
+            f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, "
+            f"{tokenizer.pad_token!r}; give the tokenizer that the model was trained with, or write "
+            "the right number into config.json"
         )
 
 
-def most_positions(model: nn.Module) -> int | None:
-    """How many tokens the model's tables of learned positions have room for; None without one."""
+def max_positions(model: nn.Module) -> int | None:
+    """The number of tokens for which the model has learned positions; None if it has no such
+    table."""
     rows = []
     for name, table in model.named_modules():
         is_of_positions = "position" in name or name.endswith("wpe")
         if not is_of_positions or not isinstance(table, nn.Embedding):
             continue
-        # BART's first two rows are unused, and RoBERTa counts from the row after padding's.
+        # The first two rows are unused in BART, and the rows up to the one of padding in RoBERTa.
         unused = getattr(table, "offset", 0)
         if table.padding_idx is not None:
             unused = max(unused, table.padding_idx + 1)
@@ -430,13 +439,14 @@ def sentence_modules(name: str | Path) -> list[str]:
     is another model.
 
     Raises:
-        InputError: naming a file that is missing: the library would take modules of its own choice.
+        InputError: if a file is missing, for which the library would choose default modules.
     """
     path = find_file(name, "modules.json")
     if path is None:
         if read_optional_object(name, RESULTS_FILE).get("task") in ("embed", "rerank"):
             raise InputError(
-                f"{name}: it has no modules.json, which says how its answers are made; copy all files"
+                f"{name}: it has no modules.json, which defines how the model is used; copy all "
+                "files"
             )
         return []
     kinds = []
@@ -455,15 +465,16 @@ def sentence_modules(name: str | Path) -> list[str]:
             has_options = folder and kind != "Normalize"
             if has_options and find_file(name, f"{folder}/config.json") is None:
                 raise InputError(
-                    f"{path}: names {folder}/config.json, which is not there; copy all files of the model"
+                    f"{path}: names {folder}/config.json, which is missing; copy all files of the "
+                    "model"
                 )
     return kinds
 
 
 @contextmanager
 def naming(where: str | Path, fault: str = "cannot be loaded") -> Iterator[None]:
-    """Turn what transformers and tokenizers raise about a damaged file, which is of any type, into
-    an `InputError`."""
+    """Turn the errors of transformers and tokenizers about damaged files, which have various types,
+    into an `InputError`."""
     try:
         yield
     except InputError:
@@ -476,9 +487,9 @@ def naming(where: str | Path, fault: str = "cannot be loaded") -> Iterator[None]
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line, with its type if that says more."""
+    """The message of an error in one line, with its type if the message is not informative."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
-        # The cause has the field and its value, without the names of the functions that checked it.
+        # The message of the cause has the field and its value, but not the names of functions.
         error = error.__cause__
     text = " ".join(str(error).split())
     if len(text) > MAX_SHOWN_CHARACTERS:
@@ -490,8 +501,8 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def without_reports() -> Iterator[None]:
-    """Without transformers' table of missing and unexpected tensors, which the caller turns into a
-    sentence."""
+    """Context in which transformers does not print its table of missing and unexpected tensors,
+    because the caller reports these."""
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:

@@ -1,4 +1,4 @@
-"""An encoder that gives one vector for a text, for export and for the server."""
+"""An encoder that computes one vector per text, for export and for the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 from .errors import InputError
 from .saved_model import load_config, sentence_modules
 
-# Of sentence-transformers; the server normalises anyway.
+# These modules of sentence-transformers are supported. The server always normalises.
 _MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
 
 
@@ -30,43 +30,42 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not states of
-    tokens, pooled as its configuration says.
+    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not the states
+    of tokens with the pooling of its configuration.
 
     Raises:
-        InputError: naming the file, the module that `SentenceEncoder` does not have, or the
-            pooling.
+        InputError: with the file, the unsupported module, or the pooling.
     """
     kinds = sentence_modules(name)
     if not kinds:
         return
     if "Pooling" not in kinds or not _MODULES.issuperset(kinds):
         raise InputError(
-            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and only pooled vectors are "
+            f"{name}: modules.json lists {', '.join(kinds)}, but only pooled vectors can be "
             "exported; use sentence-transformers"
         )
     own = getattr(load_config(name), "classifier_pooling", None)
     if own is not None:
-        # This imports all sources of weights.
+        # This imports the converters of all architectures.
         from hf_roformer_lite.conversion import sentence_pooling
 
         if sentence_pooling(name) != own:
             raise InputError(
-                f"{name}: 1_Pooling/config.json pools its vectors in another way than classifier_pooling={own!r} of "
-                "config.json; set the field to mean, cls or last if one of them is that way, or use "
-                "sentence-transformers"
+                f"{name}: the pooling of 1_Pooling/config.json differs from "
+                f"classifier_pooling={own!r} of config.json; set the field to mean, cls or last if "
+                "one of them fits, or use sentence-transformers"
             )
 
 
 def is_bare_encoder(model: PreTrainedModel) -> bool:
-    """Whether a model gives nothing but the states of its tokens, and so is exported for
+    """Whether a model only returns the states of its tokens, and is therefore exported for
     embeddings."""
     return isinstance(model, RoFormerLiteModel) and not model.config.is_decoder
 
 
 class SentenceEncoder(RoFormerLitePreTrainedModel):
-    """The stack of a model, pooled as `config.classifier_pooling` says; it shares the model's
-    weights.
+    """The stack of a model with the pooling of `config.classifier_pooling`. It shares the weights of
+    the model.
 
     Args:
         model: The bare stack, a masked language model, or another model of one encoder.
@@ -91,7 +90,7 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
     ) -> SentenceEncoderOutput:
-        """As `RoFormerLiteModel.forward`."""
+        """The arguments are the same as in `RoFormerLiteModel.forward`."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -1,7 +1,7 @@
-"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels, and its
-defaults.
+"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels and defaults.
 
-`TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
+`TASK_ARGUMENTS` lists the tasks. Nothing here imports torch, unlike their implementations in
+`recipes/`.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from .options import (
     TrainingOptions,
 )
 
-_SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
-_SHORTEST_PAIR = 5  # and another token with a [SEP]
-_SHORTEST_BLOCK = 8
-# The tokenizers of sacrebleu, which is imported only to measure.
+# The shortest text consists of [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
+MIN_TEXT_LENGTH = 3
+MIN_PAIR_LENGTH = 5
+MIN_BLOCK_SIZE = 8
+# The tokenizers of sacrebleu, which is only imported for evaluation.
 BleuTokenizer = Literal[
     "13a",
     "zh",
@@ -38,19 +39,27 @@ BleuTokenizer = Literal[
 
 @dataclass
 class TaskArguments(DataArguments):
-    """Data options of a task, and what the command line must know of the task itself."""
+    """Data options of a task, and the properties of the task that the command line depends on.
+
+    Attributes:
+        task: The name of the task.
+        summary: Its description in the help.
+        model_arguments: The class of its model options.
+        training_defaults: Its defaults of training options, if they differ from the usual ones.
+        packages: The packages that it needs in addition to the extra `train`, with the extra that
+            installs each.
+        measuring_options: The options that determine how labelled data are read and evaluated. They
+            are saved with the model.
+    """
 
     task: ClassVar[str]
     summary: ClassVar[str]
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
-    # of the options of training, where they differ from the others'
     training_defaults: ClassVar[dict[str, Any]] = {}
-    # what it needs besides the extra `train`, with the extra that has it
     packages: ClassVar[dict[str, str]] = {}
-    # by which labelled data are read and measured; noted with the model
     measuring_options: ClassVar[tuple[str, ...]]
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
         """Refuse options of model and training that can't be combined with those of the data.
 
         Raises:
@@ -58,7 +67,8 @@ class TaskArguments(DataArguments):
         """
         if training.word_dropout and self.task == "mlm":
             raise InputError(
-                f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability"
+                f"--word_dropout {training.word_dropout}: mlm already masks tokens; see "
+                "--mlm_probability"
             )
 
 
@@ -69,23 +79,23 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 @dataclass
 class LabelArguments(TaskArguments):
-    """What classify and tag share."""
+    """The options that classify and tag share."""
 
     text_scores: bool | None = HfArg(
         default=None,
         help=(
             "Fit a linear model on n-grams (classify) or a conditional random field on words "
-            "(tag) beside the encoder and join the two, if that is better on the validation "
-            "data. Default: for new models, not beside --model_name_or_path."
+            "(tag) in addition to the encoder, and combine the two if that is better on the "
+            "validation data. Default: true for new models, false with --model_name_or_path."
         ),
     )
     fit_head: bool = HfArg(
         default=True,
         help=(
-            "Fit a new head on the weights of --model_name_or_path as a linear model on the "
-            "frozen encoder, before all of the model is trained. A classifier that starts "
-            "from a sentence encoder is made a model of this package for that, whose head "
-            "reads the vectors of the encoder; with false it keeps its own class."
+            "Fit the new head of a --model_name_or_path as a linear model on the frozen "
+            "encoder before the whole model is trained. For this, a sentence encoder is "
+            "converted to a model of this package, whose head reads the sentence vectors; with "
+            "false it keeps its own class."
         ),
     )
 
@@ -115,24 +125,24 @@ class Seq2SeqDataArguments(TaskArguments):
     bleu_tokenizer: BleuTokenizer | None = HfArg(
         default=None,
         help=(
-            "Tokenizer of sacrebleu; those of Japanese and Korean and of sentencepiece (spm, "
-            "flores, spBLEU) need further packages. Default: zh for Chinese targets, ja-mecab "
-            "(or, where it is not installed, char) for Japanese, char for other languages "
+            "Tokenizer of sacrebleu. Those for Japanese and Korean, and those of sentencepiece "
+            "(spm, flores, spBLEU), need further packages. Default: zh for Chinese targets, "
+            "ja-mecab (or char, if it is not installed) for Japanese, char for other languages "
             "without spaces, otherwise 13a."
         ),
     )
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
-        # a token of text and [SEP]
+        check_number("max_source_length", self.max_source_length, at_least=MIN_TEXT_LENGTH)
+        # The shortest target consists of one token and [SEP].
         check_number("max_target_length", self.max_target_length, at_least=2)
 
 
 @dataclass
 class LanguageModelDataArguments(TaskArguments):
-    """Text of language models. A .txt file is one document, or with --line_by_line each of its
-    lines is; other files have one document in each row."""
+    """Text of language models. A .txt file is one document, or one document per line with
+    --line_by_line; other files have one document in each row."""
 
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
@@ -147,31 +157,30 @@ class LanguageModelDataArguments(TaskArguments):
     packing: int | None = HfArg(
         default=None,
         help=(
-            "Fill the rows of a batch up to this many tokens with blocks that do not see each "
-            "other. Blocks of files are then split at this length, unless --block_size is "
-            "given."
+            "Fill the rows of a batch up to this many tokens with blocks that do not attend to "
+            "each other. Documents are then split at this length, unless --block_size is given."
         ),
     )
     streaming: bool = HfArg(
         default=False,
         help=(
-            "Read the training data while the model learns, without a copy on the disk; needs "
-            "--max_steps."
+            "Read the training data during training, without a copy on the disk; needs --max_steps."
         ),
     )
 
     def __post_init__(self):
-        check_number("packing", self.packing, at_least=_SHORTEST_BLOCK)
-        check_number("block_size", self.block_size, at_least=_SHORTEST_BLOCK)
+        check_number("packing", self.packing, at_least=MIN_BLOCK_SIZE)
+        check_number("block_size", self.block_size, at_least=MIN_BLOCK_SIZE)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
-                f"--packing {self.packing} is below the length of the blocks, {self.longest_block}; give at least as "
-                "many"
+                f"--packing {self.packing} is below the length of the blocks; give at least "
+                f"{self.longest_block}"
             )
         if self.streaming and self.validation_fraction:
             raise InputError(
-                f"--validation_fraction {self.validation_fraction} can't be taken of a stream; give --validation_file "
-                "or nothing: the first rows are held out then (--validation_fraction 0: none)"
+                f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
+                "give --validation_file, or leave the option out to hold out the first rows "
+                "(--validation_fraction 0 holds out none)"
             )
         super().__post_init__()
 
@@ -180,20 +189,21 @@ class LanguageModelDataArguments(TaskArguments):
         """`block_size`, or its default."""
         return self.block_size or self.packing or 256
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         for name in ("packing", "streaming"):
             if getattr(self, name) and training.max_tokens_per_batch:
                 raise InputError(
-                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of the two"
+                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of "
+                    "the two"
                 )
         if self.streaming and training.max_steps is None:
-            raise InputError("--streaming needs --max_steps, as nobody knows how long a stream is")
+            raise InputError("--streaming needs --max_steps, because a stream has no known length")
 
 
 @dataclass
 class MaskedLMDataArguments(LanguageModelDataArguments):
-    """The same, with the masking."""
+    """Text and masking of masked language models."""
 
     task = "mlm"
     training_defaults = {"per_device_train_batch_size": 8}
@@ -247,24 +257,25 @@ class ClassifyDataArguments(LabelArguments):
     teacher: str | None = HfArg(
         default=None,
         help=(
-            "A model of sentence-transformers, a directory or a name on the Hub: a new model "
-            "takes over its tokenizer and begins with its vectors of single tokens."
+            "A model of sentence-transformers, as a directory or a name on the Hub. A new model "
+            "uses its tokenizer, and its token embeddings are initialised from the teacher's "
+            "vectors of single tokens."
         ),
     )
     class_weights: Literal["balanced"] | None = HfArg(
         default=None,
         help=(
-            "balanced: rows of rare labels count more, so that all labels count alike, and "
-            "the best model is the one with the highest macro F1. Default: all rows count "
-            "alike."
+            "balanced: rows of rare labels get higher weights, so that all labels have the same "
+            "total weight, and the best model is the one with the highest macro F1. Default: "
+            "all rows have the same weight."
         ),
     )
     min_precision: float | None = HfArg(
         default=None,
         help=(
-            "Let predict answer only where it is sure enough: a threshold for its scores is "
-            "chosen so that this fraction of its answers to the validation data is right, "
-            "such as 0.95. Default: it always answers."
+            "Let predict leave out uncertain labels: a threshold for the scores is chosen so "
+            "that this fraction of the predictions on the validation data is right, for example "
+            "0.95. Default: every text gets a label."
         ),
     )
 
@@ -274,26 +285,27 @@ class ClassifyDataArguments(LabelArguments):
             check_number("min_precision", self.min_precision, above=0, at_most=1)
             if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
                 raise InputError(
-                    "--validation_fraction 0 leaves no data to choose the threshold for --min_precision by; leave out "
-                    "one of the two"
+                    "--validation_fraction 0 leaves no data for choosing the threshold of "
+                    "--min_precision; leave out one of the two"
                 )
-        shortest = _SHORTEST_TEXT if self.text_pair_column is None else _SHORTEST_PAIR
+        shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, at_least=shortest)
         for name in ("text_column", "text_pair_column"):
             if getattr(self, name) == self.label_column:
                 raise InputError(
-                    f"--{name} {self.label_column} is also the column of the label; give --label_column another"
+                    f"--{name} {self.label_column} is also the column of the label; choose another "
+                    "one with --label_column"
                 )
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         if self.teacher is not None:
             require_packages("--teacher", EmbedDataArguments.packages)
-            model.refuse_new_tokenizer("--teacher", "which brings its tokenizer")
+            model.refuse_new_tokenizer("--teacher", "which has its own tokenizer")
             if model.pretrained or model.tokenizer:
                 raise InputError(
-                    "--teacher is for a new model with the teacher's tokenizer; it can't be combined with "
-                    "--model_name_or_path and --tokenizer"
+                    "--teacher is for a new model with the teacher's tokenizer; it can't be "
+                    "combined with --model_name_or_path and --tokenizer"
                 )
 
 
@@ -333,26 +345,27 @@ class TagDataArguments(LabelArguments):
     unit: Literal["auto", "words", "characters"] = HfArg(
         default="auto",
         help=(
-            "What gets a tag. characters splits the words of the data, for languages without "
-            "spaces; auto does so if most of the training text is Chinese characters and the "
-            "tags are IOB."
+            "The unit that gets a tag. characters splits the words of the data, for languages "
+            "without spaces; auto does so if most of the training text is Chinese characters "
+            "and the tags are IOB."
         ),
     )
     max_length: int = HfArg(default=512, help="Truncate training sentences to this many tokens.")
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
         if self.token_column is not None and self.token_column == self.tag_column:
             raise InputError(
-                f"--token_column and --tag_column are both {self.tag_column}; the tags need another column"
+                f"--token_column and --tag_column are both {self.tag_column}; the tags need another "
+                "column"
             )
 
 
 @dataclass
 class SentenceDataArguments(TaskArguments):
-    """What embed and rerank share. The columns say what is learnt: anchor and positive, with or
-    without negative; or sentence1, sentence2 and score."""
+    """The options that embed and rerank share. The columns determine the kind of training: anchor
+    and positive, with or without negative; or sentence1, sentence2 and score."""
 
     training_defaults = {"per_device_train_batch_size": 64}
     packages = {"sentence_transformers": "embed"}
@@ -362,25 +375,26 @@ class SentenceDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
 
-    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_beside(model, training)
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
         if training.max_tokens_per_batch or training.word_dropout:
             raise InputError(
-                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, for which the trainer of "
-                "sentence-transformers makes its own batches; leave them out"
+                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "
+                "trainer of sentence-transformers makes its own batches; leave them out"
             )
         if training.stock.get("label_smoothing_factor"):
             raise InputError(
-                f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses have no labels; "
-                "leave it out"
+                f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses "
+                "have no labels; leave it out"
             )
 
 
 @dataclass
 class EmbedDataArguments(SentenceDataArguments):
-    """The same, or the column text beside a teacher. A .txt file has a text on each line."""
+    """Pairs, triplets or scores, or only the column text with a teacher. A .txt file has one text
+    on each line."""
 
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
@@ -388,15 +402,15 @@ class EmbedDataArguments(SentenceDataArguments):
     teacher: str | None = HfArg(
         default=None,
         help=(
-            "A model of sentence-transformers, a directory or a name on the Hub: learn its "
-            "vectors of the texts in the column text. A new model takes over its tokenizer "
-            "and begins with its vectors of single tokens, unless options such as "
-            "--vocab_size ask for a new tokenizer."
+            "A model of sentence-transformers, as a directory or a name on the Hub, whose "
+            "vectors of the texts in the column text are learned. A new model also uses its "
+            "tokenizer and is initialised from its vectors of single tokens, unless options "
+            "such as --vocab_size request a new tokenizer."
         ),
     )
     matryoshka: list[int] = HfArg(
         default_factory=list,
-        help="Train the first so many numbers of a vector to serve alone, for example 128 64.",
+        help="Make vectors usable when cut to these dimensions, for example 128 64.",
     )
 
     def __post_init__(self):
@@ -407,11 +421,12 @@ class EmbedDataArguments(SentenceDataArguments):
 
 @dataclass
 class RerankDataArguments(SentenceDataArguments):
-    """The same. A score lies between 0 and 1."""
+    """Pairs, triplets or scores for reranking. A score lies between 0 and 1."""
 
     task = "rerank"
     summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
-    training_defaults = {"per_device_train_batch_size": 16}  # each row is read with several others
+    # Each query is scored with several documents, so batches are small.
+    training_defaults = {"per_device_train_batch_size": 16}
 
     max_length: int = HfArg(
         default=256, help="Truncate pairs of texts to this many tokens together."
@@ -419,7 +434,7 @@ class RerankDataArguments(SentenceDataArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=_SHORTEST_PAIR)
+        check_number("max_length", self.max_length, at_least=MIN_PAIR_LENGTH)
 
 
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {

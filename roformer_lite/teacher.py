@@ -1,5 +1,4 @@
-"""What a small model takes over from a teacher, a model of sentence-transformers, before its
-training begins."""
+"""Initialises a small model from a teacher, a model of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-_BATCH = 1024  # tokens
+# This many tokens are encoded at once.
+BATCH_SIZE = 1024
 
 
 def open_teacher(name: str) -> SentenceTransformer:
@@ -32,11 +32,11 @@ def open_teacher(name: str) -> SentenceTransformer:
 
 
 def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
-    """The directions `(given, width)` in which the vectors of the column `label` are largest,
-    largest first.
+    """The principal axes `(given, width)` of the vectors in the column `label`, with the largest
+    first.
 
-    Of all projections to so many numbers, that on these keeps most of the products of all pairs of
-    vectors.
+    Of all projections to `width` dimensions, the projection on these axes preserves the products of
+    all pairs of vectors best.
     """
     given = len(vectors[0]["label"])
     products = np.zeros((given, given))
@@ -47,42 +47,46 @@ def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
 
 @torch.no_grad()
 def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> None:
-    """Let the vectors of tokens begin as what the teacher makes of each token alone, on their
+    """Initialise token embeddings from the teacher's vectors of single tokens, projected on their
     principal axes.
 
-    The means of such vectors are embeddings of texts already (Tulkens & van Dongen 2024, Model2Vec,
-    https://github.com/MinishLab/model2vec), so that the training need not learn again what words
-    mean. They are scaled to the size of the random numbers that they replace: ten times as large
-    the model learnt no better than from those.
+    The means of such vectors are good embeddings of texts (Tulkens & van Dongen 2024, Model2Vec,
+    https://github.com/MinishLab/model2vec), so the training need not learn the meanings of words
+    again. The vectors are scaled to the size of the random numbers that they replace. If they were
+    ten times as large, the model would learn no better than from random numbers.
 
     Args:
-        embedding: Of a new model with the teacher's tokenizer, `(tokens, width)`. What is wider
-            than the teacher's vectors keeps its random numbers.
-        teacher: Gives the vectors.
+        embedding: The embeddings of a new model with the teacher's tokenizer, `(tokens, width)`.
+            Dimensions beyond the width of the teacher's vectors keep their random numbers.
+        teacher: The model that computes the vectors.
     """
-    tokenizer, tokens = teacher.eval().tokenizer, embedding.num_embeddings
-    # which tells what stands before and after a text
+    tokenizer = teacher.eval().tokenizer
+    # An example text shows the special tokens before and after a text.
     word = tokenizer("a", return_special_tokens_mask=True)
     inside = [at for at, is_special in enumerate(word["special_tokens_mask"]) if not is_special]
     if not inside:
         raise InputError(
-            "--teacher: its tokenizer makes nothing of the text 'a'; give --vocab_size for a new tokenizer"
+            "--teacher: its tokenizer finds no token in the text 'a'; give --vocab_size for a new "
+            "tokenizer"
         )
-    before, behind = word["input_ids"][: inside[0]], word["input_ids"][inside[-1] + 1 :]
-    # (tokens, 1 + special ones)
-    alone = torch.tensor([[*before, token, *behind] for token in range(tokens)])
+    before = word["input_ids"][: inside[0]]
+    behind = word["input_ids"][inside[-1] + 1 :]
+    # The shape is (tokens, 1 + special tokens).
+    single = torch.tensor([[*before, token, *behind] for token in range(embedding.num_embeddings)])
     vectors = torch.cat(
         [
             teacher({"input_ids": part, "attention_mask": torch.ones_like(part)})[
                 "sentence_embedding"
             ]
-            for part in alone.to(teacher.device).split(_BATCH)
+            for part in single.to(teacher.device).split(BATCH_SIZE)
         ]
-    ).double()  # (tokens, teacher's width)
+    )
+    # The shape is (tokens, width of the teacher).
+    vectors = vectors.double()
     vectors = nn.functional.normalize(vectors, dim=-1)
     vectors = vectors - vectors.mean(dim=0)
-    axes = torch.linalg.eigh(vectors.T @ vectors)[1].flip(1)  # the largest first
-    vectors = (vectors @ axes)[:, : embedding.embedding_dim]  # (tokens, width)
-    embedding.weight[:, : vectors.shape[1]] = (
-        vectors * (embedding.weight.std() / vectors.std())
-    ).to(embedding.weight)
+    # `eigh` returns the axis with the largest eigenvalue last.
+    axes = torch.linalg.eigh(vectors.T @ vectors)[1].flip(1)
+    vectors = (vectors @ axes)[:, : embedding.embedding_dim]
+    scaled = vectors * (embedding.weight.std() / vectors.std())
+    embedding.weight[:, : vectors.shape[1]] = scaled.to(embedding.weight)

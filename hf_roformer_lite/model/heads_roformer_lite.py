@@ -49,7 +49,7 @@ from .modeling_roformer_lite import (
 
 
 class RoFormerLiteLMTransform(nn.Module):
-    """What comes between the last layer and the LM head, `(..., hidden)` to
+    """The transformation between the last layer and the LM head, `(..., hidden)` to
     `(..., embedding_size)`.
 
     With `lm_head_transform` BERT's dense, activation and norm; else a projection if the two widths
@@ -130,7 +130,7 @@ class LMHeadMixin:
 
 
 def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
-    """Labels `(B, L)` of real tokens; padding has no label, whatever the collator gave it."""
+    """Labels `(B, L)` of real tokens. Labels on padding are ignored."""
     if not is_padding_mask(attention_mask):
         return labels
     if labels.shape != attention_mask.shape:
@@ -176,7 +176,7 @@ def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -
     Args:
         attention_mask: `(B, past + L)`, of the prompt so far.
         length: L, the tokens of this call.
-        has_windows: Whether sliding windows count places, those of padding too.
+        has_windows: Whether sliding windows count positions, including padding.
 
     Raises:
         ValueError: with the remedy.
@@ -264,7 +264,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
 
 
 class CausalLMKwargs(ForwardKwargs, total=False):
-    """What `RoFormerLiteForCausalLM.forward` takes besides its own arguments."""
+    """Further keyword arguments of `RoFormerLiteForCausalLM.forward`."""
 
     shift_labels: torch.Tensor | None
 
@@ -421,7 +421,7 @@ class RoFormerLiteClassificationHead(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, num_labels)
 
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """What comes before the scores, `(..., hidden)` to the same shape."""
+        """The transformation before the scores, `(..., hidden)` to the same shape."""
         if self.dense is not None:
             hidden_states = self.act_fn(self.dense(self.input_dropout(hidden_states)))
         if self.norm is not None:

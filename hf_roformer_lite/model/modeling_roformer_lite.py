@@ -46,7 +46,7 @@ RotaryTables = tuple[torch.Tensor, torch.Tensor]
 
 
 class ForwardKwargs(FlashAttentionKwargs, total=False):
-    """What `forward` takes besides its own arguments.
+    """Further keyword arguments of `forward`.
 
     The `TransformersKwargs` of transformers name `position_ids` and `num_items_in_batch`, which are
     arguments of `forward` already, and a type checker refuses a name that is given twice.
@@ -568,7 +568,7 @@ class RoFormerLitePooler(nn.Module):
 
 
 class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedModel):
-    """What all models of the package share: initialisation, loading, and what they support."""
+    """The base of all models of the package: initialisation, loading, and supported features."""
 
     config: RoFormerLiteConfig
     base_model_prefix = "model"
@@ -844,7 +844,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
             raise ValueError(
-                "seq_idx alone does not separate documents here; give position_ids or "
+                "seq_idx does not suffice to separate documents here; give position_ids or "
                 "cu_seq_lens_q."
             )
         has_restarts = documents is not None and not has_borders
@@ -875,7 +875,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         documents: torch.Tensor | None,
         cache: Any,
     ) -> dict[str, Any]:
-        """What attention functions take as their mask, by the type of layer."""
+        """The masks for the attention functions, by type of layer."""
         if isinstance(attention_mask, dict):
             return attention_mask
         if is_paged(cache):  # The server knows which tokens see each other.
@@ -909,7 +909,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         encoder_position_ids: torch.Tensor | None,
         documents: torch.Tensor | None,
     ) -> Any:
-        """What attention functions take as the mask of cross-attention."""
+        """The mask for the attention function in cross-attention."""
         if encoder_hidden_states is None:
             return None
         shape = (encoder_hidden_states.shape[0], encoder_hidden_states.shape[1])
@@ -989,7 +989,7 @@ def make_rotary_embeddings(config: RoFormerLiteConfig) -> nn.ModuleDict:
 
 
 def is_paged(cache: Any) -> bool:
-    """Whether a cache is that of continuous batching, whose server knows more than the model."""
+    """Whether a cache belongs to continuous batching, in which the server does the masking."""
     return cache is not None and not isinstance(cache, Cache)
 
 
@@ -1157,7 +1157,7 @@ def document_numbers(
     """The number of the document of each token, `(B, L)`, from 1 and 0 at padding; and how many
     documents there are. In a traced graph each row is one.
 
-    The arguments are those of `find_packed_documents`.
+    The arguments are the same as in `find_packed_documents`.
     """
     packed = None
     if not is_tracing(position_ids if cu_seq_lens_q is None else cu_seq_lens_q):

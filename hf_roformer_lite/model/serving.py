@@ -67,7 +67,7 @@ def _check_rope(config: RoFormerLiteConfig) -> None:
 
 
 def _check_pooling(config: RoFormerLiteConfig, pooled: str | None) -> None:
-    """Refuse a pooling other than that of the server."""
+    """Refuse a pooling that differs from the pooling of the server."""
     pooling = config.classifier_pooling
     if pooling.upper() != pooled:
         option = f'{{"seq_pooling_type": "{pooling.upper()}"}}'

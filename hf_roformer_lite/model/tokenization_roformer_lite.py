@@ -220,8 +220,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         Train a tokenizer of the same kind, with the same special tokens and settings, on other
         text.
 
-        The arguments are those of the base class; `text_iterator` gives texts or lists of texts.
-        `min_frequency` is that of `train`, and `kwargs` go to the trainer in `tokenizers`. As with
+        The arguments are the same as in the base class; `text_iterator` gives texts or lists of texts.
+        `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in `tokenizers`. As with
         the tokenizers of transformers, the vocabulary becomes larger than `vocab_size` if the
         alphabet already is, and a warning says so.
         """
@@ -290,7 +290,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                     [TRIM_OFFSETS, backend.post_processor],
                 )
         elif backend.post_processor is None:
-            # A foreign `tokenizer.json` without a template is taken as it is.
+            # A `tokenizer.json` from elsewhere without a template is used as it is.
             super().update_post_processor()
         else:
             backend.post_processor = self.template()

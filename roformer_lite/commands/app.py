@@ -236,7 +236,8 @@ class Page:
         size = sum(len(text) for text in texts)
         if size > _MAX_CHARACTERS:
             raise InputError(
-                f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` more"
+                f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` "
+                "more"
             )
         set_seed(SEED)
         inputs = [

@@ -122,5 +122,6 @@ def main(directory: Path, out: Path) -> None:
     """Run `roformer-lite bundle DIR OUT`."""
     names = bundle(directory, out)
     print(
-        f"{out}: the model and {len(names)} files of code; load it anywhere with trust_remote_code=True"
+        f"{out}: the model and {len(names)} files of code; load it anywhere with "
+        "trust_remote_code=True"
     )

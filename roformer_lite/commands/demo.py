@@ -75,7 +75,7 @@ def show(directory: Path, test: list[Example], console: Console) -> float:
     saved = open_model(directory)
     answers = saved.answers([example.written for example in test], batch_size=250)
     lines = [saved.recipe.show(answer, {}).line for answer in answers]
-    # by kind: what was written, answered and right
+
     found: dict[str, list[tuple[str, str, str]]] = {}
     for example, line in zip(test, lines, strict=True):
         found.setdefault(example.kind, []).append((example.written, line, example.standard))

@@ -32,7 +32,7 @@ from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# Of a training, unless it notes another one.
+# The default seed of a training, which is used if no other was saved with the model.
 _SEED = 42
 # The names are those of the training.
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
@@ -91,10 +91,10 @@ def recipe_for(
     training."""
     kind = type(saved.recipe)
     options_class = kind.options_class
-    foreign = [name for name in given if name not in options_class.measuring_options]
-    if foreign:
+    refused = [name for name in given if name not in options_class.measuring_options]
+    if refused:
         theirs = ", ".join(f"--{name}" for name in options_class.measuring_options)
-        raise InputError(f"--{foreign[0]} is not for {kind.name} models, which take {theirs}")
+        raise InputError(f"--{refused[0]} is not for {kind.name} models, which take {theirs}")
     noted = {name: getattr(saved.recipe.options, name) for name in options_class.measuring_options}
     data = {name: getattr(options, name) for name in _DATA}
     # Only the test data are read.

@@ -54,7 +54,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
         if options.format == "onnx":
-            _write_beside(model, settings, directory)
+            _write_further_files(model, settings, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
 
 
@@ -77,7 +77,7 @@ def _write(
     return ", ".join([*graphs, *(["embeddings"] if gives_embeddings else [])])
 
 
-def _write_beside(model: PreTrainedModel, settings: object, directory: Path) -> None:
+def _write_further_files(model: PreTrainedModel, settings: object, directory: Path) -> None:
     """Write what `predict` reads besides the graphs."""
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)

@@ -23,8 +23,8 @@ from ..tables import AnswerTable, table_stream
 
 # Read ahead, so that lines of similar length can share a batch.
 _BATCHES_AT_ONCE = 32
-# Of a pipe: the bytes that are read at once, and the seconds without another line after which those
-# that are there are answered.
+# A pipe is read in chunks of this many bytes. If no line arrives for this many seconds, the lines
+# that have been read are processed.
 _AT_ONCE = 2**14
 _PAUSE = 0.1
 

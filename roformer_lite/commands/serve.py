@@ -71,7 +71,7 @@ def main(name: str, options: ServeArguments) -> None:
             self.server.run()
 
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
-    # With `non_blocking` the server is started by its own method, here in the foreground.
+    # The argument `non_blocking` allows starting the server with its own method in the foreground.
     Server(name, non_blocking=True, **vars(options))
 
 

@@ -25,5 +25,6 @@ def main(options: Namespace) -> None:
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(
-            f"{options.checkpoint}: the conversion differs from its source by more than the tolerance"
+            f"{options.checkpoint}: the conversion differs from its source by more than the "
+            "tolerance"
         )

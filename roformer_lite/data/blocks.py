@@ -1,5 +1,5 @@
-"""Documents of tokens as the rows that language models learn from: split into blocks, packed,
-collated."""
+"""Splits tokenized documents into blocks for language models, packs them into rows, and collates
+the rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .data_files import in_pieces
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-# The tokenizer gets so many pieces of 8 KiB at most; it makes a hundred times as many bytes of them.
+# The tokenizer gets at most this many pieces of 8 KiB, because it needs a hundred times their size.
 NUM_PIECES_AT_ONCE = 128
-NUM_BLOCKS_AT_ONCE = 10_000  # Those that fill a row together are looked for among so many.
+# Blocks are packed together with others among this many.
+NUM_BLOCKS_AT_ONCE = 10_000
 
 
 def cut_blocks(
@@ -38,8 +39,8 @@ def cut_blocks(
     two blocks of a document share the rest evenly, so that no block is very short.
 
     Args:
-        pieces: The name of a document, and token ids that follow on those before. A document ends
-            where another name begins.
+        pieces: The name of a document and its next token ids. A document ends where the name
+            changes.
         start, end: The ids of `[CLS]` and `[SEP]`.
         block_size: The largest number of tokens.
         is_causal: Whether the blocks are for causal language modelling.
@@ -63,19 +64,19 @@ def cut_blocks(
 
 
 def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The tokens before and after a document: [CLS] and [SEP], or what a tokenizer without them has
-    in their place.
+    """The tokens before and after a document: [CLS] and [SEP], or the start and end tokens of a
+    tokenizer without them.
 
     Raises:
-        InputError: when it has neither.
+        InputError: if the tokenizer lacks such a token.
     """
     first = tokenizer.cls_token or tokenizer.bos_token
     last = tokenizer.sep_token or tokenizer.eos_token
     tokens = [first, last]
     if None in tokens:
         raise InputError(
-            "the tokenizer has no token for the beginning or the end of a document; its tokenizer_config.json must "
-            "name a bos_token and an eos_token"
+            "the tokenizer has no token for the beginning or the end of a document; its "
+            "tokenizer_config.json must name a bos_token and an eos_token"
         )
     return tokens
 
@@ -110,8 +111,10 @@ def _tokenized_pieces(
 
 
 def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | IterableDataset:
-    """Rows of up to `capacity` tokens, each of whole blocks. `position_ids` restart in every block,
-    by which the model knows that no block sees another."""
+    """Pack whole blocks into rows of up to `capacity` tokens.
+
+    `position_ids` restart in every block, which defines the document boundaries for the model.
+    """
 
     def pack(batch: dict[str, list]) -> dict[str, list]:
         ids = batch["input_ids"]
@@ -130,16 +133,20 @@ def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | Itera
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Put things of `lengths` into as few bins as can be, each of at most `capacity`; the places of
-    those of each bin.
+    """Pack items into as few bins of at most `capacity` as possible, and return the indices of the
+    items in each bin.
 
-    The longest first, each into the fullest bin where it fits (best fit decreasing: Johnson 1974).
-    Nothing is cut, as it would be where documents are joined and split at every `capacity` tokens,
-    which harms what a model learns (Ding et al. 2024, arXiv:2404.10830).
+    The longest item comes first, and each goes into the fullest bin that still has room for it
+    (best fit decreasing: Johnson 1974). No item is cut. Concatenating documents and splitting them
+    every `capacity` tokens would harm the model (Ding et al. 2024, arXiv:2404.10830).
+
+    Args:
+        lengths: The lengths of the items.
+        capacity: The largest sum of lengths in a bin.
     """
     bins: list[list[int]] = []
-    # The room that is left in each bin, the time it was last filled (negative, so that the latest of
-    # equal ones comes first), and its number; rising.
+    # Each bin has an entry with the room that is left, the negative time at which it was last
+    # filled, and its number. They are sorted, so the latest of several equal bins comes first.
     rooms: list[tuple[int, int, int]] = []
     longest_first = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     for time, place in enumerate(longest_first):
@@ -156,17 +163,19 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 class BlockCollator(DataCollatorForLanguageModeling):
-    """transformers' collator, for packed rows too, and with at least one masked token in a batch.
+    """The collator of transformers, extended to packed rows. Every batch gets at least one masked
+    token.
 
-    In a batch of a few tokens chance may mask none of them. Such a batch has nothing to learn from,
-    and text that makes no other batch could not be measured once the model is trained.
+    In a batch of a few tokens, the random choice may mask none of them. A model could not learn
+    from such a batch, and very short text could not be evaluated at all.
     """
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         plain = [{name: row[name] for name in row if name != "position_ids"} for row in examples]
         batch = dict(super().torch_call(plain))
         if "position_ids" in examples[0]:
-            positions = torch.zeros_like(batch["input_ids"])  # (B, L)
+            # The shape is (B, L).
+            positions = torch.zeros_like(batch["input_ids"])
             real = batch["attention_mask"].bool()
             positions[real] = torch.cat([torch.as_tensor(row["position_ids"]) for row in examples])
             batch["position_ids"] = positions

@@ -1,10 +1,10 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns, and of `origin`: the place it came from, as
+A row is a dictionary of the file's columns and of `origin`, the place it came from, written as
 `file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
-finds it.) All files are UTF-8, plain or compressed (`.gz`). Memory holds one line of them, which is
-refused where it is longer than any text; only the text of language models has lines of any length,
-and is read in pieces.
+finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
+and lines that are too long for one text are refused. Only the text of language models may have
+lines of any length, because it is read in pieces.
 """
 
 import codecs
@@ -25,19 +25,23 @@ from ..errors import InputError
 Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
-_USERS_ORIGIN = "\0origin"  # A row keeps a column here that the user calls `origin`.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them; nothing can encode them.
-_LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # The largest of float32.
-# In bytes, also of a field of a .csv file. What is made of a line takes a hundred times as much.
-_LONGEST_LINE = 2**24
-_PIECE = 2**13  # In bytes.
-# In a file of tokens: what may be a comment before a sentence, and the first column of the lines of
-# CoNLL-U that are no words.
+# A column that the user calls `origin` has this name in a row.
+_USERS_ORIGIN = "\0origin"
+# JSON can escape surrogates, but no encoding can write them.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# This is the largest number of float32.
+MAX_NUMBER = (2 - 2**-23) * 2.0**127
+# The limit also holds for a field of a .csv file. The tokens and tensors of a line need a hundred
+# times as much memory as its text.
+MAX_LINE_BYTES = 2**24
+MAX_PIECE_BYTES = 2**13
+# Lines like this before a sentence in a file of tokens may be comments.
 _MAY_BE_COMMENT = re.compile(r"#(\s|$)")
-_NO_WORD_OF_CONLLU = re.compile(r"(\d+)([-.])\d+")
-# A long line is cut at the last of the best places that it has: before a single space, where our
-# tokenizers, and all others that split at white space, end a word; after a mark before a Chinese
-# character; before any character, which costs a token or two.
+# CoNLL-U has this in the first column of ranges and empty nodes, which are not words.
+_CONLLU_NON_WORD = re.compile(r"(\d+)([-.])\d+")
+# Long lines are cut at the last match of the first pattern that matches: before a single space,
+# where a word ends for all tokenizers that split at white space; after a punctuation mark before a
+# Chinese character; or before any character, which costs a token or two.
 _CUTS = [
     re.compile(rb".*\S(?= \S)", re.DOTALL),
     re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
@@ -46,7 +50,7 @@ _CUTS = [
 
 
 def file_format(path: str | Path) -> str:
-    """The suffix that determines how `path` is read, in lower case and without `.gz`: `.tsv` for
+    """The suffix that determines how `path` is read, in lower case and without `.gz`; `.tsv` for
     `train.TSV.gz`."""
     path = Path(str(path).lower())
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
@@ -60,7 +64,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         InputError: when the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    for number, text, _ in _read(path, _LONGEST_LINE):
+    for number, text, _ in _read(path, MAX_LINE_BYTES):
         yield number, text.rstrip("\r\n")
 
 
@@ -71,27 +75,27 @@ def read_lines(path: str | Path) -> Iterator[Row]:
 
 
 def read_running_text(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}` of text whose lines follow on each other, with their line ends. A
-    line above 8 KiB is several rows, cut at a space where there is one."""
-    for number, text, is_end in _read(path, _PIECE):
+    """Rows `{"text", "origin"}` of continuous text, with the line ends. A line above 8 KiB becomes
+    several rows and is cut at spaces if it has any."""
+    for number, text, is_end in _read(path, MAX_PIECE_BYTES):
         if is_end:
             text = text.rstrip("\r\n") + "\n"
         yield {"text": text, "origin": f"{path}:{number}"}
 
 
 def in_pieces(text: str) -> Iterator[str]:
-    """A text in pieces of at most 8 KiB, cut as the lines of `read_running_text` are."""
+    """Cut a text into pieces of at most 8 KiB, as `read_running_text` cuts long lines."""
     raw = text.encode()
     start = 0
-    while len(raw) - start > _PIECE:
-        end = start + _cut(raw[start : start + _PIECE])
+    while len(raw) - start > MAX_PIECE_BYTES:
+        end = start + _cut(raw[start : start + MAX_PIECE_BYTES])
         yield raw[start:end].decode()
         start = end
     yield raw[start:].decode()
 
 
 def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
-    """Number and text of each line of a file, as `lines_of`."""
+    """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
         open_file = gzip.open if Path(path).suffix.lower() == ".gz" else open
@@ -107,24 +111,32 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
 
 
 def lines_of(
-    stream: BinaryIO, name: str, longest: int = _LONGEST_LINE
+    stream: BinaryIO, name: str, longest: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[int, str, bool]]:
-    """Number and text of each line of `stream`, with the line end, and whether it ends there.
+    """Yield lines, or parts of long lines.
 
-    A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused
-    otherwise.
+    Args:
+        stream: Bytes of UTF-8.
+        name: The name of the stream in messages.
+        longest: A longer line is cut into parts if this is at most `MAX_PIECE_BYTES`, and refused
+            otherwise.
+
+    Returns:
+        The number of the line, the text with the line end, and whether the line ends there.
     """
     number = 1
-    before = 0  # So many bytes of the line were in the parts before.
-    rest = b""  # These were read, but belong to the next part.
+    # The number of bytes in the previous parts of the line.
+    before = 0
+    # Bytes that have been read, but belong to the next part.
+    rest = b""
     while raw := rest + stream.readline(longest - len(rest)):
         is_end = raw.endswith(b"\n") or len(raw) < longest
         if number == 1 and not before:
             raw = raw.removeprefix(codecs.BOM_UTF8)
-        if not is_end and longest > _PIECE:
+        if not is_end and longest > MAX_PIECE_BYTES:
             raise InputError(
-                f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one text; divide it into "
-                "lines (mlm and causal alone cut the long lines of a .txt file themselves)"
+                f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one "
+                "text; divide it into lines (only mlm and causal cut the long lines of a .txt file)"
             )
         end = len(raw) if is_end else _cut(raw)
         rest = raw[end:]
@@ -132,8 +144,8 @@ def lines_of(
             text = raw[:end].decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte {before + error.start + 1} of the line (0x{raw[error.start]:02x}) is not "
-                "UTF-8; convert the file"
+                f"{name}:{number}: byte {before + error.start + 1} of the line "
+                f"(0x{raw[error.start]:02x}) is not UTF-8; convert the file"
             ) from error
         yield number, text, is_end
         if is_end:
@@ -163,7 +175,8 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
         if left is None or right is None:
             longer, shorter = (source, target) if right is None else (target, source)
             raise InputError(
-                f"{longer}:{number}: {shorter} has only {number - 1} lines; the files must correspond line by line"
+                f"{longer}:{number}: {shorter} has only {number - 1} lines; the files must "
+                "correspond line by line"
             )
         yield {"source": left[1], "target": right[1], "origin": f"{source}:{number}"}
 
@@ -173,7 +186,7 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
 
     Args:
         path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line
-            breaks). In a .tsv file every character except tab and line end is text, quotes too. A
+            breaks). In a .tsv file every character except tab and line end is text, even quotes. A
             .jsonl file has one object on each line.
         column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default:
             the first line names them.
@@ -185,9 +198,9 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
         raise InputError(
-            f"{path}: unknown format {kind or '(no suffix)'!r} of a table; give a .csv or .tsv file whose first line "
-            "names the columns, or .jsonl with an object on each line, also .gz (plain .txt is for predict, seq2seq, "
-            "mlm, causal and embed)"
+            f"{path}: unknown table format {kind or '(no suffix)'!r}; give a .csv or .tsv file whose "
+            "first line names the columns, or a .jsonl file with an object on each line, also "
+            "compressed as .gz (plain .txt is for predict, seq2seq, mlm, causal and embed)"
         )
     if kind == ".jsonl":
         return _read_objects(path)
@@ -207,15 +220,16 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
-        if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
+        if "\\u" in line and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise InputError(
-                f"{origin}: an escape such as \\ud800 is one half of a character, which is no text"
+                f"{origin}: an escape such as \\ud800 is only half of a character and cannot be text"
             )
         yield row_of(value, origin)
 
 
 def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values, of which JSON would drop all but the last of a key."""
+    """The object with these keys and values. The json module would keep only the last value of a
+    repeated key, so repeated keys are refused."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = Counter(key for key, _ in pairs)
@@ -233,28 +247,32 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
         if not columns:
             if len(set(values)) < len(values):
                 raise InputError(
-                    f"{origin}: the header names a column twice: {values}; if this file has no header line, give "
-                    "--column_names"
+                    f"{origin}: the header names a column twice: {values}; if this file has no "
+                    "header line, give --column_names"
                 )
             columns = values
             continue
-        values = values or [""]  # The empty line of a table of one column.
+        # An empty line is a row in a table with one column.
+        values = values or [""]
         if len(values) != len(columns):
             raise InputError(
-                f"{origin}: {len(values)} columns, but there should be {len(columns)}: {', '.join(columns)}"
+                f"{origin}: {len(values)} columns, but there should be {len(columns)}: "
+                f"{', '.join(columns)}"
             )
         yield row_of(dict(zip(columns, values, strict=True)), origin)
 
 
 def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each record, with the number of its first line; of an empty line none."""
-    if file_format(path) == ".tsv":  # Quotes are text there.
+    """Yield the number of the first line of each record, and its fields. An empty line has none."""
+    # Quotes have no meaning in a .tsv file.
+    if file_format(path) == ".tsv":
         for number, line in numbered_lines(path):
             yield number, line.split("\t") if line else []
         return
-    csv.field_size_limit(_LONGEST_LINE)  # By default it refuses fields above 128 KiB.
+    # The default limit is 128 KiB.
+    csv.field_size_limit(MAX_LINE_BYTES)
     # A line end within quotes belongs to the field.
-    records = csv.reader((line for _, line, _ in _read(path, _LONGEST_LINE)), strict=True)
+    records = csv.reader((line for _, line, _ in _read(path, MAX_LINE_BYTES)), strict=True)
     first_line = 1
     try:
         for values in records:
@@ -288,11 +306,10 @@ def read_tagged(
         path: The file.
         token_column: Counted from 1; -1 is the last. Default: the first, which must not number the
             lines.
-        tag_column: Likewise.
+        tag_column: Also counted from 1, or from the end.
 
     Raises:
-        InputError: about a line without a token or a tag, and about line numbers in the place of
-            the tokens.
+        InputError: for a line without a token or a tag, and for line numbers instead of tokens.
     """
     num_words = 0
     num_sentences = 0
@@ -300,7 +317,7 @@ def read_tagged(
     tokens_at = 1 if token_column is None else token_column
     for lines in _sentences(path, tag_column):
         rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
-        words = [row for row in rows if not _NO_WORD_OF_CONLLU.fullmatch(row[1][0])]
+        words = [row for row in rows if not _CONLLU_NON_WORD.fullmatch(row[1][0])]
         is_numbered = _count_up([fields[0] for _, fields in words])
         if tokens_at != 1 and _is_conllu([fields[0] for _, fields in rows]):
             rows = words
@@ -312,24 +329,26 @@ def read_tagged(
             yield sentence
     if are_numbered and num_words > num_sentences:
         raise InputError(
-            f"{path}: the first column numbers the lines of each sentence; --token_column names the column of the "
-            "tokens, for example --token_column 2"
+            f"{path}: the first column numbers the lines of each sentence; choose the column of "
+            "the tokens with --token_column, for example --token_column 2"
         )
 
 
 def _sentence_of(rows: list[tuple[str, list[str]]], token_column: int, tag_column: int) -> Row:
-    """The sentence of these lines, each its place and its columns."""
+    """Make a sentence of lines, which are given as origin and columns."""
     sentence: Row = {"tokens": [], "tags": []}
     for origin, fields in rows:
         token_index = _index_of(fields, token_column, origin)
         if fields[token_index] == "-DOCSTART-":
             continue
         tag_index = _index_of(fields, tag_column, origin)
-        if token_index == tag_index:  # Every word would become its own tag.
+        # Otherwise every word would become its own tag.
+        if token_index == tag_index:
             columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
             raise InputError(
-                f"{origin}: the line has {columns}, and both token and tag would be column {tag_index + 1}; a token "
-                "and its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
+                f"{origin}: the line has {columns}, and both token and tag would be column "
+                f"{tag_index + 1}; a token and its tag are needed, separated by a tab or spaces "
+                "(see --token_column and --tag_column)"
             )
         sentence.setdefault("origin", origin)
         sentence["tokens"].append(fields[token_index])
@@ -340,8 +359,8 @@ def _sentence_of(rows: list[tuple[str, list[str]]], token_column: int, tag_colum
 def _sentences(path: str | Path, tag_column: int) -> Iterator[list[tuple[int, str]]]:
     """The lines of each sentence with their numbers, without the comments before its first token.
 
-    A line that begins with a lone `#` is a token, and no comment, where the file has another line
-    with as many columns and the same tag.
+    A line that begins with a lone `#` is a token and not a comment if another line of the file has
+    the same number of columns and the same tag.
     """
     known: set[tuple[bool, int, str]] = set()
     for lines in _paragraphs(path):
@@ -388,7 +407,7 @@ def _is_conllu(ids: Sequence[str]) -> bool:
     before its first word, and an empty node after the word whose number it has."""
     num_words = 0
     for identifier in ids:
-        other = _NO_WORD_OF_CONLLU.fullmatch(identifier)
+        other = _CONLLU_NON_WORD.fullmatch(identifier)
         if other is None:
             num_words += 1
         number = identifier if other is None else other[1]
@@ -399,7 +418,7 @@ def _is_conllu(ids: Sequence[str]) -> bool:
 
 
 def _count_up(fields: Sequence[str]) -> bool:
-    """Whether these are whole numbers, each by one more than the one before it."""
+    """Whether these are consecutive ascending whole numbers."""
     if not fields or not all(field.isdecimal() for field in fields):
         return False
     first = int(fields[0])
@@ -412,11 +431,16 @@ def _place(fields: Sequence[str], column: int) -> int:
 
 
 def _index_of(fields: Sequence[str], column: int, origin: str) -> int:
-    """The same index; `InputError` where that column is missing or empty."""
+    """The index that `_place` returns.
+
+    Raises:
+        InputError: if the column is missing or empty.
+    """
     index = _place(fields, column)
     if column == 0 or not 0 <= index < len(fields):
         raise InputError(
-            f"{origin}: no column {column}; the line has {len(fields)} (columns count from 1, -1 is the last)"
+            f"{origin}: no column {column}; the line has {len(fields)} columns (they are counted "
+            "from 1, and -1 is the last)"
         )
     if not fields[index].strip():
         raise InputError(f"{origin}: column {column} is empty")
@@ -424,7 +448,7 @@ def _index_of(fields: Sequence[str], column: int, origin: str) -> int:
 
 
 def columns_of(row: Row) -> dict[str, Any]:
-    """The user's columns of a row, as the file has them."""
+    """The columns of a row with the names of the user's file."""
     columns = dict(row)
     if _USERS_ORIGIN in row:
         columns["origin"] = columns.pop(_USERS_ORIGIN)
@@ -448,22 +472,24 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
         if not isinstance(value, dict) or part not in value:
             remedy = f"name the right one with --{option}, or, " if option else ""
             raise InputError(
-                f"{row['origin']}: no column {column!r}; the columns are: {', '.join(columns)}; {remedy}if the file "
-                "has no header line, name all of them with --column_names"
+                f"{row['origin']}: no column {column!r}; the columns are: {', '.join(columns)}; "
+                f"{remedy}if the file has no header line, name all of them with --column_names"
             )
         value = value[part]
     return value
 
 
 def number_of(value: Any) -> float | None:
-    """A value of a table as a number; None where it is none that a model can learn, which float32
-    must hold."""
+    """A value of a table as a number, or None if it is not a finite number of float32, which is
+    all that a model can learn."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    # NaN is not below any number.
-    return number if abs(number) <= _LARGEST_NUMBER else None
+    # The comparison is also false for NaN.
+    if abs(number) <= MAX_NUMBER:
+        return number
+    return None
 
 
 def text_of(row: Row, column: str, option: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What a model of sentence-transformers learns from: the kinds of rows, told apart by their
+"""Training data of sentence-transformers models: the kinds of rows, which differ in their
 columns."""
 
 from __future__ import annotations
@@ -7,42 +7,43 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..evaluate.baselines import at_most
+from ..evaluate.baselines import sample_rows
 from .data_files import Row, columns_of, number_of, text_of, value_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# In the order in which they are looked for: a triplet has the columns of a pair too.
+# Triplets come before pairs because they also have the columns of a pair.
 KINDS: dict[str, tuple[str, ...]] = {
     "scores": ("sentence1", "sentence2", "score"),
     "triplets": ("anchor", "positive", "negative"),
     "pairs": ("anchor", "positive"),
     "texts": ("text",),
 }
-# A reranker is measured by at most so many queries, and ranks so many documents for each.
+# A reranker is evaluated on at most `MAX_QUERIES` queries and ranks `NUM_CANDIDATES` documents for
+# each.
 MAX_QUERIES = 500
 NUM_CANDIDATES = 30
 
 
 def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, Row]:
-    """The kind of a row, and the row with the columns of that kind alone.
+    """The kind of a row, and the row with only the columns of that kind.
 
     Args:
-        row: Of the user's data.
-        kinds: Those that the task learns from.
-        kind: That of the rows before it; None for the first.
+        row: A row of the user's data.
+        kinds: The kinds that the task can learn from.
+        kind: The kind of the previous rows; None for the first row.
 
     Raises:
-        InputError: when the row has the columns of no kind, or not those of the rows before it.
+        InputError: if the row lacks the columns of its kind, or those of any kind.
     """
     columns = columns_of(row)
     fitting = [name for name in kinds if set(KINDS[name]) <= set(columns)]
     if kind is None and not fitting:
         choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)
         raise InputError(
-            f"{row['origin']}: the columns are {', '.join(columns)}, but training data have the "
-            f"columns {choices}. If the file has no header line, name its columns with "
+            f"{row['origin']}: the columns are {', '.join(columns)}, but the training data "
+            f"need {choices}. If the file has no header line, name its columns with "
             "--column_names"
         )
     kind = kind or fitting[0]
@@ -66,11 +67,11 @@ def kind_of(rows: Dataset) -> str:
 
 
 def candidates(rows: Dataset) -> list[dict[str, Any]]:
-    """Pairs or triplets as what a reranker is measured by: a query, its right documents and 29
-    others.
+    """Make the evaluation data of a reranker from pairs or triplets.
 
-    The others are the negatives of the row, where it has some, and then the documents that follow
-    in the data. Of more than 500 queries, 500 random ones are taken.
+    Each sample is a query with its relevant documents and 29 others: the negatives of its rows, if
+    they have any, and then the documents that follow in the data. At most 500 random queries are
+    used.
     """
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
@@ -78,7 +79,7 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
         for row in rows:
             negatives.setdefault(row["anchor"], []).append(row["negative"])
     samples = []
-    for number in at_most(range(len(queries)), MAX_QUERIES):
+    for number in sample_rows(range(len(queries)), MAX_QUERIES):
         query = queries[number]
         positive = [documents[place] for place in sorted(right[number])]
         start = min(right[number])
@@ -93,11 +94,11 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
 
 
 def queries_and_documents(rows: Dataset) -> tuple[list[str], list[str], list[set[int]]]:
-    """Pairs or triplets as a search: every different anchor is a query, every other different text
-    a document.
+    """Turn pairs or triplets into search data: every distinct anchor is a query, and every other
+    distinct text a document.
 
     Returns:
-        Queries, documents, and for each query the numbers of the documents that are right.
+        Queries, documents, and for each query the indices of its relevant documents.
     """
     negatives = rows["negative"] if "negative" in rows.column_names else []
     documents = list(dict.fromkeys([*rows["positive"], *negatives]))

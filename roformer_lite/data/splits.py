@@ -1,5 +1,4 @@
-"""The splits train, validation and test as data sets, from files or from the Hub, with every row
-checked."""
+"""Loads the splits train, validation and test from files or from the Hub, and checks every row."""
 
 from __future__ import annotations
 
@@ -30,13 +29,15 @@ if TYPE_CHECKING:
 
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
-_HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
+# The default fraction and maximum number of training rows that are held out for validation.
+HELD_OUT_FRACTION = 0.1
+MAX_HELD_OUT_ROWS = 2000
 
 logger = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
-    """The rows of a split, which can be read more than once, and what messages call them."""
+    """The rows of a split, which can be read more than once, and their name in messages."""
 
     name: str
     rows: Callable[[], Iterator[Row]]
@@ -45,25 +46,28 @@ class Source(NamedTuple):
 def load_splits(
     recipe: Recipe, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
-    """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
+    """Load the splits `train`, `validation` and `test`; the last two are optional.
 
     Args:
         recipe: Defines what a row is.
         args: Where the rows come from.
-        cache_dir: Where the rows are stored; memory holds only those in use.
+        cache_dir: Where the rows are stored, so that memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.
-        wanted: The splits to read, of which there must be the first.
+        wanted: The splits to read. The first one must exist.
 
     Raises:
-        InputError: about a file, a line or a column that cannot be used.
+        InputError: for a file, a line or a column that cannot be used.
     """
-    sources, splits = _open_splits(recipe, args, wanted), DatasetDict()
-    streamed = sources.pop("train") if getattr(args, "streaming", False) else None
+    sources = _open_splits(recipe, args, wanted)
+    splits = DatasetDict()
+    streamed = None
+    if getattr(args, "streaming", False):
+        streamed = sources.pop("train")
     if streamed is not None:
         skipped = 0
         if "validation" not in sources and args.validation_fraction is None:
-            counted = sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT))
-            skipped = _rows_to_hold_out(counted, None, "the first ones", recipe.fewest_rows)
+            counted = sum(1 for _ in islice(streamed.rows(), 5 * MAX_HELD_OUT_ROWS))
+            skipped = _rows_to_hold_out(counted, None, "the first ones", recipe.min_rows_to_split)
         if skipped:
             sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
         splits["train"] = IterableDataset.from_generator(
@@ -74,7 +78,7 @@ def load_splits(
     if streamed is None and "train" in splits and "validation" not in splits:
         which = "at random" if recipe.rows_are_independent else "the last ones"
         amount = _rows_to_hold_out(
-            len(splits["train"]), args.validation_fraction, which, recipe.fewest_rows
+            len(splits["train"]), args.validation_fraction, which, recipe.min_rows_to_split
         )
         if amount:
             parts = splits["train"].train_test_split(
@@ -109,18 +113,20 @@ def _stream(recipe: Recipe, source: Source, skipped: int) -> Iterator[Row]:
             yield row
 
 
-def _rows_to_hold_out(rows: int, fraction: float | None, which: str, fewest_rows: int) -> int:
-    """How many of the training rows are held out, where no validation data are given.
+def _rows_to_hold_out(rows: int, fraction: float | None, which: str, min_rows: int) -> int:
+    """The number of training rows to hold out if no validation data are given.
 
     Raises:
-        InputError: when nothing would be left.
+        InputError: if no row would be left for training.
     """
     if fraction is None:
-        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= fewest_rows else 0
+        amount = 0
+        if rows >= min_rows:
+            amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
         if amount:
             logger.warning(
-                "no validation data are given: %d of the %d training rows, %s, are held out: they choose the best "
-                "checkpoint (--validation_fraction 0 holds out none)",
+                "no validation data are given: %d of the %d training rows, %s, are held out to "
+                "choose the best checkpoint (--validation_fraction 0 holds out none)",
                 amount,
                 rows,
                 which,
@@ -129,18 +135,20 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str, fewest_rows
     amount = math.ceil(rows * fraction)
     if fraction and amount >= rows:
         raise InputError(
-            f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for training; give "
-            "more data or a smaller fraction"
+            f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for "
+            "training; give more data or a smaller fraction"
         )
     return amount
 
 
 def _with_all_labels(recipe: Recipe, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
-    """The same two, but for the rows held out that are needed for training."""
+    """Move the held-out rows that are needed for training back to the training rows."""
     needed = recipe.needed_for_training(train, held_out)
     if not needed or len(needed) == len(held_out):
         return train, held_out
-    logger.warning("%d of them are trained on, as no other row has their label", len(needed))
+    logger.warning(
+        "%d of them are used for training, because no other row has their label", len(needed)
+    )
     others = sorted(set(range(len(held_out))) - set(needed))
     return concatenate_datasets([train, held_out.select(needed)]), held_out.select(others)
 
@@ -149,7 +157,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     try:
         streaming = getattr(args, "streaming", False)
         loaded = load_dataset(args.dataset_name, args.dataset_config_name, streaming=streaming)
-    # the library raises many kinds: no such dataset, no network, no such configuration
+    # The library raises many kinds of errors: no such dataset, no network, no such configuration.
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {
@@ -167,15 +175,14 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
 
 def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
     def named(value: Any, feature: Any) -> Any:
-        """The name of a class number, in lists too; -1 means no label."""
+        """Replace class numbers by their names, in lists as well; -1 means no label."""
         if isinstance(feature, ClassLabel):
-            return feature.int2str(value) if value is not None and value >= 0 else ""
+            has_label = value is not None and value >= 0
+            return feature.int2str(value) if has_label else ""
         inner = getattr(feature, "feature", None)
-        return (
-            [named(item, inner) for item in value]
-            if isinstance(inner, ClassLabel) and value is not None
-            else value
-        )
+        if isinstance(inner, ClassLabel) and value is not None:
+            return [named(item, inner) for item in value]
+        return value
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
@@ -185,10 +192,10 @@ def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator
 
 
 def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
-    """Store rows in `cache_dir`, those without text left out.
+    """Store the rows with text in `cache_dir`.
 
     Raises:
-        InputError: when none has text.
+        InputError: if no row has text.
     """
     left_out: list[str] = []
     has_text = False
@@ -215,7 +222,8 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
-    if not has_text:  # of a document the blank lines are rows too
+    # The blank lines of a document are rows, but have no text.
+    if not has_text:
         raise InputError(f"{source.name}: {_NO_TEXT}")
     if left_out:
         logger.warning(

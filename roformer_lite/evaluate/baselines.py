@@ -1,7 +1,7 @@
 """Baselines: simple methods that learn from the same data, for comparison with a trained model.
 
-Each is measured by the functions that measure the model, and takes seconds. Language models have no
-baseline. Only a training and an evaluation need scikit-learn, which is imported in functions.
+They are evaluated with the same functions as the model, and take seconds. There are none for language
+models. Only training and evaluation need scikit-learn, so it is imported in functions.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from .metrics import (
 if TYPE_CHECKING:
     from sklearn.pipeline import FeatureUnion
 
-# The metrics by the name of the baseline and by split.
+# The metrics by baseline and split.
 Baselines = dict[str, dict[str, Metrics]]
-# Whether each answer is right, likewise.
+# Whether each prediction is right, by baseline and split.
 BaselinesRight = dict[str, dict[str, np.ndarray]]
-# Texts, and their classes (rows,), sets (rows, labels) of 0 and 1, or numbers (rows,).
+# Texts with classes (rows,), zeros and ones (rows, labels), or numbers (rows,).
 Examples = tuple[Sequence[str], np.ndarray]
 # The words and the tags of each sentence.
 Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]
 # Sources and targets.
 Pairs = tuple[Sequence[str], Sequence[str]]
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
-# Queries, documents, and the numbers of the right documents of each query.
+# Queries, documents, and the indices of the relevant documents of each query.
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
-MAX_ROWS = 100_000  # A baseline learns from at most this many rows.
+# A baseline learns from at most this many rows.
+MAX_ROWS = 100_000
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 
 T = TypeVar("T")
 
 
-def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """All rows, or `amount` random ones in their order.
+def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
+    """All rows, or `amount` random ones in their original order.
 
-    Of two sequences of the same length the same places are taken.
+    The indices depend only on the length of the sequence.
     """
     if len(rows) <= amount:
         return rows
@@ -74,11 +75,11 @@ def classification_baselines(
     Args:
         problem_type: As in the configuration of a model.
         train: Texts and answers to learn from; at most 100,000 of them are used.
-        measured: Texts and answers of each split to measure. Before the second split is answered,
-            the rows of the first are learned too, as the linear part of the trained model does.
+        measured: Texts and answers of each split to evaluate. The baselines for the second split
+            also learn from the first, like the linear part of the trained model.
 
     Returns:
-        The metrics, and the answers by baseline and split.
+        The metrics and the predictions by baseline and split.
     """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.linear_model import Ridge
@@ -98,8 +99,8 @@ def classification_baselines(
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts = at_most(known[0], MAX_ROWS)
-        answers: np.ndarray = at_most(known[1], MAX_ROWS)
+        texts = sample_rows(known[0], MAX_ROWS)
+        answers: np.ndarray = sample_rows(known[1], MAX_ROWS)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
         asked = features.transform(examples[0])
@@ -112,7 +113,7 @@ def classification_baselines(
 
 
 def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
-    """The training rows and further ones, without labels that the training rows lack."""
+    """The training rows and further rows, without labels that do not occur in the training rows."""
     texts, answers = train
     new_texts, new_answers = more
     keep = np.full(len(new_texts), True)
@@ -128,7 +129,7 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 
-    sample = "".join(at_most(texts, 1000))
+    sample = "".join(sample_rows(texts, 1000))
     if len(_WITHOUT_SPACES.findall(sample)) > len(sample) / 4:
         return make_union(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True))
     return make_union(
@@ -144,14 +145,14 @@ def tagging_baselines(
     ICML).
 
     Args:
-        scheme: By which the tags mark entities; see `tagging_metrics`.
+        scheme: The scheme by which the tags mark entities; see `tagging_metrics`.
         train: Sentences and tags to learn from; the random field uses at most 100,000 of them.
-        measured: Sentences and tags of each split to measure.
+        measured: Sentences and tags of each split to evaluate.
     """
     most_frequent = _most_frequent_tags(train)
-    sentences = at_most(train[0], MAX_ROWS)
+    sentences = sample_rows(train[0], MAX_ROWS)
     features = [word_features(words) for words in sentences]
-    crf = train_crf(zip(features, at_most(train[1], MAX_ROWS), strict=True))
+    crf = train_crf(zip(features, sample_rows(train[1], MAX_ROWS), strict=True))
     found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
     for split, (sentences, tags) in measured.items():
         by_word = [[most_frequent[word] for word in words] for words in sentences]
@@ -162,7 +163,7 @@ def tagging_baselines(
 
 
 def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
-    """The most frequent tag of each word; an unknown word has the most frequent one of all."""
+    """The most frequent tag of each word. Unknown words get the most frequent tag overall."""
     counts: defaultdict[str, Counter] = defaultdict(Counter)
     for words, tags in zip(*train, strict=True):
         for word, tag in zip(words, tags, strict=True):
@@ -205,7 +206,7 @@ def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
 
 
 def word_features(words: Sequence[str]) -> list[list[str]]:
-    """Features of each word of a sentence: the word, its shape, its affixes, the words around it
+    """Features of each word of a sentence: the word, its shape, its affixes, the neighbouring words
     and pairs with them."""
     lower = [word.lower() for word in words]
     shapes = [word_shape(word) for word in words]
@@ -228,8 +229,8 @@ def word_features(words: Sequence[str]) -> list[list[str]]:
 
 
 def word_shape(word: str) -> str:
-    """`Xx` for a capitalised word, `d.d` for 20.5: each run of one kind of character is one
-    letter."""
+    """The shape of a word, in which each run of one kind of character is one letter: `Xx` for a
+    capitalised word, `d.d` for 20.5."""
     return "".join(kind for kind, _ in groupby(word, key=_kind_of_character))
 
 
@@ -246,19 +247,19 @@ def _kind_of_character(character: str) -> str:
 def text_to_text_baselines(
     bleu_tokenizer: str, train: Pairs, measured: Mapping[str, Pairs]
 ) -> Baselines:
-    """An output equal to the input, and the target of the most similar source of the training data,
-    by the cosine of TF-IDF of character n-grams.
+    """A copy of the source, and the target of the most similar source in the training data, by the
+    cosine of TF-IDF vectors of character n-grams.
 
     Args:
-        bleu_tokenizer: As for `translation_metrics`.
+        bleu_tokenizer: As in `translation_metrics`.
         train: Sources and targets to remember; at most 100,000 pairs are used.
-        measured: Sources and targets of each split to measure.
+        measured: Sources and targets of each split to evaluate.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
-    known_sources = at_most(train[0], MAX_ROWS)
-    known_targets = at_most(train[1], MAX_ROWS)
+    known_sources = sample_rows(train[0], MAX_ROWS)
+    known_targets = sample_rows(train[1], MAX_ROWS)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     memory = NearestNeighbors(n_neighbors=1, metric="cosine")
     memory.fit(features.fit_transform(known_sources))
@@ -272,10 +273,10 @@ def text_to_text_baselines(
 
 
 class TfidfCosine:
-    """The cosine of texts by words and character n-grams together, weighted by TF-IDF.
+    """The cosine of the TF-IDF vectors of texts, from words and character n-grams together.
 
     Args:
-        texts: Those of the training data, from which the weights are counted; at most 100,000 are
+        texts: The texts of the training data, which determine the weights; at most 100,000 are
             used.
     """
 
@@ -286,19 +287,19 @@ class TfidfCosine:
         words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
         self.features = make_union(words, characters)
-        self.features.fit(at_most(texts, MAX_ROWS))
+        self.features.fit(sample_rows(texts, MAX_ROWS))
 
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""
         first = self.features.transform(pairs[0])
         second = self.features.transform(pairs[1])
-        # The vectors of both vectorizers have length 1, so this is twice the cosine.
+        # The vectors of both vectorizers have length 1, so the product is twice the cosine.
         cosines = np.asarray(first.multiply(second).sum(axis=1)).ravel()
         metrics = regression_metrics(cosines, np.array(pairs[2], dtype=float))
         return {name: metrics[name] for name in ("spearman", "pearson")}
 
     def retrieval(self, search: Search) -> Metrics:
-        """How well the right documents are found for each query."""
+        """Retrieval metrics for the relevant documents of each query."""
         queries = self.features.transform(search[0])
         documents = self.features.transform(search[1])
         ranks = []
@@ -309,18 +310,18 @@ class TfidfCosine:
 
 
 def _rank(scores: np.ndarray, right: set[int]) -> float:
-    """The rank of the best right document; among wrong ones of the same score, the middle one."""
+    """The rank of the best relevant document. Ties with other documents count as half a rank."""
     best = scores[list(right)].max()
     wrong = np.delete(scores, list(right))
     return 1 + (wrong > best).sum() + (wrong == best).sum() / 2
 
 
 def ranking_metrics(ranks: Sequence[float]) -> Metrics:
-    """MRR of the first ten, and how often the first right document is the first, or one of the
-    first ten.
+    """The mean reciprocal rank among the first ten, and the fractions of queries with a relevant
+    document at the first place and among the first ten.
 
     Args:
-        ranks: From 1, of the first right document of each query.
+        ranks: The rank of the first relevant document of each query, counted from 1.
     """
     ranks = np.array(ranks)
     return {

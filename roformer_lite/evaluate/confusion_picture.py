@@ -1,4 +1,4 @@
-"""Pictures of the labels that a model confuses, and of what its scores are worth."""
+"""Pictures of confusion matrices and of the reliability of scores."""
 
 import operator
 import re
@@ -9,19 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-MAX_LABELS = 25  # A picture with more of them cannot be read.
+# A picture with more labels would be illegible.
+MAX_LABELS = 25
 _OTHER = "(other)"
-MAX_CHARACTERS = 24  # This many of a label are drawn.
+# Longer labels are cut.
+MAX_CHARACTERS = 24
 _CHINESE_FONTS = re.compile("CJK|YaHei|PingFang|WenQuanYi|SimHei|Hiragino")
 
 
 def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """How often each label was answered for each true one.
+    """Count the predicted labels for each true label.
 
     Returns:
-        The counts `(true, predicted)`, and the labels. With more labels than a picture can show,
-        those of the most frequent confusions; all others are counted together, in the last row and
-        column.
+        The counts `(true, predicted)`, and the labels. If there are more labels than a picture can
+        show, these are the most confused ones, and all others share the last row and column.
     """
     from sklearn.metrics import confusion_matrix
 
@@ -99,11 +100,12 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
 
 
 def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
-    """Draw which fraction of the answers is right at which score, in ten groups of equally many
-    answers. On the diagonal both are equal.
+    """Draw the fraction of right predictions against their mean score, for ten groups of the same
+    size. Both are equal on the diagonal.
 
     Args:
-        scores, right: Of each answer, `(rows,)`: its score from 0 to 1, and whether it is right.
+        scores: The score of each prediction from 0 to 1, `(rows,)`.
+        right: Whether each prediction is right, `(rows,)`.
         path: The PNG file to write.
     """
     from matplotlib.figure import Figure
@@ -124,8 +126,7 @@ def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
 
 
 def _fonts() -> list[str]:
-    """matplotlib's own font, and after it those of Chinese, Japanese and Korean that are
-    installed."""
+    """matplotlib's own font, followed by the installed fonts for Chinese, Japanese and Korean."""
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}

@@ -1,5 +1,5 @@
-"""Evaluation on labelled data: at the end of a training, and of a saved model, in the same way, by
-the answers of the saved model."""
+"""Evaluates the predictions of a saved model on labelled data, both at the end of a training and
+later."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
 
 
-# Scores that are further than this from the fraction of right answers are no probabilities.
+# Scores with a larger expected calibration error are not probabilities.
 LARGE_CALIBRATION_ERROR = 0.1
 
 
 @dataclass
 class Evaluation:
-    """What a saved model answered to a split, and how good that is.
+    """The predictions of a saved model on a split, and their metrics.
 
     Args:
         split: The name of the data.
-        metrics: By name.
-        outcomes: The answers, in the order of the rows.
-        measurements: How many measurements the metrics are means of: rows, or queries.
+        metrics: The metrics by name.
+        outcomes: The predictions, in the order of the rows.
+        measurements: The number of measurements, rows or queries, whose means are the metrics.
         rows: The number of rows.
-        seconds: That answering and measuring took.
-        report: How well each label is found, for tasks with labels.
+        seconds: The duration of the evaluation.
+        report: The metrics of each label, for tasks with labels.
     """
 
     split: str
@@ -48,12 +48,12 @@ class Evaluation:
 
     @property
     def right(self) -> np.ndarray:
-        """Whether each answer is right, `(rows,)`."""
+        """Whether each prediction is right, `(rows,)`."""
         return np.array([outcome.is_right for outcome in self.outcomes], dtype=bool)
 
     @property
     def scores(self) -> np.ndarray | None:
-        """The probability that the model gives each answer, `(rows,)`; None where it gives none."""
+        """The probability of each prediction, `(rows,)`; None if the model has none."""
         scores = [outcome.score for outcome in self.outcomes]
         if not scores or None in scores:
             return None
@@ -61,37 +61,37 @@ class Evaluation:
 
     @property
     def calibration_error(self) -> float | None:
-        """How far the scores are from the fraction of right answers; None without scores."""
+        """The expected calibration error of the scores; None without scores."""
         if self.scores is None:
             return None
         return calibration_error(self.scores, self.right)
 
     @property
     def warnings(self) -> list[str]:
-        """What is printed with the metrics, where it is bad."""
+        """Sentences about problems, to be printed with the metrics."""
         error = self.calibration_error
         if error is None or error <= LARGE_CALIBRATION_ERROR:
             return []
         return [
-            "The scores of `predict` rank answers; they are not probabilities, as they are "
-            f"{error:.3f} away from the fraction of right answers on average."
+            "The scores of `predict` rank predictions, but they are not probabilities: their "
+            f"expected calibration error is {error:.3f}."
         ]
 
 
 def evaluate(
     saved: SavedModel, split: str, rows: Dataset, batch_size: int, seed: int
 ) -> Evaluation:
-    """Measure a saved model on labelled data.
+    """Evaluate a saved model on labelled data.
 
     Args:
         saved: The model.
-        split: What messages call the data.
+        split: The name of the data in messages.
         rows: The data.
-        batch_size: Rows that are answered at once.
-        seed: Of what is drawn at random, such as the masks of masked language models.
+        batch_size: The number of rows in a batch.
+        seed: The seed of random choices, such as the masks of masked language models.
 
     Raises:
-        InputError: when a metric is not a number.
+        InputError: if a metric is not finite.
     """
     print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     started = time.monotonic()
@@ -99,7 +99,7 @@ def evaluate(
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
         raise InputError(
-            f"on the {split} data the model gives {', '.join(bad)} instead of a number"
+            f"on the {split} data the metrics of the model are not finite: {', '.join(bad)}"
         )
     return Evaluation(
         split=split,

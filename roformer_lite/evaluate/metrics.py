@@ -1,4 +1,4 @@
-"""Metrics, each from the library that defines it: sacrebleu, scikit-learn, scipy and seqeval.
+"""Metrics, computed by the libraries that define them: sacrebleu, scikit-learn, scipy and seqeval.
 
 Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu gives from 0 to 100, and
 losses, perplexity, correlations and the mean squared error.
@@ -18,25 +18,27 @@ from torch.nn import functional as F
 from ..errors import InputError
 
 Metrics = dict[str, float]
-ByLabel = dict[str, Metrics]  # The precision, recall, f1 and support of each label.
-# Those that are means over rows of values from 0 to 1, or close to that, and correlations.
+# The precision, recall, f1 and support of each label.
+ByLabel = dict[str, Metrics]
+# Metrics that are, at least approximately, means over rows of values from 0 to 1.
 FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _HAN = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]")
-# Thai, Lao, Burmese and Khmer.
+# Thai, Lao, Burmese and Khmer are also written without spaces.
 _OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
-# The tags of entities, and the schemes that also mark where an entity ends.
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
+# These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
 _CORRELATIONS = ("pearson", "spearman")
-LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # Losses are, too.
+# Lower values of these metrics and of losses are better.
+LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})
 
 
 def translation_metrics(
     hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a"
 ) -> Metrics:
-    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of lines
-    exactly right."""
+    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of exact
+    matches."""
     from sacrebleu.metrics import BLEU, CHRF
 
     bleu = BLEU(tokenize=bleu_tokenizer).corpus_score(hypotheses, [references])
@@ -46,8 +48,8 @@ def translation_metrics(
 
 
 def bleu_tokenizer_for(text: str) -> str:
-    """The tokenizer of sacrebleu for the language of a text. The usual one takes a sentence without
-    spaces for a single word."""
+    """The tokenizer of sacrebleu for the language of a text. The default would regard a sentence
+    without spaces as a single word."""
     size = len("".join(text.split()))
     if len(_KANA.findall(text)) > 0.1 * size:
         has_mecab = find_spec("MeCab") is not None and find_spec("ipadic") is not None
@@ -67,17 +69,18 @@ def sentence_chrf(hypothesis: str, reference: str) -> float:
 
 
 def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """What a perplexity needs from each row, so that the logits need not be kept.
+    """The numbers of each row that are needed for the perplexity, so that logits need not be kept.
 
     Args:
         logits: `(B, L, vocab)`.
         labels: `(B, L)`, -100 at positions without a label.
 
     Returns:
-        `(B, 3)`: summed negative log-likelihood in nats, number of labels, how many of them have
-        the highest logit.
+        `(B, 3)`: the summed negative log-likelihood in nats, the number of labels, and the number
+        of labels with the highest logit.
     """
-    labelled = labels != -100  # (B, L)
+    # The shape is (B, L).
+    labelled = labels != -100
     # The losses are (B, L), with 0 at positions without a label.
     losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     right = (logits.argmax(-1) == labels) & labelled
@@ -92,7 +95,7 @@ def perplexity_metrics(scores: np.ndarray) -> Metrics:
     """
     loss, labels, right = scores.astype(np.float64).sum(0)
     if labels == 0:
-        raise ValueError("there is no labelled token to measure a perplexity on")
+        raise ValueError("there is no labelled token for computing a perplexity")
     mean = float(loss / labels)
     return {
         "loss": mean,
@@ -102,11 +105,10 @@ def perplexity_metrics(scores: np.ndarray) -> Metrics:
 
 
 def bits_per_byte(loss: float, tokens: int, size: int) -> float:
-    """What a language model needs to store a byte of the text, which does not depend on the
-    vocabulary.
+    """The loss in bits per byte of the text, which does not depend on the vocabulary.
 
     Args:
-        loss: Mean negative log-likelihood in nats by token.
+        loss: Mean negative log-likelihood in nats per token.
         tokens: Number of tokens of the text.
         size: Number of its UTF-8 bytes.
     """
@@ -114,13 +116,13 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Accuracy and macro F1, the mean over the classes that occur; of rows with several labels also
-    micro F1.
+    """Accuracy and macro F1, which is the mean over the classes that occur, and for rows with several
+    labels also micro F1.
 
     Args:
-        predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows,
-            labels)`. Of the latter accuracy is the fraction of rows that are exactly right. Labels
-            that can't be predicted are the last columns of `true`, and `predicted` may lack them.
+        predicted, true: The class of each row, `(rows,)`, or zeros and ones for all labels, `(rows,
+            labels)`, where accuracy is the fraction of exactly right rows. `predicted` may lack the
+            last columns of `true`, which belong to labels that the model cannot predict.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -135,16 +137,16 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
 
 def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
-    """The expected calibration error: how far the scores of answers, from 0 to 1, are on average
-    from the fraction of them that is right, in ten groups of equally many answers (Nixon et al.
-    2019, arXiv:1904.01685)."""
+    """The expected calibration error: the mean difference between the scores of predictions, from 0
+    to 1, and the fraction of right ones, in ten groups of the same size (Nixon et al. 2019,
+    arXiv:1904.01685)."""
     gaps = (scores - right)[np.argsort(scores, kind="stable")]
     return float(sum(abs(group.sum()) for group in np.array_split(gaps, 10)) / len(gaps))
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The probability that two equally good models differ so much in the rows where one alone is
-    right (McNemar 1947, exact). `ours` and `theirs` say of each row whether the answer is right."""
+    """The p-value of McNemar's exact test (1947) of the rows on which just one of two models is
+    right. `ours` and `theirs` contain for each row whether the prediction is right."""
     from scipy.stats import binomtest
 
     different = int((ours != theirs).sum())
@@ -154,10 +156,12 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
-    """Whether two values of a metric, measured on so many rows, differ by less than two standard
-    errors of the difference of two independent measurements. False, but for equal values, for
-    metrics that are neither fractions nor correlations: of these the rows would have to be
-    known."""
+    """Whether two values of a metric, measured on this number of rows, differ by less than two
+    standard errors of the difference between independent measurements.
+
+    For metrics that are neither fractions nor correlations, the standard error is unknown, and only
+    equal values are within chance.
+    """
     if metric in FRACTIONS:
         variance = (ours * (1 - ours) + theirs * (1 - theirs)) / rows
         return abs(ours - theirs) <= 2 * math.sqrt(variance)
@@ -167,14 +171,14 @@ def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool
 
 
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
-    """The lowest score from which on at least this fraction of the answers is right; None where
-    there is none."""
+    """The lowest threshold of the scores with at least this precision, or None if there is none."""
     from sklearn.metrics import precision_recall_curve
 
     if not right.any():
         return None
     precisions, _, thresholds = precision_recall_curve(right, scores)
-    # The thresholds rise; the last precision, of no answer at all, has none.
+    # The thresholds are ascending. The last precision has no threshold, because it belongs to an
+    # empty set of predictions.
     enough = np.flatnonzero(precisions[:-1] >= precision)
     return float(thresholds[enough[0]]) if len(enough) else None
 

@@ -1,5 +1,5 @@
-"""What a model answered to labelled data, and the reports of it: scores by label, confusions, the
-worst answers."""
+"""The predictions of a model on labelled data, and reports on them: scores by label, confusions and
+the worst predictions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,44 +11,46 @@ import numpy as np
 from .metrics import STRICT_SCHEMES, ByLabel, metrics_by_entity, metrics_by_label
 
 MAX_CONFUSED_PAIRS = 10
-MAX_SHOWN_CHARACTERS = 300  # This many of a value in an example.
+# Longer values in examples are cut.
+MAX_SHOWN_CHARACTERS = 300
 
 
 @dataclass
 class Outcome:
-    """What a model answered to one labelled row, or to one block of the text of a language model.
+    """The prediction of a model for one labelled row, or for one block of the text of a language
+    model.
 
     Args:
-        origin: Where the row comes from, as `file:line`.
-        columns: Inputs, what is right and what was answered, for a table.
-        mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
+        origin: The origin of the row as `file:line`.
+        columns: Inputs, true values and predictions, for a table.
+        severity: 0 for a right prediction, and larger for worse ones.
         true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without
             labels.
-        score: The probability that the model gives its answer, where it gives one.
+        score: The probability of the prediction, if the model has one.
     """
 
     origin: str
     columns: dict[str, Any]
-    mistake: float
+    severity: float
     true: list[str] = field(default_factory=list)
     predicted: list[str] = field(default_factory=list)
     score: float | None = None
 
     @property
     def is_right(self) -> bool:
-        return self.mistake == 0
+        return self.severity == 0
 
 
 @dataclass
 class LabelReport:
-    """How well each label is found.
+    """The metrics of each label.
 
     Args:
         text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each
             label, and their means.
-        scores: The same by label, as numbers.
-        true, predicted: The labels, one for each decision. Empty where a decision is not between
-            single labels.
+        scores: The same numbers by label.
+        true, predicted: The true and the predicted label of each row. Empty if a row may have
+            several labels.
     """
 
     text: str
@@ -58,7 +60,7 @@ class LabelReport:
 
 
 def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[str]) -> LabelReport:
-    """The report of decisions between `labels`; those that occur on neither side are left out."""
+    """The report of single labels. `labels` that do not occur are left out."""
     from sklearn.metrics import classification_report
 
     found = {*true, *predicted}
@@ -73,7 +75,7 @@ def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[st
 def report_of_sets(
     true: list[list[str]], predicted: list[list[str]], labels: Sequence[str]
 ) -> LabelReport:
-    """The report of rows with any number of `labels` each."""
+    """The report of rows with any number of `labels`."""
     from sklearn.metrics import classification_report
     from sklearn.preprocessing import MultiLabelBinarizer
 
@@ -87,7 +89,7 @@ def report_of_sets(
 def report_of_entities(
     true: list[list[str]], predicted: list[list[str]], scheme: str
 ) -> LabelReport | None:
-    """The report of whole entities by their types; None where there is no entity."""
+    """The report of whole entities by type; None if there are no entities."""
     from seqeval import scheme as schemes
     from seqeval.metrics import classification_report
 
@@ -102,7 +104,7 @@ def report_of_entities(
 
 
 def confused_pairs(report: LabelReport) -> list[str]:
-    """The labels that are confused most often, a line for each pair."""
+    """The labels that are confused most often, with one line per pair."""
     pairs = zip(report.true, report.predicted, strict=True)
     counts = Counter((true, predicted) for true, predicted in pairs if true != predicted)
     return [
@@ -112,13 +114,13 @@ def confused_pairs(report: LabelReport) -> list[str]:
 
 
 def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
-    """The answers that are most wrong, worst first."""
-    wrong = [outcome for outcome in outcomes if outcome.mistake > 0]
-    return sorted(wrong, key=lambda outcome: -outcome.mistake)[:number]
+    """The worst wrong predictions, in descending order of severity."""
+    wrong = [outcome for outcome in outcomes if outcome.severity > 0]
+    return sorted(wrong, key=lambda outcome: -outcome.severity)[:number]
 
 
 def example_text(outcome: Outcome) -> str:
-    """A mistake as lines of text."""
+    """A wrong prediction as lines of text."""
     width = max(map(len, outcome.columns))
     lines = [f"  {name:{width}}  {_shown(value)}" for name, value in outcome.columns.items()]
     return "\n".join([f"{outcome.origin}:", *lines])

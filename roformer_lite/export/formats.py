@@ -68,7 +68,8 @@ def check_engine(engine: Engine, directory: str, device: str | None = None) -> N
         return
     if not has_graphs:
         raise InputError(
-            f"--engine onnx: {directory} has no folder onnx; `roformer-lite export DIR OUT` writes it"
+            f"--engine onnx: {directory} has no folder onnx; `roformer-lite export DIR OUT` writes "
+            "it"
         )
     if device not in (None, "cpu"):
         raise InputError(f"--device {device} is for --engine torch; onnx computes on the CPU here")

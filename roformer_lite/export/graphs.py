@@ -24,9 +24,9 @@ from .formats import GRAPH_FORMATS
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
-# In bytes. protobuf has no larger message, and the graph itself needs room.
-_LARGEST_FILE = 2**31 - 2**24
-_GRAPH_SIZE = 2**19  # In bytes; a graph without its weights is smaller.
+# A protobuf message cannot be larger than 2 GiB, and the graph itself also needs some bytes.
+MAX_FILE_BYTES = 2**31 - 2**24
+_GRAPH_SIZE = 2**19  # A graph without its weights has fewer bytes.
 _POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
@@ -156,9 +156,10 @@ def _save_onnx(program: Any, path: Path) -> None:
     import onnx_ir
 
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
-    if weights > _LARGEST_FILE:
+    if weights > MAX_FILE_BYTES:
         raise InputError(
-            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most"
+            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at "
+            "most"
         )
     onnx_ir.save(program, path)
 

@@ -1,8 +1,9 @@
-"""What a task is. A recipe has all that is particular to one task, in the order of a run: reading
-the data, the tokenizer, encoding, the model, choosing a checkpoint, answering, measuring, baselines,
-and what the card shows.
+"""The base class of tasks. A recipe contains everything specific to one task, in the order of a
+run: reading the data, the tokenizer, encoding, the model, choosing a checkpoint, predicting,
+evaluating, baselines, and the text of the card.
 
-An instance serves one run: it holds the options and what was found in the data, or in a saved model.
+An instance belongs to one run. It holds the options and the information found in the data or in a
+saved model.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
     from ..run import Run
 
-# A text; or a pair of texts, or the words of a sentence.
+# An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]
-# What a model says to one input, before any option of `predict` about how to write it.
+# The prediction of a model for one input, before `predict` formats it according to its options.
 Answer = dict[str, Any]
 OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
 @dataclass
 class Shown:
-    """An answer as `predict` writes it.
+    """A prediction in the form that `predict` writes.
 
     Args:
-        line: For a line of text.
-        columns: After the columns of a table.
+        line: The output for a line of text.
+        columns: The columns to add to a row of a table.
     """
 
     line: str
@@ -60,32 +61,44 @@ class Shown:
 
 
 class Recipe(ABC):
-    """One kind of training, for the options of one run.
+    """A task with the options of one run.
 
-    A row of the data has the task's own columns (`source` and `target`, `text` and `label`, …) and
+    A row of the data has the columns of the task (`source` and `target`, `text` and `label`, …) and
     `origin`, its file and line.
+
+    Attributes:
+        name: The name of the task.
+        summary: Its description in the help.
+        options_class: The class of its options.
+        pipeline_tag: The Hub's name of the task.
+        library: The Hub's name of the library that opens the finished model.
+        package: The argument of `pip install` in a checkout that makes the model usable.
+        architecture: The endings of the names of its model classes.
+        auto_model: The auto class of transformers.
+        config_class: The class of the configurations of new models.
+        new_model: Fields of a new configuration if `--size` is not given.
+        uses_bfloat16: Whether training may multiply matrices in bfloat16 by default.
+        rows_are_independent: Whether rows may be shuffled.
+        has_labels: Whether labels are learned, rather than the text itself.
+        engines: The engines that can run its models.
+        answer_options: The options of `predict` that its models accept.
+        takes_pairs: Whether the model reads two texts together.
+        truncates: Whether the model reads only the beginning of a text that is too long.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     options_class: ClassVar[type[TaskArguments]]
-    # The Hub's names of the task and of the library that opens the finished model, and what pip
-    # installs in a checkout to use it.
     pipeline_tag: ClassVar[str]
     library: ClassVar[str] = "transformers"
     package: ClassVar[str] = "."
-    # How the name of the model's class ends, and the classes of transformers.
     architecture: ClassVar[str | tuple[str, ...]]
     auto_model: ClassVar[type]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
-    # Fields of a new configuration, where --size is not given.
     new_model: ClassVar[dict[str, Any]] = {}
-    # Whether matrices may be multiplied in bfloat16 in training unless an option says so.
     uses_bfloat16: ClassVar[bool] = True
-    # Whether rows may be shuffled, and whether labels are learned, and not the text itself.
     rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
-    # The engines, and the options of `predict`, with which its models answer.
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
 
@@ -97,51 +110,54 @@ class Recipe(ABC):
     def __init__(self, options: TaskArguments):
         self.options = options
         self.tokenizer: PreTrainedTokenizerBase | None = None
-        # Whether the training learns from rows without any held out; set by the training.
+        # Whether few rows are all used for training, without holding any out. The training sets it.
         self.learns_from_few = False
-        # Whether the head is new on weights that were trained before, and whether the model is of
-        # this package; set when the model is made.
+        # Whether a pretrained model gets a new head, and whether the model is of this package. Both
+        # are set when the model is made.
         self.has_new_head = False
         self.has_own_class = True
 
     # Reading the data.
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        """The rows of the user's files, every one checked."""
+        """Read and check the rows of the user's files."""
         for path in files:
             for row in read_table(path, self.options.column_names):
                 yield self.select_columns(row)
 
     @abstractmethod
     def select_columns(self, row: Row) -> Row:
-        """The task's own columns of a row of a table or of a Hub dataset; `InputError` where one is
-        missing."""
+        """The columns of the task in a row of a table or of a Hub dataset.
+
+        Raises:
+            InputError: if a column is missing.
+        """
 
     def is_empty(self, row: Row) -> bool:
-        """Whether there is nothing to learn from a row. Such rows are left out and counted."""
+        """Whether a row contains nothing to learn from. Such rows are left out and counted."""
         return False
 
     @abstractmethod
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        """The text of the rows, to train a tokenizer on."""
+        """The text of the rows, for training a tokenizer."""
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
-        """The numbers of rows that can't be held out, such as the only ones with a label."""
+        """The indices of rows that must not be held out, such as the only ones with a label."""
         return []
 
     def inspect(self, rows: DatasetDict) -> None:
-        """Find what depends on all of the training data, such as the set of labels.
+        """Find the properties that depend on all of the training data, such as the set of labels.
 
         Raises:
-            InputError: when nothing can be learned from them.
+            InputError: if nothing can be learned from the data.
         """
         return None
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        """Find the same in a saved model.
+        """Find the same properties in a saved model.
 
         Raises:
-            InputError: when the options of the task do not fit the model.
+            InputError: if the options of the task do not fit the model.
         """
         return None
 
@@ -149,19 +165,19 @@ class Recipe(ABC):
         """Refuse options about labelled data that do not fit a saved model.
 
         Raises:
-            InputError: naming the option.
+            InputError: with the option.
         """
         return None
 
     def settings(self) -> dict[str, Any]:
-        """What answering and measuring must know later and the configuration of the model does not
-        hold."""
+        """The settings needed for predicting and evaluating that the configuration of the model
+        does not contain."""
         return {name: getattr(self.options, name) for name in self.options.measuring_options}
 
     @property
-    def fewest_rows(self) -> int:
-        """Of fewer training rows none are held out unless options ask for it. Known once the rows
-        are read."""
+    def min_rows_to_split(self) -> int:
+        """Smaller training data are not split by default. The number is known once the rows are
+        read."""
         return 100
 
     def require(self, condition: bool, row: Row, message: str) -> None:
@@ -178,25 +194,24 @@ class Recipe(ABC):
 
     @property
     def new_tokenizer(self) -> dict[str, Any]:
-        """Arguments of `RoFormerLiteTokenizer.train` in place of its own defaults."""
+        """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
         return {}
 
     def adapt_tokenizer(self) -> None:
-        """Change in the tokenizer what the task needs otherwise, before it encodes training
-        data."""
+        """Adapt the tokenizer to the task before it encodes training data."""
         return None
 
     @abstractmethod
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Model inputs with labels. Without `training` they are those by which the Trainer measures
-        a checkpoint."""
+        """Model inputs with labels, for training, or for the evaluation of checkpoints by the
+        Trainer."""
 
     def lengths(self, encoded: Dataset) -> list[int]:
         """The number of tokens of each example."""
         return [len(ids) for ids in encoded["input_ids"]]
 
     def collator(self, model: PreTrainedModel) -> Any:
-        """One of transformers' data collators. Default: none, where the trainer has its own."""
+        """One of transformers' data collators, or None if the trainer has its own."""
         return None
 
     # The model, and its training.
@@ -206,12 +221,12 @@ class Recipe(ABC):
         return {}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        """Why the head of a given model does not fit the training data; empty if it does. The
-        labels then get the order that the given model has them in."""
+        """The reason why the head of a pretrained model does not fit the training data. If it fits,
+        the reason is empty and the labels get the order of the pretrained model."""
         return ""
 
     def has_no_head(self, config: PreTrainedConfig) -> str:
-        """That as a sentence, where the class of a model is of another kind; else empty."""
+        """A sentence that says that the class of a model is for another task; otherwise empty."""
         name = next(iter(config.architectures or ()), "the model")
         if name.endswith(self.architecture):
             return ""
@@ -220,8 +235,8 @@ class Recipe(ABC):
     def prepare_generation(
         self, model: PreTrainedModel, args: TrainingArguments
     ) -> GenerationConfig | None:
-        """Set the task's defaults of `generate`. Returns a copy to save, because the Trainer fills
-        in others."""
+        """Set the task's defaults of `generate`. Returns a copy to save, because the Trainer adds
+        further values."""
         if not model.can_generate():
             return None
         return GenerationConfig.from_dict(model.generation_config.to_dict())
@@ -234,8 +249,7 @@ class Recipe(ABC):
         rows: DatasetDict,
         encoded: DatasetDict,
     ) -> dict[str, Any]:
-        """Arguments of the trainer's class: the model, the data, how to collate them and how to
-        measure a checkpoint."""
+        """Arguments of the trainer's class: the model, the data, the collator and the metrics."""
         compute_metrics = None
         if "validation" in encoded and self.metrics_in_training(args) != ["loss"]:
             compute_metrics = partial(self.choose, rows=rows["validation"])
@@ -249,63 +263,62 @@ class Recipe(ABC):
         }
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
-        """Give a new head on weights that were trained before a better start than random numbers,
-        and return whether it has got one."""
+        """Fit the new head of a pretrained model before the training. Returns whether this was
+        done."""
         return False
 
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
     ) -> Baselines:
-        """Add to the trained model what is not learned by gradients. Returns the metrics of its
-        parts alone."""
+        """Add the parts that are not learned by gradients to the trained model. Returns the metrics
+        of the parts on their own."""
         return {}
 
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
-        """Fit again, once the validation metrics are known, what also learns from the validation
-        rows, and return whether there is such a part."""
+        """Refit parts of the model to training and validation rows once the validation metrics are
+        known. Returns whether there is such a part."""
         return False
 
-    def save_beside(self, folder: Path) -> None:
-        """Save what the finished model needs besides its weights and its tokenizer, which are in
+    def save_further_files(self, folder: Path) -> None:
+        """Save further files of the finished model. Its weights and tokenizer are already in
         `folder`."""
         return None
 
-    # Choosing a checkpoint. The final metrics are those of `evaluate`, below.
+    # Choosing a checkpoint. The final metrics come from `evaluate`, below.
 
     @property
     @abstractmethod
     def metric_names(self) -> Sequence[str]:
-        """The metrics besides the loss. They may depend on the data."""
+        """The metrics apart from the loss. They may depend on the data."""
 
     @property
     @abstractmethod
     def main_metric(self) -> str:
-        """The metric by which the model is compared with baselines."""
+        """The metric for comparing the model with baselines."""
 
     @property
     def metric_for_best_model(self) -> str:
-        """The metric on the validation data by which the best checkpoint is chosen, where options
-        ask for none."""
+        """The default of the validation metric that chooses the best checkpoint."""
         return "loss"
 
     def metrics_in_training(self, args: TrainingArguments) -> list[str]:
-        """The metrics of the validation data during the training."""
+        """The metrics on the validation data during training."""
         return ["loss", *self.metric_names]
 
     def check_metric(self, args: TrainingArguments, best: str | None = None) -> None:
-        """Refuse options by which nothing could be measured, once the data are known.
+        """Refuse a metric that is not available for the data.
 
         Args:
-            args: Of the training.
-            best: The `metric_for_best_model`, where one is asked for.
+            args: The training arguments.
+            best: The `metric_for_best_model`, if one was requested.
 
         Raises:
-            InputError: naming the option, its value and what would be right.
+            InputError: with the option, its value and the available metrics.
         """
         known = self.metrics_in_training(args)
         if best is not None and best.removeprefix("eval_") not in known:
             raise InputError(
-                f"--training_arguments metric_for_best_model={best} is not measured by {self.name} "
+                f"--training_arguments metric_for_best_model={best} is not a metric of {self.name} "
                 f"on these data; choose one of {', '.join(known)}"
             )
 
@@ -316,33 +329,36 @@ class Recipe(ABC):
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         """Metrics of a checkpoint from predictions on the encoded `rows`. With several processes
-        there may be more predictions than rows, because each process gets equally many; those
-        beyond the last row are ignored."""
+        there may be more predictions than rows, because each process gets the same number. The
+        surplus is ignored."""
         return {}
 
     def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
-        """Choose the least score of an answer that `predict` gives, where options ask for it.
+        """Choose the threshold of the scores for `predict`, if the options request one.
 
         Args:
-            scores: The probabilities that the model gives its answers to the validation data,
-                `(rows,)`; None where it gives none.
-            right: Whether they are right, `(rows,)`.
+            scores: The probabilities of the predictions on the validation data, `(rows,)`, or None
+                for models without them.
+            right: Whether the predictions are right, `(rows,)`.
         """
         return None
 
     def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
-        """What that threshold means on a split; the arguments are as for `choose_threshold`."""
+        """Sentences on the effect of the threshold on a split. The arguments are as in
+        `choose_threshold`."""
         return []
 
     # Answering.
 
-    # Whether the model reads two texts together, and whether it reads only the beginning of a text
-    # that is too long.
     takes_pairs: bool = False
     truncates: ClassVar[bool] = False
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
-        """The saved model; `InputError` when a file of it is missing or wrong."""
+        """Load the saved model.
+
+        Raises:
+            InputError: if one of its files is missing or wrong.
+        """
         model_class = model_class_of(config, directory)
         return load_complete_model(directory, config, model_class).to(device)
 
@@ -350,31 +366,37 @@ class Recipe(ABC):
         """Refuse options of `predict` that a saved model does not use, before its weights are read.
 
         Raises:
-            InputError: naming the option and those that it uses.
+            InputError: with the option and the options that are used.
         """
-        foreign = [name for name in given if name not in self.answer_options]
-        if foreign:
+        refused = [name for name in given if name not in self.answer_options]
+        if refused:
             theirs = ", ".join(f"--{name}" for name in self.answer_options)
             raise InputError(
-                f"--{foreign[0]} is not for {self.name} models, which take "
+                f"--{refused[0]} is not for {self.name} models, which take "
                 f"{theirs or 'none of these options'}"
             )
 
     def text_columns(self) -> list[str]:
-        """The columns that `predict` answers in a table, where it has them: those that the model
-        was trained on."""
+        """The default columns of the inputs of `predict` in a table, which are the same as in the
+        training data."""
         return [self.options.text_column]
 
     def input_of_line(self, line: str) -> Input:
-        """The input in a line of text, without white space around it, as tables are read;
-        `InputError` when it is none."""
+        """The input in a line of text, without surrounding white space.
+
+        Raises:
+            InputError: if the line is not a valid input.
+        """
         if not self.takes_pairs:
             return line.strip()
         return self.checked_pair([text.strip() for text in line.split("\t")])
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
-        """The input in the columns of a row of a table; `InputError` when the row lacks one, or it
-        holds no text."""
+        """The input in the columns of a row of a table.
+
+        Raises:
+            InputError: if a column is missing or is not text.
+        """
         options = ("text_column", "text_pair_column")
         texts = [text_of(row, *pair) for pair in zip(columns, options, strict=False)]
         return self.checked_pair(texts) if self.takes_pairs else texts[0]
@@ -393,73 +415,73 @@ class Recipe(ABC):
 
     @abstractmethod
     def answer(self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
-        """What a saved model answers to inputs, none of them empty, as one batch.
+        """The predictions of a saved model for a batch of inputs, none of which is empty.
 
         Args:
             saved: The model with its pipeline.
-            inputs: As `input_of_line` and its siblings give them.
-            options: Those of `answer_options` that were given, by their names.
+            inputs: The inputs, as returned by `input_of_line`.
+            options: The `answer_options` that were given.
         """
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        """The names of an answer's columns in a table."""
+        """The names of the columns of a prediction in a table."""
         return ["prediction"]
 
     @abstractmethod
     def show(self, answer: Any, options: dict[str, Any]) -> Shown:
-        """An answer as `predict` writes it."""
+        """A prediction in the form that `predict` writes."""
 
     # Measuring.
 
     def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
-        """The rows of a split as `evaluate` takes them after a training, with what only the
-        training knows about them."""
+        """The rows of a split for `evaluate` after a training, possibly with information that only
+        the training has."""
         return rows
 
     @abstractmethod
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
     ) -> tuple[Metrics, list[Outcome]]:
-        """The metrics of a saved model on labelled data, and what it answered to each row.
+        """The metrics of a saved model on labelled data, and its prediction for each row.
 
         Args:
             saved: The model.
             rows: The data.
-            batch_size: Rows that are answered at once.
-            seed: Of what is drawn at random, such as the masks of masked language models.
+            batch_size: The number of rows in a batch.
+            seed: The seed of random choices, such as the masks of masked language models.
         """
 
     def measurements(self, rows: Dataset) -> int:
-        """How many measurements the main metric of a split is the mean of."""
+        """The number of measurements whose mean is the main metric of a split."""
         return len(rows)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        """How well each label is found; None for tasks without labels."""
+        """The metrics of each label; None for tasks without labels."""
         return None
 
     @abstractmethod
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
     ) -> tuple[Baselines, BaselinesRight]:
-        """Metrics of baselines that learn from the training rows, on the other splits; and for each
-        of their answers whether it is right, where that can be said."""
+        """Metrics on the other splits of baselines that learn from the training rows, and whether
+        each of their predictions is right, for tasks in which this is defined."""
 
     # What the card shows.
 
     def notes(self) -> list[str]:
-        """What a reader of the metrics must know about how they were measured."""
+        """Notes for the reader of the metrics on their definition."""
         return []
 
     def notes_on_parts(self) -> list[str]:
-        """Which parts of the finished model answer, where not all of them do."""
+        """Notes on the parts of the finished model, if some of them are not used."""
         return []
 
     @abstractmethod
     def neutral_example(self) -> Row:
-        """A row that is nobody's data, for a card that anybody may read."""
+        """A made-up row, for a card that does not show any data."""
 
     def example_line(self, row: Row) -> str:
-        """A line of input for `predict`, made of a row."""
+        """A line of input for `predict`, made from a row."""
         given = self.input_of_row(row)
         return given if isinstance(given, str) else "\t".join(given)
 
@@ -479,8 +501,7 @@ class Recipe(ABC):
 
 
 class AnsweringRecipe(Recipe):
-    """A kind of training whose models are measured by the answers that they give to labelled
-    rows."""
+    """A task whose models are evaluated by their predictions for labelled rows."""
 
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
@@ -492,21 +513,21 @@ class AnsweringRecipe(Recipe):
 
     @abstractmethod
     def measure(self, answers: list[Any], rows: Dataset) -> Metrics:
-        """The metrics of answers to the rows."""
+        """The metrics of the predictions for the rows."""
 
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:
-        """A row with its answer, for reports and tables."""
+        """A row with its prediction, for reports and tables."""
 
 
 def shown_text(answer: Answer) -> Shown:
-    """An answer that is text. A line break would end the line."""
+    """A predicted text. Line breaks are replaced because they would end the line."""
     text = answer["prediction"]
     return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
 
 
 def significant(number: float) -> float:
-    """A number with the six significant digits that are written of it, whatever its size."""
+    """A number rounded to six significant digits."""
     return float(f"{number:.6g}")
 
 

@@ -31,7 +31,7 @@ from ..evaluate.metrics import (
     threshold_for,
 )
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
-from ..head import CONTRASTED_ROWS, contrast, ends_fitted
+from ..head import MAX_CONTRASTIVE_ROWS, may_stop_after_fitting, train_contrastively
 from ..task_options import ClassifyDataArguments
 from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
@@ -64,18 +64,20 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-# What makes probabilities of logits, as the pipeline calls it.
+# The pipeline's names of the functions that turn logits into probabilities.
 ACTIVATIONS = {SINGLE: "softmax", MULTI: "sigmoid", REGRESSION: "none"}
 LABEL_OPTIONS = ("top_k", "threshold", "none_label")
-NO_LABEL = "-"  # Stands for a label below the threshold.
-UNREACHABLE = 2.0  # A threshold that no score reaches.
+# `predict` writes this instead of a label below the threshold.
+NO_LABEL = "-"
+# No score reaches this threshold.
+UNREACHABLE = 2.0
 
 
 class Classify(LabelRecipe):
-    """A text, or a pair, gets a label, several, or a number.
+    """A text or a pair of texts gets a label, several labels, or a number.
 
-    A row has a `text`, perhaps a `text_pair`, and `labels`, or a `number`. The model is an encoder
-    with a head for labels, and a linear model on n-grams beside it.
+    A row has a `text`, optionally a `text_pair`, and `labels` or a `number`. The model is an encoder
+    with a head for labels, combined with a linear model on n-grams.
     """
 
     options_class = ClassifyDataArguments
@@ -95,10 +97,10 @@ class Classify(LabelRecipe):
             self.problem_type = MULTI
         self.takes_pairs = options.text_pair_column is not None
         self.label_separator = options.label_separator or ","
-        # The least score of a label that `predict` gives.
+        # `predict` leaves out labels with a lower score.
         self.threshold: float | None = None
-        # Whether the training is over once the head is fitted.
-        self.may_end_fitted = False
+        # Whether the training ends once the head is fitted.
+        self.stops_after_fitting = False
 
     # Reading the data.
 
@@ -142,12 +144,12 @@ class Classify(LabelRecipe):
         return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
 
     @property
-    def fewest_rows(self) -> int:
-        """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
-        its checkpoints."""
+    def min_rows_to_split(self) -> int:
+        """With little data, training a sentence encoder on pairs of all rows helps more than holding
+        out a tenth of them for choosing a checkpoint."""
         if self.learns_from_few and self.problem_type == SINGLE:
-            return CONTRASTED_ROWS
-        return super().fewest_rows
+            return MAX_CONTRASTIVE_ROWS
+        return super().min_rows_to_split
 
     def inspect(self, rows: DatasetDict) -> None:
         if self.problem_type != REGRESSION:
@@ -157,8 +159,8 @@ class Classify(LabelRecipe):
             self.set_labels(names)
         if self.options.min_precision is not None and "validation" not in rows:
             raise InputError(
-                f"--min_precision {self.options.min_precision}: there are no validation data to "
-                "find the threshold on; give --validation_file or a --validation_fraction"
+                f"--min_precision {self.options.min_precision}: there are no validation data for "
+                "choosing the threshold; give --validation_file or a --validation_fraction"
             )
         for name in ("class_weights", "min_precision"):
             value = getattr(self.options, name)
@@ -186,7 +188,9 @@ class Classify(LabelRecipe):
                 "this model takes pairs of texts; give --text_pair_column, the column of the second"
             )
         if given is not None and not self.takes_pairs:
-            raise InputError(f"--text_pair_column {given}: this model takes one text, and no pairs")
+            raise InputError(
+                f"--text_pair_column {given}: this model takes single texts, not pairs"
+            )
 
     def config_labels(self) -> list[str]:
         if self.problem_type == REGRESSION:
@@ -207,7 +211,7 @@ class Classify(LabelRecipe):
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         if self.problem_type != REGRESSION:
-            self.note_foreign(rows["labels"])
+            self.note_unseen_labels(rows["labels"])
         return rows.map(
             self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
         )
@@ -257,27 +261,28 @@ class Classify(LabelRecipe):
             )
         has_validation = "validation" in encoded
         is_pairs_only = not has_validation and self.learns_from_pairs(args, encoded["train"])
-        self.may_end_fitted = is_pairs_only and ends_fitted(run, args)
+        self.stops_after_fitting = is_pairs_only and may_stop_after_fitting(run, args)
         return parts
 
     def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
-        """Whether the encoder learns the labels from pairs of rows first, which are few."""
+        """Whether there are so few rows that the encoder first learns the labels from pairs of
+        them."""
         is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
-        is_small = self.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+        is_small = self.problem_type == SINGLE and len(train) < MAX_CONTRASTIVE_ROWS
         return is_fitted and is_small and args.world_size == 1
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
             print(
-                "The rows are few: the encoder learns the labels from pairs of them first",
+                "There are few rows, so the encoder first learns the labels from pairs of them",
                 file=sys.stderr,
             )
-            contrast(trainer, train)
+            train_contrastively(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
-        if self.may_end_fitted and is_fitted:
+        if self.stops_after_fitting and is_fitted:
             print(
-                "The fitted head stays as it is, as there are no validation data to tell whether "
-                "training on helps",
+                "The fitted head is final, because there are no validation data to decide whether "
+                "further training helps",
                 file=sys.stderr,
             )
             # A step with a learning rate of 0 saves the fitted head as a checkpoint.
@@ -318,8 +323,8 @@ class Classify(LabelRecipe):
         if not self.text_weights or "validation" not in encoded:
             return False
         known = [
-            place
-            for place, label in enumerate(encoded["validation"]["labels"])
+            row
+            for row, label in enumerate(encoded["validation"]["labels"])
             if label != IGNORE_INDEX
         ]
         rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
@@ -357,8 +362,8 @@ class Classify(LabelRecipe):
 
     def sentence_on_no_threshold(self) -> str:
         return (
-            f"No score is so high that {self.options.min_precision:g} of the answers to the "
-            "validation data were right: `predict` gives no label."
+            f"No threshold reaches a precision of {self.options.min_precision:g} on the validation "
+            "data: `predict` gives no label."
         )
 
     def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
@@ -369,11 +374,11 @@ class Classify(LabelRecipe):
         is_sure = scores >= self.threshold
         precision = ""
         if is_sure.any():
-            precision = f", and {right[is_sure].mean():.3f} of these answers are right"
+            precision = f", of which {right[is_sure].mean():.3f} are right"
         return [
             f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
             f"of {self.options.min_precision:g}, `predict` gives no label. On the {split} data it "
-            f"answers {is_sure.mean():.3f} of the rows{precision}."
+            f"labels {is_sure.mean():.3f} of the rows{precision}."
         ]
 
     # Answering.
@@ -382,7 +387,7 @@ class Classify(LabelRecipe):
         super().check_options(config, given)
         ranking = [name for name in LABEL_OPTIONS if name in given]
         if ranking and self.problem_type == REGRESSION:
-            raise InputError(f"--{ranking[0]} is for labels; this model gives a number")
+            raise InputError(f"--{ranking[0]} is for labels, but this model predicts a number")
         if "none_label" in given and "threshold" not in given and self.threshold is None:
             raise InputError(
                 f"--none_label {given['none_label']} has no effect without a threshold; give "
@@ -392,8 +397,8 @@ class Classify(LabelRecipe):
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
         if "text_pair_column" in given and not self.takes_pairs:
             raise InputError(
-                f"--text_pair_column {given['text_pair_column']}: this model takes one text, and "
-                "no pairs"
+                f"--text_pair_column {given['text_pair_column']}: this model takes single texts, "
+                "not pairs"
             )
 
     def text_columns(self) -> list[str]:
@@ -410,7 +415,7 @@ class Classify(LabelRecipe):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The score of each label, the highest first, or under `value` the number."""
+        """The score of each label with the highest first, or the number as `value`."""
         given = list(inputs)
         if self.takes_pairs:
             given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
@@ -434,11 +439,12 @@ class Classify(LabelRecipe):
         return [f"{name}_{place}" for place in places for name in ("label", "score")]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        """`label TAB score`, with `top_k` several of them; with several labels for a text those
-        whose score is above one half, or reaches the `threshold`; the number of a regression.
+        """`label TAB score`, or several of them with `top_k`. If a text can have several labels,
+        these are the ones with a score above one half or the `threshold`. A regression shows its
+        number.
 
-        Without `top_k`, the default of `threshold` is what `--min_precision` chose when the model
-        was trained.
+        Without `top_k`, the default of `threshold` is the one that `--min_precision` chose during
+        training.
         """
         if self.problem_type == REGRESSION:
             value = significant(answer["value"])
@@ -476,14 +482,14 @@ class Classify(LabelRecipe):
     # Measuring.
 
     def truth(self, rows: Dataset) -> np.ndarray:
-        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label
-        `(rows, labels)`. Labels that the training data lack have numbers beyond the others."""
+        """The true numbers or classes `(rows,)`, or zeros and ones `(rows, labels)`. Labels that do
+        not occur in the training data have numbers above the others."""
         if self.problem_type == REGRESSION:
             return np.array(rows["number"])
-        return self.numbers_of(rows["labels"], self.with_foreign(rows["labels"]))
+        return self.numbers_of(rows["labels"], self.with_unseen_labels(rows["labels"]))
 
     def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
-        """The labels of each row as classes, or as 0 and 1 for each of the `known` labels."""
+        """The labels of each row as classes, or as zeros and ones for all `known` labels."""
         numbers = {label: number for number, label in enumerate(known)}
         if self.problem_type == SINGLE:
             return np.array([numbers[names[0]] for names in labels])
@@ -499,7 +505,7 @@ class Classify(LabelRecipe):
             return {"loss": float(np.mean((predicted - true) ** 2))} | regression_metrics(
                 predicted, true
             )
-        self.foreign = self.find_foreign(rows["labels"])
+        self.unseen_labels = self.find_unseen_labels(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)
@@ -507,14 +513,14 @@ class Classify(LabelRecipe):
 
     def loss_of(self, answers: list[Answer], labels: Iterable[Sequence[str]]) -> float:
         """The mean cross-entropy of the scores, in nats, of rows whose labels the model has."""
-        least = float(np.finfo(np.float32).tiny)
+        smallest = float(np.finfo(np.float32).tiny)
         losses = []
         for answer, names in zip(answers, labels, strict=True):
             if self.problem_type == SINGLE and names[0] in answer:
-                losses.append(-np.log(max(answer[names[0]], least)))
+                losses.append(-np.log(max(answer[names[0]], smallest)))
             elif self.problem_type == MULTI:
                 right = [s if label in names else 1 - s for label, s in answer.items()]
-                losses.append(float(np.mean([-np.log(max(score, least)) for score in right])))
+                losses.append(float(np.mean([-np.log(max(score, smallest)) for score in right])))
         return float(np.mean(losses)) if losses else 0.0
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
@@ -522,7 +528,7 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             value = answer["value"]
             columns = {**texts, "label": row["number"], "prediction": significant(value)}
-            return Outcome(row["origin"], columns, mistake=abs(row["number"] - value))
+            return Outcome(row["origin"], columns, severity=abs(row["number"] - value))
         true = row["labels"]
         predicted = self.labels_in(answer)
         if self.problem_type == MULTI:
@@ -531,8 +537,8 @@ class Classify(LabelRecipe):
                 "label": self.label_separator.join(true),
                 "prediction": self.label_separator.join(predicted),
             }
-            mistake = len(set(true) ^ set(predicted))
-            return Outcome(row["origin"], columns, mistake, true, predicted)
+            severity = len(set(true) ^ set(predicted))
+            return Outcome(row["origin"], columns, severity, true, predicted)
         score = answer[predicted[0]]
         columns = {
             **texts,
@@ -540,8 +546,8 @@ class Classify(LabelRecipe):
             "prediction": predicted[0],
             "score": round(score, 4),
         }
-        mistake = score * (predicted != true)
-        return Outcome(row["origin"], columns, mistake, true, predicted, score=score)
+        severity = score * (predicted != true)
+        return Outcome(row["origin"], columns, severity, true, predicted, score=score)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         if self.problem_type == REGRESSION:
@@ -549,8 +555,10 @@ class Classify(LabelRecipe):
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
         if self.problem_type == MULTI:
-            return report_of_sets(true, predicted, self.with_foreign(true))
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
+            return report_of_sets(true, predicted, self.with_unseen_labels(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
+        )
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
@@ -571,8 +579,8 @@ class Classify(LabelRecipe):
 
     def notes(self) -> list[str]:
         about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be "
-            "they frequent or rare. The loss is the cross-entropy in nats."
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the unweighted mean over the "
+            "labels. The loss is the cross-entropy in nats."
         )
         if self.problem_type == REGRESSION:
             about_metrics = (
@@ -607,8 +615,8 @@ def weighted_loss(
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of
-    its label, `(labels,)`. Where it is only measured, all rows count alike."""
+    """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
+    In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
     logits = outputs.logits.float()
     options: dict[str, Any] = {}
     if logits.requires_grad:
@@ -620,8 +628,8 @@ def weighted_loss(
 
 
 def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
-    """Metrics of logits `(rows, labels)`; `true` are numbers, classes `(rows,)`, or 0 and 1 for
-    each label."""
+    """Metrics of logits `(rows, labels)`. `true` contains numbers or classes `(rows,)`, or zeros
+    and ones `(rows, labels)`."""
     if problem_type == REGRESSION:
         return regression_metrics(logits.squeeze(-1), true)
     predicted = logits.argmax(-1)
@@ -637,8 +645,8 @@ def split_of(
     problem_type: str,
     true: np.ndarray,
 ) -> Split:
-    """What the encoder and the scores of the text say. `true` is what they are measured by, with
-    labels that the model lacks; they are weighed by the labels of `encoded`."""
+    """The logits of the encoder and the scores of the text. The metrics are computed from `true`,
+    which may contain unseen labels, and the weights are fitted to the labels in `encoded`."""
     ids = [row["input_ids"] for row in encoded]
     labels = np.array([row["labels"] for row in encoded])
     logits = trainer.predict(encoded).predictions[: len(labels)]
@@ -647,29 +655,29 @@ def split_of(
 
 
 def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
-    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model
-    on n-grams.
+    """Add a linear model on n-grams to a classifier of this package, as `roformer-lite train
+    classify` does.
 
-    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts
-    beside the encoder, or whether one of the two is better alone.
+    It is fitted to `trainer.train_dataset`. `trainer.eval_dataset` determines the weights of the
+    linear model and the encoder, or whether just one of the two is used.
 
     Args:
-        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in
+        trainer: Any `Trainer` of transformers after its training, with `input_ids` and `labels` in
             the rows of both datasets and the tokenizer as `processing_class`.
 
     Returns:
-        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when
-        the encoder alone is best, and the model stays as it is.
+        The metrics of the encoder and of the linear model on their own on `eval_dataset`. If only
+        the encoder is used, the result is empty.
 
     Raises:
-        InputError: when the model or its tokenizer can't have a linear model.
+        InputError: if the model or its tokenizer does not support a linear model.
     """
     model = trainer.model
     problem_type = problem_type_of(model.config)
     tokens = token_bytes(trainer.processing_class)
     if tokens is None or not hasattr(model, "add_text_scores"):
         raise InputError(
-            f"{type(model).__name__} with this tokenizer can't read its text for a linear model"
+            f"{type(model).__name__} with this tokenizer does not support a linear model"
         )
     ids = [row["input_ids"] for row in trainer.train_dataset]
     labels = np.array([row["labels"] for row in trainer.train_dataset])
@@ -682,20 +690,20 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:
-    """What the head of a saved model gives. If a checkpoint does not say it, the number of labels
-    does."""
+    """The problem type of a saved model. If its configuration does not contain one, it follows from
+    the number of labels."""
     if config.problem_type:
         return config.problem_type
     return REGRESSION if config.num_labels == 1 else SINGLE
 
 
 def label_text(label: str) -> str:
-    """A label in a line of answers, whose columns are separated by tabs."""
+    """A label in a line of output, whose columns are separated by tabs."""
     return " ".join(label.splitlines()).replace("\t", " ")
 
 
 def warn_of_equal_numbers(labels: Iterable[str]) -> None:
-    """Say which labels are the same number written in two ways."""
+    """Warn of labels that are the same number in two spellings."""
     known: dict[float, str] = {}
     for label in labels:
         number = number_of(label)
@@ -703,11 +711,11 @@ def warn_of_equal_numbers(labels: Iterable[str]) -> None:
             continue
         other = known.setdefault(number, label)
         if other != label:
-            logger.warning("%s and %s are one number, but two labels", other, label)
+            logger.warning("%s and %s are the same number, but two labels", other, label)
 
 
 def numbers_first(label: str) -> tuple[bool, int, str]:
-    """Sorts numbers by their value, and before all other labels."""
+    """A sort key that puts numbers first, in the order of their values."""
     if label.isdecimal():
         return False, int(label), label
     return True, 0, label

@@ -1,4 +1,4 @@
-"""What tasks with a fixed set of labels have in common."""
+"""The common base of tasks with a fixed set of labels."""
 
 from __future__ import annotations
 
@@ -31,72 +31,77 @@ if TYPE_CHECKING:
     from ..run import Run
 
 MAX_SHOWN_LABELS = 20
-MAX_SHOWN_TEXT = 40  # Characters.
+MAX_SHOWN_CHARACTERS = 40
 
 
 class LabelRecipe(AnsweringRecipe):
-    """A model with a head for the labels of the training data, in an order that its configuration
-    keeps, and, where that helps, scores of the text."""
+    """A model with a head for the labels of the training data, whose order its configuration stores,
+    and with scores of the text if these help.
+
+    Attributes:
+        label_word: The word for a label in messages.
+        labelled: The word for the items that have a label.
+        names_column: The column of the rows that contains a list of labels.
+        outside: The label of items that are not to be found, such as `O`.
+        text_part: The name of the scores of the text in messages.
+    """
 
     options: LabelArguments
     has_labels = True
     new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
-    # What messages call a label and what has one, the column of the rows that has a list of labels,
-    # and the label of what is nothing to be found.
     label_word: ClassVar[str]
     labelled: ClassVar[str] = "rows"
     names_column: ClassVar[str] = "labels"
     outside: ClassVar[str | None] = None
-    # What the scores of the text are called.
     text_part: ClassVar[str]
 
     def __init__(self, options: LabelArguments):
         super().__init__(options)
-        # The labels and their numbers; and those that are only in rows to measure, with the number
-        # of rows that have them.
+        # The labels and their numbers.
         self.labels: dict[str, int] = {}
-        self.foreign: Counter[str] = Counter()
-        # The weights of the encoder and of the scores of the text, where these were added, and
-        # whether the latter have learned the validation rows, too.
+        # Labels that only occur in the evaluated rows, with the number of these rows.
+        self.unseen_labels: Counter[str] = Counter()
+        # The weights of the encoder and of the scores of the text, if these were added.
         self.text_weights: tuple[float, ...] = ()
+        # Whether the scores of the text were also fitted to the validation rows.
         self.has_learned_validation_rows = False
-        # The text of each token, where a model can read the words of the texts from it.
+        # The text of each token, if the words of the texts can be read from it.
         self.token_bytes: torch.Tensor | None = None
 
     def set_labels(self, labels: Iterable[str]) -> None:
-        """Take the labels of the training data, in the order of their numbers.
+        """Set the labels of the training data, in the order of their numbers.
 
         Raises:
-            InputError: when there are fewer than two.
+            InputError: if there are fewer than two.
         """
         self.labels = {label: number for number, label in enumerate(labels)}
         if len(self.labels) < 2:
             only = ", ".join(self.labels)
             raise InputError(
                 f"the training data have a single {self.label_word}, {only}: there is nothing to "
-                f"learn; --{self.label_word}_column names another column"
+                f"learn; choose another column with --{self.label_word}_column"
             )
 
     def check_labels(self, labels: Iterable[str], separator: str | None) -> None:
-        """Refuse labels that could not be told apart in what `predict` writes.
+        """Refuse labels that would be ambiguous in the output of `predict`.
 
         Args:
-            labels: Of the training data.
-            separator: What stands between several labels of one text, if it may have several.
+            labels: The labels of the training data.
+            separator: The text between several labels of a row, if a row may have several.
 
         Raises:
-            InputError: naming the label and what is wrong with it.
+            InputError: with the label and the reason.
         """
         for label in labels:
             if "\t" in label or label.splitlines() != [label]:
                 raise InputError(
-                    f"the {self.label_word} {label!r} holds a tab or a line break, which end an "
-                    "answer of `predict`; give it another name"
+                    f"the {self.label_word} {label!r} contains a tab or a line break, which end a "
+                    "label in the output of `predict`; rename it"
                 )
             if separator is not None and separator in label:
                 raise InputError(
-                    f"the {self.label_word} {label!r} holds {separator!r}, which stands between "
-                    "several labels in the answers of `predict`; name another text by "
+                    f"the {self.label_word} {label!r} contains {separator!r}, which separates "
+                    "labels in the output of `predict`; choose another separator with "
                     "--label_separator"
                 )
 
@@ -104,7 +109,8 @@ class LabelRecipe(AnsweringRecipe):
         self.set_labels(labels_of(config))
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
-        if self.names_column not in train.column_names:  # Numbers have no labels.
+        if self.names_column not in train.column_names:
+            # The rows have numbers instead of labels.
             return []
         known = set(chain.from_iterable(train[self.names_column]))
         needed = []
@@ -114,45 +120,48 @@ class LabelRecipe(AnsweringRecipe):
                 needed.append(number)
         return needed
 
-    def find_foreign(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
-        """The labels that the training data lack, with the number of times that they occur in
-        `rows`, the labels of each row. They are missed.
+    def find_unseen_labels(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
+        """The labels that do not occur in the training data, with their counts. The model cannot
+        predict them.
+
+        Args:
+            rows: The labels of each row.
 
         Raises:
-            InputError: when there is no label that can be found, as where the wrong column was
-                given.
+            InputError: if all labels are unseen, for example because the wrong column was given.
         """
         counts = Counter(chain.from_iterable(rows))
         new = Counter({label: count for label, count in counts.items() if label not in self.labels})
         if new and not counts.keys() - new.keys() - {self.outside}:
             raise InputError(
                 f"the {self.label_word}s {shown(sorted(new))} are all unknown to the model, which "
-                f"has: {shown(self.labels)}; --{self.label_word}_column names their column"
+                f"has: {shown(self.labels)}; choose their column with "
+                f"--{self.label_word}_column"
             )
         return new
 
-    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
-        """Note and report the labels that the training data lack."""
-        new = self.find_foreign(rows)
-        self.foreign.update(new)
+    def note_unseen_labels(self, rows: Iterable[Sequence[str]]) -> None:
+        """Count and report the labels that do not occur in the training data."""
+        new = self.find_unseen_labels(rows)
+        self.unseen_labels.update(new)
         if new:
-            print(self.foreign_sentence(new), file=sys.stderr)
+            print(self.unseen_labels_sentence(new), file=sys.stderr)
 
-    def foreign_sentence(self, counts: Counter[str]) -> str:
-        """That labels, with their counts, are only in rows to measure."""
+    def unseen_labels_sentence(self, counts: Counter[str]) -> str:
+        """A sentence on labels, with their counts, that only occur in the evaluated rows."""
         return (
             f"{counts.total():,} of the {self.labelled} to measure have {len(counts):,} "
             f"{self.label_word}s that the training data lack ({shown(counts)}): they count as "
             "missed."
         )
 
-    def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
-        """The labels in the order of their numbers, and after them those that only these rows
+    def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
+        """The labels in the order of their numbers, followed by the labels that only these rows
         have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
 
     def config_labels(self) -> list[str]:
-        """The labels that the configuration of the model names, in the order of their numbers."""
+        """The labels in the configuration of the model, in the order of their numbers."""
         return list(self.labels)
 
     def config_fields(self) -> dict[str, Any]:
@@ -187,11 +196,11 @@ class LabelRecipe(AnsweringRecipe):
         return super().trainer_parts(run, args, model, rows, encoded)
 
     def readable_tokens(self, rows: Dataset, should_report: bool) -> torch.Tensor | None:
-        """The text of each token; None, with a report, where the words of the training data cannot
-        be read from it.
+        """The text of each token, or None if the words of the training data cannot be read from it,
+        which is reported.
 
         Raises:
-            InputError: in this case, when scores of the text are asked for.
+            InputError: if this is the case, but scores of the text were requested.
         """
         tokens = token_bytes(self.tokenizer)
         why = "it does not show the text of its tokens"
@@ -200,7 +209,7 @@ class LabelRecipe(AnsweringRecipe):
             misread = find_misread(self.tokenizer, tokens, self.texts(rows))
             if misread is None:
                 return tokens
-            why = f"its tokens do not spell texts such as {quoted(misread[:MAX_SHOWN_TEXT])}"
+            why = f"its tokens do not spell texts such as {quoted(misread[:MAX_SHOWN_CHARACTERS])}"
         if self.options.text_scores:
             raise InputError(
                 f"--text_scores: the tokenizer does not fit the {self.text_part}: {why}; leave the "
@@ -208,14 +217,14 @@ class LabelRecipe(AnsweringRecipe):
             )
         if should_report:
             print(
-                f"The tokenizer does not fit the {self.text_part}, and the encoder answers alone "
+                f"The tokenizer does not fit the {self.text_part}, so only the encoder is used "
                 f"(--text_scores false): {why}",
                 file=sys.stderr,
             )
         return None
 
     def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The `token_bytes` of the tokenizer with what the task knows about its texts."""
+        """Adapt the `token_bytes` of the tokenizer to the texts of the task."""
         return tokens
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
@@ -223,12 +232,12 @@ class LabelRecipe(AnsweringRecipe):
             return False
         if trainer.is_fsdp_enabled:
             if trainer.is_world_process_zero():
-                print("with FSDP the new head begins with random numbers", file=sys.stderr)
+                print("with FSDP the new head keeps its random weights", file=sys.stderr)
             return False
         return fit_head(trainer, train)
 
     def wants_text_scores(self, run: Run) -> bool:
-        """Whether scores of the text are asked for, which new models have by default."""
+        """Whether to fit scores of the text, which is the default for new models."""
         if self.options.text_scores is None:
             return run.model.model_name_or_path is None
         return self.options.text_scores
@@ -259,27 +268,28 @@ class LabelRecipe(AnsweringRecipe):
         return parts
 
     def sentence_on_weights(self, is_new: bool) -> str:
-        """That there are no validation data by which encoder and scores could be weighed."""
-        alone = "the encoder answers alone"
+        """A sentence on the consequence of having no validation data for weighting encoder and
+        scores."""
+        used = "only the encoder is used"
         if is_new:
-            alone = "the linear model or CRF on the text answers alone"
+            used = "only the linear model or CRF on the text is used"
         return (
-            f"There are no validation data to weigh the encoder by: {alone} "
-            "(--validation_fraction holds rows out; --text_scores false takes the encoder alone)"
+            f"There are no validation data for weighting the encoder: {used} "
+            "(--validation_fraction holds rows out; --text_scores false uses only the encoder)"
         )
 
     @abstractmethod
     def fit_text_scores(
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteTextScores:
-        """Scores of the text, fitted to the encoded training data. `calibrates` is whether they
-        answer alone, so that their softmax must be a probability."""
+        """Fit scores of the text to the encoded training data. With `calibrates`, they are used
+        without the encoder, so that their softmax must be a calibrated probability."""
 
     @abstractmethod
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
     ) -> Split:
-        """What the trained encoder and the scores of the text say about a split."""
+        """The logits of the trained encoder and the scores of the text for a split."""
 
     @property
     def metric_for_best_model(self) -> str:
@@ -287,8 +297,8 @@ class LabelRecipe(AnsweringRecipe):
 
     def notes(self) -> list[str]:
         notes = super().notes()
-        if self.foreign:
-            notes.append(self.foreign_sentence(self.foreign))
+        if self.unseen_labels:
+            notes.append(self.unseen_labels_sentence(self.unseen_labels))
         if self.has_learned_validation_rows:
             notes.append(
                 f"After the validation metrics were measured, the {self.text_part} was fitted "
@@ -298,7 +308,7 @@ class LabelRecipe(AnsweringRecipe):
 
     def notes_on_parts(self) -> list[str]:
         if self.text_weights and self.text_weights[0] == 0:
-            return [f"The {self.text_part} alone answers: the encoder has no part in the answers."]
+            return [f"Only the {self.text_part} is used: the encoder does not affect predictions."]
         return []
 
 

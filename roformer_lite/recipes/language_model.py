@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
 
-SHUFFLED_BLOCKS = 10_000  # Of a stream, at once.
+# The blocks of a stream are shuffled within a buffer of this size.
+NUM_SHUFFLED_BLOCKS = 10_000
 MAX_NEW_TOKENS = 50
-# What a causal model draws from, where neither the user nor the model says it: any number of
-# tokens.
+# The defaults of sampling if neither the user nor the model sets them. A top_k of 0 is no limit.
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
 
 
 class LanguageModel(Recipe):
-    """What masked and causal language models share.
+    """The common base of masked and causal language models.
 
-    A row has a `text`, which is a line of a `document`. The metrics are those of the tokens of the
-    text, which the answers say nothing about.
+    A row has a `text`, which is a line of a `document`. The metrics are computed from the tokens of
+    the text, not from predictions.
     """
 
     options: LanguageModelDataArguments
@@ -92,7 +92,7 @@ class LanguageModel(Recipe):
         return self.options.longest_block
 
     def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
-        """The blocks of the rows, packed for training if the options ask for that."""
+        """The blocks of the rows, packed for training if that is requested."""
         from datasets import Dataset, IterableDataset
         from datasets.fingerprint import generate_fingerprint
 
@@ -103,7 +103,7 @@ class LanguageModel(Recipe):
         }
         if isinstance(rows, IterableDataset):
             encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
-            encoded = encoded.shuffle(seed=0, buffer_size=SHUFFLED_BLOCKS)
+            encoded = encoded.shuffle(seed=0, buffer_size=NUM_SHUFFLED_BLOCKS)
         else:
             self.require_word(rows, options)
             encoded = Dataset.from_generator(
@@ -118,12 +118,16 @@ class LanguageModel(Recipe):
         return encoded
 
     def require_word(self, rows: Dataset, options: dict[str, Any]) -> None:
-        """Read on until the first word; `InputError` where there is none."""
+        """Check that there is at least one word.
+
+        Raises:
+            InputError: if there is none.
+        """
         special = set(self.tokenizer.all_special_ids)
         if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
             raise InputError(
-                f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be "
-                "predicted"
+                f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
+                "nothing can be predicted"
             )
 
     # Choosing a checkpoint.
@@ -148,9 +152,9 @@ class LanguageModel(Recipe):
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
     ) -> tuple[Metrics, list[Outcome]]:
-        """The metrics of the tokens, and a block of text with its loss in the place of each row."""
+        """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, training=False)
-        # The blocks of a long document have nearly the same length already.
+        # Sorting is useless for the blocks of a long document, which have nearly the same length.
         if len(encoded) == len(rows):
             encoded = longest_first(encoded, self.lengths(encoded))
         set_seed(seed)
@@ -167,14 +171,14 @@ class LanguageModel(Recipe):
         return self.metrics_of(np.stack(scores), rows), outcomes
 
     def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
-        """The metrics of the rows by the `token_scores` of all their blocks."""
+        """The metrics of the rows from the `token_scores` of all their blocks."""
         return perplexity_metrics(scores)
 
     def outcome_of_block(
         self, number: int, ids: Sequence[int], scores: np.ndarray, labels: np.ndarray
     ) -> Outcome:
-        """A block of text. Its loss is its mistake; the row that it comes from is not known any
-        more."""
+        """The outcome of a block of text, with its loss as severity. The row that it comes from is
+        not known."""
         text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
         loss, tokens, right = scores.tolist()
         mean = loss / max(tokens, 1)
@@ -185,11 +189,11 @@ class LanguageModel(Recipe):
             "loss": round(mean, 4),
             "right": int(right),
         }
-        return Outcome(f"block {number}", columns, mistake=mean)
+        return Outcome(f"block {number}", columns, severity=mean)
 
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
-        """The tokens of a block that were to be predicted, as a column of a table. Nothing where
-        that were all of them."""
+        """A table column with the tokens of a block that had to be predicted, unless all tokens
+        had to be."""
         return {}
 
     def baselines(
@@ -221,7 +225,7 @@ class MaskedLM(LanguageModel):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The text with the most probable token in the place of each mask, under `prediction`."""
+        """The text with the most probable token instead of each mask, as `prediction`."""
         saved.check_positions(inputs)
         mask = saved.tokenizer.mask_token
         found = iter(fillings_of(saved, [text for text in inputs if mask in text]))
@@ -243,17 +247,17 @@ class MaskedLM(LanguageModel):
 
     def notes(self) -> list[str]:
         return [
-            "All metrics are those of the masked tokens, "
-            f"{self.options.mlm_probability:.0%} of all: the loss in nats by token, perplexity its "
-            "exponential. Models with another vocabulary or masking, and causal models, have "
-            "metrics that cannot be compared with these."
+            f"All metrics are computed on the masked tokens ({self.options.mlm_probability:.0%} of "
+            "all): the loss is in nats per token, and perplexity is its exponential. They cannot be "
+            "compared with the metrics of models with another vocabulary or masking, or of causal "
+            "models."
         ]
 
     def neutral_example(self) -> Row:
         return {"text": "The weather is fine today."}
 
     def example_line(self, row: Row) -> str:
-        """The text with a mask in the place of its second word."""
+        """The text with a mask instead of its second word."""
         first, _, rest = row["text"].strip().partition(" ")
         _, _, rest = rest.partition(" ")
         return f"{first} [MASK] {rest}".strip()
@@ -288,8 +292,8 @@ class CausalLM(LanguageModel):
     )
 
     def collator(self, model: PreTrainedModel) -> BlockCollator:
-        # After padding on the left, which the pipeline of this task needs, the first token of a
-        # block would have to be predicted from padding.
+        # The pipeline of this task needs padding on the left, but then the first token of a block
+        # would have to be predicted from padding.
         tokenizer = copy(self.tokenizer)
         tokenizer.padding_side = "right"
         return BlockCollator(tokenizer, mlm=False)
@@ -298,7 +302,7 @@ class CausalLM(LanguageModel):
         return {"is_decoder": True}
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        # The logits at a token are about the next one.
+        # The logits at a token predict the next one.
         return token_scores(logits[:, :-1], labels[:, 1:])
 
     # Answering.
@@ -306,13 +310,13 @@ class CausalLM(LanguageModel):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """Text that continues the input, under `prediction`. It is drawn at random unless `greedy`
-        or `beams` is given."""
+        """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
+        is given."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         first, _ = document_tokens(saved.tokenizer)
         prompts = [first + text for text in inputs]
         saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
-        # Without [SEP], which would end the text.
+        # A [SEP] would end the text, so no special tokens are added.
         found = saved.pipe(
             prompts,
             add_special_tokens=False,
@@ -335,8 +339,8 @@ class CausalLM(LanguageModel):
             documents += sum(name != before for before, name in pairwise([last, *names]))
             last = names[-1]
             size += sum(len(text.encode()) for text in batch["text"])
-        # Of a block the first token is not predicted: in the first block of a document [CLS], in
-        # others text.
+        # The first token of a block is not predicted. It is [CLS] in the first block of a document,
+        # and text in all others.
         predicted = int(scores[:, 1].sum(dtype=np.float64))
         tokens = predicted + len(scores) - documents
         return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
@@ -345,9 +349,9 @@ class CausalLM(LanguageModel):
 
     def notes(self) -> list[str]:
         return [
-            "The loss is in nats by token of this model's vocabulary, and perplexity its "
-            "exponential; bits_per_byte, the loss of the text in bits over its UTF-8 bytes, can be "
-            "compared with models of other vocabularies."
+            "The loss is in nats per token of this model's vocabulary, and perplexity is its "
+            "exponential. bits_per_byte, the loss of the text in bits per UTF-8 byte, can be "
+            "compared between models with different vocabularies."
         ]
 
     def neutral_example(self) -> Row:
@@ -370,8 +374,8 @@ class CausalLM(LanguageModel):
 
 
 def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
-    """The most probable token for each mask of each text. A mask hides text, so special tokens are
-    passed over."""
+    """The most probable token for each mask of each text, except for special tokens, because a mask
+    hides text."""
     if not texts:
         return []
     special = set(saved.tokenizer.all_special_ids)
@@ -381,8 +385,7 @@ def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
         tokenizer_kwargs={"verbose": False},
         batch_size=len(texts),
     )
-    # The pipeline returns a single text, and the candidates for a single mask, without a list around
-    # them.
+    # For a single text or a single mask, the pipeline omits the enclosing list.
     if len(texts) == 1:
         found = [found]
     fillings = []
@@ -395,7 +398,7 @@ def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
 
 
 def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
-    """A text with the text of tokens in the place of its masks, and otherwise as it is."""
+    """Replace the masks of a text by the text of tokens."""
     found, *parts = text.split(tokenizer.mask_token)
     for token, part in zip(tokens, parts, strict=True):
         # A token may bring a space, or belong to the word before it, as `##s` does.
@@ -408,11 +411,11 @@ def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> 
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` that say how the next token is chosen.
+    """Arguments of `generate` that determine how the next token is chosen.
 
     Args:
         saved: The generation configuration of the model, which overrides the defaults here.
-        options: Those of `predict` that were given.
+        options: The options of `predict` that were given.
     """
     chosen: dict[str, Any] = {}
     if "repetition_penalty" in options:

@@ -43,18 +43,18 @@ RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
 # The `classifier_pooling` of a configuration for each pooling mode of the library.
 POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-TEXTS_ALONE = (
-    "texts alone, in the column text, say nothing about similarity; train takes --teacher, a model "
-    "whose vectors are learned, and both train and evaluate take data with columns such as anchor "
-    "and positive"
+ONLY_TEXTS = (
+    "data with only the column text say nothing about similarity; for training, give --teacher, a "
+    "model whose vectors are learned; for both training and evaluation, data with columns such as "
+    "anchor and positive can be used"
 )
 
 
 class SentenceRecipe(Recipe):
-    """What the tasks of sentence-transformers share.
+    """The common base of the tasks of sentence-transformers.
 
-    A row has the columns of one of `KINDS`. Those of the training data determine the loss, and
-    those of the data to measure the metrics.
+    A row has the columns of one of `KINDS`. The kind of the training data determines the loss, and
+    the kind of the evaluation data determines the metrics.
     """
 
     options: SentenceDataArguments
@@ -62,16 +62,17 @@ class SentenceRecipe(Recipe):
     package = '".[embed]"'
     engines = ("torch",)
     truncates = True
-    uses_bfloat16 = False  # Sentence-transformers makes its own batches.
-    # The kinds of rows that the task learns from.
+    # Sentence-transformers makes its own batches.
+    uses_bfloat16 = False
+    # The task can learn from these kinds of rows.
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
 
     def __init__(self, options: SentenceDataArguments):
         super().__init__(options)
-        # The kinds of the training data, and of the validation and test data.
+        # The kind of the training data, and the kind of the validation and test data.
         self.kind = ""
         self.measured_kind = ""
-        # The model that is trained, around that of transformers.
+        # The model to train, which wraps a model of transformers.
         self.sentence_model: BaseModel | None = None
 
     @classmethod
@@ -114,8 +115,8 @@ class SentenceRecipe(Recipe):
                 raise InputError(
                     "the validation data have the columns "
                     f"{', '.join(KINDS[self.measured_kind])}, but the test data "
-                    f"{', '.join(KINDS[kind])}; both are measured in the same way, and need the "
-                    "same columns"
+                    f"{', '.join(KINDS[kind])}; both need the same columns, because they are "
+                    "evaluated with the same metrics"
                 )
 
     # Encoding.
@@ -133,7 +134,7 @@ class SentenceRecipe(Recipe):
     # The model, and its training.
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
-        """The model of sentence-transformers around `model`, which it shares."""
+        """The model of sentence-transformers that wraps `model`."""
         return make_sentence_model(
             self.sentence_class(),
             model,
@@ -145,7 +146,7 @@ class SentenceRecipe(Recipe):
     @property
     @abstractmethod
     def compares_rows(self) -> bool:
-        """Whether a row learns from the other rows of its batch alone."""
+        """Whether the loss of a row depends only on the other rows of its batch."""
 
     @abstractmethod
     def loss(self, model: BaseModel) -> torch.nn.Module:
@@ -169,8 +170,8 @@ class SentenceRecipe(Recipe):
         if self.compares_rows and min(args.train_batch_size, number) < 2:
             raise InputError(
                 f"--per_device_train_batch_size {args.per_device_train_batch_size}, {number} rows: "
-                f"with the columns {', '.join(KINDS[self.kind])} a row learns from the others of "
-                "its batch, and alone nothing; give at least two"
+                f"with the columns {', '.join(KINDS[self.kind])} a row is compared with the others "
+                "of its batch; give at least two"
             )
         self.sentence_model = self.wrap(model.to(args.device), run)
         evaluator = None
@@ -178,7 +179,7 @@ class SentenceRecipe(Recipe):
             evaluator = self.evaluator(encoded["validation"], args.per_device_eval_batch_size)
         is_default = args.batch_sampler == BatchSamplers.BATCH_SAMPLER
         if is_default and self.kind in ("pairs", "triplets"):
-            # The texts of the other rows are wrong answers, and must not be the right one.
+            # The texts of the other rows serve as negatives, and must not equal the positive.
             args.batch_sampler = BatchSamplers.NO_DUPLICATES
         targets = self.with_targets(encoded)
         has_loss = self.measured_kind == self.kind
@@ -190,14 +191,14 @@ class SentenceRecipe(Recipe):
             "loss": self.loss(self.sentence_model),
         }
 
-    def save_beside(self, folder: Path) -> None:
+    def save_further_files(self, folder: Path) -> None:
         self.sentence_model.save_pretrained(str(folder), create_model_card=False)
 
     # Choosing a checkpoint.
 
     @property
     def are_correlations(self) -> bool:
-        """Whether the data to measure have scores to correlate with."""
+        """Whether the metrics are correlations with the scores in the evaluation data."""
         return (self.measured_kind or self.kind) in ("scores", "texts")
 
     @property
@@ -215,13 +216,13 @@ class SentenceRecipe(Recipe):
 
     @abstractmethod
     def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
-        """A function that measures a model on a split, by the library's evaluators. It gives the
-        `metric_names`."""
+        """A function that evaluates a model on a split with the library's evaluators and returns
+        the `metric_names`."""
 
     # Answering.
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
-        # This refuses damaged files. Sentence-transformers would fill in random numbers.
+        # This refuses damaged files, for which sentence-transformers would use random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 
@@ -230,20 +231,20 @@ class SentenceRecipe(Recipe):
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
     ) -> tuple[Metrics, list[Outcome]]:
-        """The metrics of the library's evaluators. They say nothing about single rows."""
+        """The metrics of the library's evaluators, which do not judge single rows."""
         self.measured_kind = kind_of(rows)
-        longest = self.options.max_length
+        max_length = self.options.max_length
         if saved.positions is not None:
-            longest = min(longest, saved.positions)
-        saved.model.max_seq_length = longest
+            max_length = min(max_length, saved.positions)
+        saved.model.max_seq_length = max_length
         return self.evaluator(rows, batch_size)(saved.model), []
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
-        """First texts, second texts and scores of a split that is measured by correlations."""
+        """First texts, second texts and scores of a split whose metrics are correlations."""
         return rows["sentence1"][:], rows["sentence2"][:], rows["score"][:]
 
     def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
-        # They have the vectors of a teacher, too.
+        # The encoded rows may also contain the vectors of a teacher.
         return encoded
 
     def baselines(
@@ -266,9 +267,10 @@ class SentenceRecipe(Recipe):
         if self.are_correlations:
             return ["Pearson and Spearman are correlations from -1 to 1."]
         return [
-            "Every different first text of the split is a query, every other different text of it a "
-            "document: accuracy@k is how often a right one is among the first k, and mrr@10 the "
-            "mean of 1/rank among the first ten. Larger splits are harder."
+            "Every distinct first text of the split is a query, and every other distinct text is a "
+            "document: accuracy@k is the fraction of queries with a relevant document among the "
+            "first k, and mrr@10 is the mean of 1/rank among the first ten. Larger splits are "
+            "harder."
         ]
 
     def neutral_example(self) -> Row:
@@ -283,10 +285,10 @@ class SentenceRecipe(Recipe):
 
 
 class Embed(SentenceRecipe):
-    """A text gets a vector, near those of texts with a similar meaning.
+    """A text gets a vector that is close to the vectors of texts with a similar meaning.
 
-    The model is an encoder, whose vector of a text is the mean of its tokens' states. It learns
-    from pairs, triplets or scored pairs, or the vectors that a teacher gives to texts.
+    The model is an encoder, and the vector of a text is the mean of its tokens' states. It learns
+    from pairs, triplets or scored pairs, or from the vectors of a teacher.
     """
 
     options_class = EmbedDataArguments
@@ -298,9 +300,9 @@ class Embed(SentenceRecipe):
 
     def __init__(self, options: EmbedDataArguments):
         super().__init__(options)
-        # The Matryoshka dimensions: how many of the first numbers of a vector serve alone.
+        # The Matryoshka dimensions, to which vectors may be cut.
         self.widths: list[int] = list(options.matryoshka)
-        # The model whose vectors are learned, while they are needed.
+        # The model whose vectors are learned. It is only kept while it is needed.
         self.teacher: SentenceTransformer | None = None
 
     @classmethod
@@ -318,7 +320,7 @@ class Embed(SentenceRecipe):
                 f"{', '.join(KINDS[self.kind])}"
             )
         if "texts" in (self.kind, self.measured_kind) and teacher is None:
-            raise InputError(TEXTS_ALONE)
+            raise InputError(ONLY_TEXTS)
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         widths = settings.get("matryoshka", [])
@@ -333,7 +335,7 @@ class Embed(SentenceRecipe):
     # Encoding.
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """With a teacher, its vectors `(rows, width)` of length 1 are the column `label`."""
+        """With a teacher, its normalised vectors `(rows, width)` are added as the column `label`."""
         encoded = super().encode(rows, training)
         if kind_of(rows) != "texts":
             return encoded
@@ -353,14 +355,14 @@ class Embed(SentenceRecipe):
             for module in wrapped:
                 pooling = getattr(module, "pooling_mode", None)
                 if pooling in POOLINGS:
-                    # This field is what `serve` and `export` read.
+                    # `serve` and `export` read this field.
                     model.config.classifier_pooling = POOLINGS[pooling]
         if run.begins_with_teachers_tokens:
             take_over_tokens(model.get_input_embeddings(), self.teacher)
         return wrapped
 
     def check_widths(self, model: BaseModel) -> None:
-        """Refuse Matryoshka dimensions beyond the vectors, and leave out that of whole vectors."""
+        """Refuse Matryoshka dimensions larger than the vectors, and leave out the full dimension."""
         width = model.get_embedding_dimension()
         for part in self.widths:
             if part > width:
@@ -382,19 +384,20 @@ class Embed(SentenceRecipe):
         return losses.MatryoshkaLoss(model, loss, widths)
 
     def with_targets(self, encoded: DatasetDict) -> DatasetDict:
-        """With a teacher, its vectors on their principal axes where the model is narrower or serves
-        in parts. The last axes are left out, and cosines change only by their share."""
+        """With a teacher, the targets are its vectors. They are projected on their principal axes if
+        the model is narrower or has Matryoshka dimensions. Only the last axes are lost, so the
+        cosines change little."""
         from datasets import DatasetDict
 
         if self.kind != "texts":
             return encoded
-        # The training needs its memory.
+        # The training needs the memory of the teacher.
         self.teacher = None
         width = self.sentence_model.get_embedding_dimension()
         given = len(encoded["train"][0]["label"])
         if width > given:
             raise InputError(
-                f"the model's vectors have {width} numbers, those of --teacher "
+                f"the model's vectors have {width} numbers, but the vectors of --teacher "
                 f"{self.options.teacher} only {given}; give a smaller --size, or a wider teacher"
             )
         axes = None
@@ -451,7 +454,7 @@ class Embed(SentenceRecipe):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The vector, under `embedding`."""
+        """The vector as `embedding`."""
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"embedding": vector} for vector in vectors.tolist()]
 
@@ -459,7 +462,7 @@ class Embed(SentenceRecipe):
         return ["embedding"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        """A list of JSON, with as many digits as a number of 32 bits holds."""
+        """A JSON list with the precision of 32-bit numbers."""
         numbers = [float(f"{number:.8g}") for number in answer["embedding"]]
         return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
 
@@ -472,12 +475,13 @@ class Embed(SentenceRecipe):
         return super().evaluate(saved, rows, batch_size, seed)
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
-        """Texts make pairs with the next one, with the cosine that the teacher gives them."""
+        """Each text forms a pair with the next one, scored with the cosine of the teacher's
+        vectors."""
         if kind_of(rows) != "texts":
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
-            raise InputError(TEXTS_ALONE)
-        # The Trainer has the rows in this order.
+            raise InputError(ONLY_TEXTS)
+        # The rows have the same order in the Trainer.
         rows = longest_first(rows, self.lengths(rows))
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
@@ -496,13 +500,13 @@ class Embed(SentenceRecipe):
         notes = super().notes()
         if self.measured_kind == "texts":
             notes = [
-                "Pearson and Spearman are correlations, from -1 to 1, of the cosines of pairs of "
-                "texts with those of the teacher's vectors."
+                "Pearson and Spearman are correlations, from -1 to 1, between the cosines of pairs "
+                "of texts and the cosines of the teacher's vectors."
             ]
         if self.widths:
             parts = ", ".join(map(str, self.widths))
             notes.append(
-                "Metrics that end in a number are those of the first so many numbers of a vector: "
+                "Metrics that end in a number are computed with vectors cut to that dimension: "
                 f"{parts}."
             )
         return notes
@@ -517,7 +521,7 @@ class Embed(SentenceRecipe):
 
 
 class Rerank(SentenceRecipe):
-    """A query and a document, which are read together, get a score.
+    """A query and a document are read together and get a score.
 
     The model is an encoder with a head for one number. It learns from pairs, triplets or scored
     pairs.
@@ -557,7 +561,7 @@ class Rerank(SentenceRecipe):
     def why_new_head(self, config: PreTrainedConfig) -> str:
         if config.num_labels == 1:
             return ""
-        why = f"its head has {config.num_labels} labels, and a reranker gives one score"
+        why = f"its head has {config.num_labels} labels, but a reranker has one score"
         return self.has_no_head(config) or why
 
     @property
@@ -587,7 +591,7 @@ class Rerank(SentenceRecipe):
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
             made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
         else:
-            # The Trainer has the rows in this order, by which the wrong documents are chosen.
+            # The order, which determines the wrong documents, is the same in the Trainer.
             rows = longest_first(rows, self.lengths(rows))
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
         keys = {name: name for name in self.metric_names}
@@ -635,9 +639,9 @@ class Rerank(SentenceRecipe):
         if self.are_correlations:
             return super().notes()
         return [
-            "For each query, 500 at most, its right documents and 29 others of the split are "
-            "ranked: mrr@10 is the mean of 1/rank of the first right one, and ndcg@10 and map "
-            "count the ranks of all of them."
+            "For each of at most 500 queries, its relevant documents and 29 others of the split "
+            "are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 and "
+            "map depend on the ranks of all of them."
         ]
 
     def snippet(self, row: Row) -> str:
@@ -648,11 +652,12 @@ class Rerank(SentenceRecipe):
 def named_metrics(
     model: BaseModel, evaluators: Mapping[str, BaseEvaluator], keys: Mapping[str, str]
 ) -> Metrics:
-    """What several evaluators of the library find, with our names of their metrics.
+    """The metrics of several evaluators of the library, under our names.
 
     Args:
-        evaluators: By what follows the names of their metrics: nothing, or `_64`.
-        keys: What the library calls each metric, by our name of it.
+        model: The model to evaluate.
+        evaluators: The evaluators by the suffix of their metrics, such as "" or `_64`.
+        keys: The library's name of each metric by our name.
     """
     metrics: Metrics = {}
     for suffix, evaluator in evaluators.items():
@@ -663,7 +668,7 @@ def named_metrics(
 
 
 def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
-    """Texts with the teacher's vectors in the column `label`."""
+    """Add the teacher's vectors as the column `label`."""
 
     def vectors_of(batch: dict[str, list]) -> dict[str, np.ndarray]:
         vectors = teacher.encode(batch["text"], normalize_embeddings=True, show_progress_bar=False)
@@ -673,7 +678,7 @@ def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
 
 
 def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
-    """Texts with the vectors in the column `label` projected to axes `(given, width)`."""
+    """Project the vectors in the column `label` on axes `(given, width)`."""
 
     def project(batch: dict[str, list]) -> dict[str, np.ndarray]:
         return {"label": np.asarray(batch["label"], dtype=np.float32) @ axes}
@@ -682,7 +687,7 @@ def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
 
 
 def search(rows: Dataset) -> dict[str, Any]:
-    """Pairs or triplets as the library's evaluator of retrieval takes them."""
+    """Pairs or triplets as arguments of the library's evaluator of retrieval."""
     queries, documents, right = queries_and_documents(rows)
     relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}
     return {

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
 
-# The mistake of an answer without anything right, by chrF, which ends at 100. No wrong answer is
-# without a mistake.
-WORST_MISTAKE = 101
-NUM_INSPECTED = 1000  # Targets by which their language is told.
+# The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
+# a severity of at least 1.
+MAX_SEVERITY = 101
+# The language of the targets is determined from this many of them.
+NUM_INSPECTED = 1000
 
 
 class Seq2Seq(AnsweringRecipe):
@@ -60,9 +61,9 @@ class Seq2Seq(AnsweringRecipe):
 
     def __init__(self, options: Seq2SeqDataArguments):
         super().__init__(options)
-        # Of the search by which the trained model is measured.
+        # The number of beams in the evaluation of the trained model.
         self.beams = 1
-        # That of sacrebleu; None until it is chosen by the language of the targets.
+        # The tokenizer of sacrebleu. If it was not given, the language of the targets determines it.
         self.bleu_tokenizer: str | None = options.bleu_tokenizer
 
     # Reading the data.
@@ -98,10 +99,10 @@ class Seq2Seq(AnsweringRecipe):
         self.choose_bleu_tokenizer(rows["train"])
 
     def choose_bleu_tokenizer(self, rows: Dataset) -> str:
-        """The tokenizer of sacrebleu: the one that was asked for, or that of the language."""
+        """The tokenizer of sacrebleu that was requested, or the one for the language."""
         if self.bleu_tokenizer is None:
-            some = rows[: min(len(rows), NUM_INSPECTED)]["target"]
-            self.bleu_tokenizer = bleu_tokenizer_for("".join(some))
+            sample = rows[: min(len(rows), NUM_INSPECTED)]["target"]
+            self.bleu_tokenizer = bleu_tokenizer_for("".join(sample))
         return self.bleu_tokenizer
 
     def settings(self) -> dict[str, Any]:
@@ -143,9 +144,9 @@ class Seq2Seq(AnsweringRecipe):
         self, model: PreTrainedModel, args: TrainingArguments
     ) -> GenerationConfig | None:
         self.beams = args.generation_num_beams or 1
-        # The start token counts.
-        longest = args.generation_max_length or self.options.max_target_length + 1
-        model.generation_config.max_length = longest
+        # The length includes the start token.
+        max_length = args.generation_max_length or self.options.max_target_length + 1
+        model.generation_config.max_length = max_length
         model.generation_config.num_beams = self.beams
         return super().prepare_generation(model, args)
 
@@ -166,7 +167,7 @@ class Seq2Seq(AnsweringRecipe):
             return
         try:
             translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download; each says so in its own way.
+        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(
@@ -190,7 +191,7 @@ class Seq2Seq(AnsweringRecipe):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The generated text, under `prediction`. Transformers has no pipeline of this task."""
+        """The generated text as `prediction`. Transformers has no pipeline for this task."""
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
@@ -235,8 +236,8 @@ class Seq2Seq(AnsweringRecipe):
             "prediction": text,
             "chrf": round(chrf, 2),
         }
-        mistake = 0.0 if text == row["target"] else WORST_MISTAKE - chrf
-        return Outcome(row["origin"], columns, mistake)
+        severity = 0.0 if text == row["target"] else MAX_SEVERITY - chrf
+        return Outcome(row["origin"], columns, severity)
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
@@ -270,21 +271,20 @@ class Seq2Seq(AnsweringRecipe):
 
 
 def is_plain_text(path: str) -> bool:
-    """Whether a file is a side of a parallel corpus: a .txt file, or one that is named by a language
-    code, such as `train.en` or `train.en.gz`."""
+    """Whether a file is one side of a parallel corpus: a .txt file, or a file with a language code
+    as its suffix, such as `train.en` or `train.en.gz`."""
     suffix = file_format(path)
     is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
     return is_short and suffix not in (".tsv", ".csv")
 
 
 def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were
-    given."""
+    """Arguments of `generate` for the options `beams` and `max_new_tokens`, if they were given."""
     arguments: dict[str, Any] = {}
     if "beams" in options:
         arguments["num_beams"] = options["beams"]
     if "max_new_tokens" in options:
         arguments["max_new_tokens"] = options["max_new_tokens"]
-        # The saved limit would count as well.
+        # The saved limit would apply as well.
         arguments["max_length"] = None
     return arguments

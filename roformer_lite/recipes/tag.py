@@ -56,13 +56,13 @@ logger = logging.getLogger(__name__)
 
 CHARACTERS = "characters"
 WORDS = "words"
-# Of the entities of the training data. With more, they are tagged by other rules than IOB2.
+# If a larger share of the entities in the training data violates IOB2, the tags follow other rules.
 MAX_IMPOSSIBLE_SHARE = 0.01
-# Sentences from which `--unit auto` is found.
+# `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
-# Parts of long sentences that are tagged at once, however small a batch is.
+# At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
-# What may stand for a space in tokens.
+# Each of these characters may represent a space in tokens.
 SPACE_MARKS = f" {SPACE_MARK}Ġ"
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
@@ -70,9 +70,9 @@ HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 class Tag(LabelRecipe):
     """Every token of a sentence gets a tag.
 
-    A row has `tokens` and as many `tags`. What the model tags are its units: the tokens, or their
-    characters. The model is an encoder with a head for the tag of each token, and a conditional
-    random field on words beside it.
+    A row has `tokens` and the same number of `tags`. The units that the model tags are the tokens or
+    their characters. The model is an encoder with a head for the tag of each token, combined with a
+    conditional random field on words.
     """
 
     options_class = TagDataArguments
@@ -89,12 +89,12 @@ class Tag(LabelRecipe):
     def __init__(self, options: TagDataArguments):
         super().__init__(options)
         self.unit: str = options.unit
-        # What stands between two units in the text that the tokenizer gets. None: it gets the units
-        # in a list.
+        # The tokenizer gets a text in which this separates the units, or a list of units if it is
+        # None.
         self.joiner: str | None = " "
-        # By which the tags mark entities; None for bare tags.
+        # The scheme by which the tags mark entities; None for tags without a scheme.
         self.scheme: str | None = None
-        # Tags that the training data lack, which the rest of a word may need.
+        # Tags that do not occur in the training data, but may be needed inside a word.
         self.added: set[str] = set()
 
     # Reading the data.
@@ -131,7 +131,7 @@ class Tag(LabelRecipe):
         return not row["tokens"]
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        """With a space between two units, across which no token is made."""
+        """The texts with a space between units, so that no token spans two units."""
         return (" ".join(self.units(row["tokens"])) for row in rows)
 
     def inspect(self, rows: DatasetDict) -> None:
@@ -153,7 +153,7 @@ class Tag(LabelRecipe):
         if self.unit == CHARACTERS and self.scheme in STRICT_SCHEMES:
             raise InputError(
                 f"--unit {CHARACTERS} can't split words with tags of the scheme {self.scheme}; "
-                "give tags of IOB2, or --unit words"
+                "use IOB2 tags or --unit words"
             )
         if has_begin_and_inside:
             self.added = {"I" + tag[1:] for tag in tags if tag != "O"} - tags
@@ -196,9 +196,8 @@ class Tag(LabelRecipe):
         return {}
 
     def adapt_tokenizer(self) -> None:
-        """Let no token have two units, whatever the text that is encoded later. A tokenizer of a
-        class that would forget that when it is loaded again stays as it is, and gets split
-        words."""
+        """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
+        that change when they are loaded again; they get lists of units instead."""
         splits = []
         if self.unit == CHARACTERS:
             # Here, (?m) lets the dot match line breaks.
@@ -220,10 +219,10 @@ class Tag(LabelRecipe):
             backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Without `training`, a sentence is encoded as it is answered: a long one is several
-        examples, one after another."""
+        """Encode the rows. Without `training`, they are encoded in the same way as in prediction: a
+        long sentence becomes several consecutive examples."""
         if not training:
-            self.note_foreign(self.unit_tags(row) for row in rows)
+            self.note_unseen_labels(self.unit_tags(row) for row in rows)
         return rows.map(
             partial(self.encode_batch, training=training),
             batched=True,
@@ -250,7 +249,7 @@ class Tag(LabelRecipe):
         for ids, places, own_tags in zip(inputs["input_ids"], starts, tags, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
             for unit, place in places.items():
-                # The number of O, where the tags are those of entities, is 0.
+                # For tags of entities, the number of O is 0.
                 own_labels[place] = self.labels.get(own_tags[unit], 0)
             labels.append(own_labels)
         return {**inputs, "labels": labels}
@@ -258,11 +257,11 @@ class Tag(LabelRecipe):
     def encode_units(
         self, sentences: list[list[str]], **options: Any
     ) -> tuple[BatchEncoding, list[dict[int, int]]]:
-        """Encode lists of units, as the text that they are with the joiner between them, or as they
-        are where there is no joiner.
+        """Encode lists of units as texts with the joiner between units, or as lists if there is no
+        joiner.
 
         Returns:
-            What the tokenizer returns, and for each sentence the place of the first token of each
+            The output of the tokenizer, and for each sentence the index of the first token of each
             unit that has one.
         """
         if self.joiner is None:
@@ -287,9 +286,9 @@ class Tag(LabelRecipe):
 
     @cached_property
     def blank_tokens(self) -> dict[int, str]:
-        """The tokens that are spaces only, as they are written, by their numbers. Tokenizers split
-        a space from a rare word and may count it as a part of the word, whose tag it does not
-        have."""
+        """The tokens that consist only of spaces, by their ids. Tokenizers may split the space from
+        a rare word and regard it as the first token of the word, although it does not have the
+        word's tag."""
         if not self.tokenizer.is_fast:
             return {}
         spell = speller_of(self.tokenizer)
@@ -298,8 +297,8 @@ class Tag(LabelRecipe):
         return {self.tokenizer.convert_tokens_to_ids(token): token for token in blanks}
 
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
-        """The sentences with the unknown token, or the padding token where there is none, in the
-        place of each unit that has no token, such as a lone control character."""
+        """Replace units that have no token, such as a lone control character, by the unknown token,
+        or by the padding token if there is no unknown token."""
         _, starts = self.encode_units(sentences, add_special_tokens=False)
         unknown = self.tokenizer.unk_token or self.tokenizer.pad_token
         return [
@@ -308,8 +307,8 @@ class Tag(LabelRecipe):
         ]
 
     def split(self, sentences: list[list[str]]) -> list[list[list[str]]]:
-        """Each sentence in parts of as many whole units as the model has room for; most have one
-        part. A unit longer than that is a part of its own."""
+        """Split sentences into parts of as many whole units as fit into the model. Most sentences
+        have one part. A unit that is too long is a part of its own."""
         sentences = self.with_unknown(sentences)
         encoded, starts = self.encode_units(sentences, add_special_tokens=False)
         room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
@@ -324,7 +323,7 @@ class Tag(LabelRecipe):
             begin = 0
             while begin < len(sentence):
                 end = bisect_right(before, before[begin] + room) - 1
-                # At the beginning of a text, units may have other tokens than inside it.
+                # Units may have different tokens at the beginning of a text.
                 while end > begin + 1 and self.is_too_long(sentence[begin:end]):
                     end -= 1
                 end = max(end, begin + 1)
@@ -352,8 +351,8 @@ class Tag(LabelRecipe):
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
     ) -> Baselines:
-        """A model of this package also learns to answer one tag for each word, in a sequence that
-        can be."""
+        """Besides adding scores of the text, let a model of this package predict one tag per word
+        and only valid sequences."""
         parts = super().complete(run, trainer, rows, encoded)
         reads_words = self.token_bytes is not None and self.joiner is not None
         if reads_words and not trainer.is_fsdp_enabled:
@@ -361,7 +360,7 @@ class Tag(LabelRecipe):
         return parts
 
     def restrict_tags(self, model: RoFormerLiteForTokenClassification, train: Dataset) -> None:
-        """Let a model answer one tag for each word, in sequences like those of the training
+        """Let a model predict one tag per word and only transitions that are valid in the training
         data."""
         if model.text_scores is None:
             config = decoding(model.config)
@@ -379,7 +378,7 @@ class Tag(LabelRecipe):
     def fit_text_scores(
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteWordScores:
-        # A random field gives probabilities in any case.
+        # The scores of a random field are always calibrated.
         ids, labels = examples_of(train)
         config = decoding(config)
         scores = fit_word_scores(self.token_bytes, ids, labels, config)
@@ -387,8 +386,8 @@ class Tag(LabelRecipe):
         return scores
 
     def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
-        """A space comes before each character that has a tag of its own, and before an unknown
-        word."""
+        """Put a space before each character that has a tag of its own, and before unknown
+        words."""
         starts = torch.zeros(len(tokens), dtype=torch.bool)
         if self.unit == CHARACTERS:
             first = tokens[:, 0]
@@ -403,7 +402,7 @@ class Tag(LabelRecipe):
     def forbid_unseen_tags(
         self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
     ) -> None:
-        """Forbid tags that the words of the training data lack."""
+        """Forbid tags that no word of the training data has."""
         seen = set(chain.from_iterable(sentences))
         for number in self.labels.values():
             if number not in seen:
@@ -420,7 +419,7 @@ class Tag(LabelRecipe):
             if begin_of(tag) in self.labels:
                 lefts[number] = (self.labels[begin_of(tag)], number)
         counts = Counter(chain.from_iterable(sentences))
-        # The tag before the first is none, -1.
+        # -1 represents the beginning of a sentence.
         pairs = Counter(chain.from_iterable(pairwise([-1, *tags]) for tags in sentences))
         entities = sum(counts[begin] for begin, _ in lefts.values())
         impossible = 0
@@ -457,7 +456,7 @@ class Tag(LabelRecipe):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """F1 of whole entities, where the tags mark entities; otherwise of the tags."""
+        """The metrics include the F1 of whole entities, or of tags if these do not mark entities."""
         if self.scheme is not None:
             return ("f1", "precision", "recall", "accuracy")
         return ("accuracy", "macro_f1")
@@ -479,8 +478,8 @@ class Tag(LabelRecipe):
         return tagging_metrics(predicted, true, self.scheme)
 
     def by_sentence(self, numbers: np.ndarray, sentences: list[list[str]]) -> list[list[str]]:
-        """The names of tags whose numbers follow one another, as many for each sentence as that has
-        tags."""
+        """Divide the consecutive numbers of tags into sentences with the lengths of `sentences`, and
+        return the names of the tags."""
         names = list(self.labels)
         left = iter(numbers.tolist())
         return [[names[number] for number in islice(left, len(tags))] for tags in sentences]
@@ -506,11 +505,11 @@ class Tag(LabelRecipe):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The words of a sentence as `tokens`, and their `tags`: a word has that of its first
+        """The words of a sentence as `tokens`, and their `tags`. A word gets the tag of its first
         unit.
 
-        A sentence longer than what the model takes is tagged in parts, each for itself; of a word
-        longer than that only the beginning is read.
+        Sentences that are too long for the model are split into parts, which are tagged separately.
+        Only the beginning of a word that is too long is read.
         """
         found = self.tags_of(saved, [self.units(words) for words in inputs])
         answers = []
@@ -522,7 +521,7 @@ class Tag(LabelRecipe):
         return answers
 
     def tags_of(self, saved: SavedModel, sentences: list[list[str]]) -> list[list[str]]:
-        """The tags of the units of each sentence: a unit has that of its first token."""
+        """The tags of the units of each sentence. A unit gets the tag of its first token."""
         split = self.split(sentences)
         parts = [part for own_parts in split for part in own_parts]
         batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
@@ -530,8 +529,8 @@ class Tag(LabelRecipe):
         if self.joiner is not None:
             given = [self.joiner.join(part) for part in parts]
         elif self.tokenizer.padding_side == "left":
-            # The pipeline would take the tokens of split words for others, by as many as the
-            # padding has.
+            # With padding on the left, the pipeline would shift the tokens of split words by the
+            # number of padding tokens.
             batch_size = 1
         found = saved.pipe(
             given,
@@ -543,7 +542,7 @@ class Tag(LabelRecipe):
         return [list(chain.from_iterable(islice(tags, len(own_parts)))) for own_parts in split]
 
     def tags_in(self, part: list[str], found: list[dict[str, Any]]) -> list[str]:
-        """The tags of units, from what the pipeline found for each token."""
+        """The tags of units, from the pipeline's predictions for tokens."""
         # The pipeline puts a space between split words.
         owners = unit_of_characters(part, " " if self.joiner is None else self.joiner)
         first: dict[int | None, dict[str, Any]] = {}
@@ -551,7 +550,7 @@ class Tag(LabelRecipe):
             start = token["start"]
             end = token["end"]
             if self.joiner is None:
-                # A token of a split word belongs to it even where it has no character.
+                # A token of a split word belongs to the word even if it has no character.
                 end = max(end, start + 1)
             unit = first_unit(owners[start:end])
             if unit not in first or first[unit]["word"] in self.blank_tokens.values():
@@ -562,7 +561,7 @@ class Tag(LabelRecipe):
         return ["tags"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        """`token/TAG token/TAG …` as a line, the tags alone as a column."""
+        """`token/TAG token/TAG …` as a line; only the tags as a column."""
         tags = answer["tags"]
         if self.unit == CHARACTERS and self.scheme == "IOB2":
             tags = legal_tags(tags, self.labels)
@@ -574,7 +573,7 @@ class Tag(LabelRecipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = [self.unit_tags(row) for row in rows]
-        self.foreign = self.find_foreign(true)
+        self.unseen_labels = self.find_unseen_labels(true)
         predicted = [answer["tags"] for answer in answers]
         return tagging_metrics(predicted, true, self.scheme)
 
@@ -582,15 +581,17 @@ class Tag(LabelRecipe):
         true = self.unit_tags(row)
         predicted = answer["tags"]
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
-        mistake = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
-        return Outcome(row["origin"], columns, mistake, true, predicted)
+        severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
+        return Outcome(row["origin"], columns, severity, true, predicted)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
         if self.scheme is not None:
             return report_of_entities(true, predicted, self.scheme)
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
+        )
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
@@ -606,8 +607,8 @@ class Tag(LabelRecipe):
 
     def notes(self) -> list[str]:
         about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags, which "
-            "follow no scheme of entities."
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the unweighted mean over the "
+            "tags, which do not mark entities."
         )
         if self.scheme is not None:
             about_metrics = (
@@ -632,7 +633,8 @@ class Tag(LabelRecipe):
             "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
             "places = [i for i, token in enumerate(inputs.tokens()) if token.strip('▁Ġ')]\n"
             "first = {inputs.token_to_word(place): place for place in reversed(places)}\n"
-            "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
+            "print([(token, model.config.id2label[tags[first[i]]]) "
+            "for i, token in enumerate(tokens)])"
         )
 
 
@@ -649,13 +651,12 @@ def characters_of(token: str) -> str:
 
 
 def begin_of(tag: str) -> str | None:
-    """B-X of I-X."""
+    """The tag B-X that corresponds to I-X; None for all other tags."""
     return "B" + tag[1:] if tag.startswith("I-") else None
 
 
 def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:
-    """The tags of a sentence with B-X, if there is that label, for each I-X that follows neither
-    B-X nor I-X."""
+    """Replace each I-X that follows neither B-X nor I-X by B-X, if there is such a label."""
     found = []
     for left, tag in zip(["O", *tags], tags, strict=False):
         begin = begin_of(tag)
@@ -666,7 +667,7 @@ def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:
 
 
 def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
-    """The number of the unit that has each character of the joined text; None for spaces."""
+    """The index of the unit that contains each character of the joined text; None for spaces."""
     owners: list[int | None] = []
     for number, unit in enumerate(units):
         if number:
@@ -676,13 +677,13 @@ def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
 
 
 def first_unit(owners: Iterable[int | None]) -> int | None:
-    """The unit of the first character that has one."""
+    """The first unit in a list of the units of characters."""
     return next((number for number in owners if number is not None), None)
 
 
 def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether words between spaces may be parts of one token, as in the vocabulary of a tokenizer
-    that does not split texts at spaces."""
+    """Whether a token may span several words, because the tokenizer does not split texts at
+    spaces."""
     if not tokenizer.is_fast:
         return False
     backend = tokenizer.backend_tokenizer
@@ -704,7 +705,7 @@ def examples_of(encoded: Dataset) -> tuple[list[list[int]], list[np.ndarray]]:
 
 
 def decoding(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A copy of a configuration, of a model that answers one tag for each word."""
+    """A copy of a configuration in which the model predicts one tag per word."""
     config = copy(config)
     config.decode_tags = True
     return config

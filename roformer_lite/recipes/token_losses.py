@@ -1,4 +1,4 @@
-"""What a model says about every token of labelled data, for metrics that no answer tells."""
+"""The logits of every token of labelled data, for metrics that predictions do not determine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def longest_first(encoded: Dataset, lengths: Sequence[int]) -> Dataset:
-    """The same examples, sorted so that those of a batch need little padding."""
+    """Sort examples by length, so that a batch needs little padding."""
     order = sorted(range(len(encoded)), key=lambda place: -lengths[place])
     return encoded.select(order)
 

@@ -1,1 +1,1 @@
-"""Scores of the text, fitted on its n-grams and words, and weighed against the encoder."""
+"""Scores of n-grams and words, which are fitted and weighted against the encoder."""

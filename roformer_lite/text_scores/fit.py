@@ -1,6 +1,6 @@
 """Fits the scores of the text that a trained classifier or tagger adds to its logits.
 
-Only a training needs scipy and scikit-learn, which are imported in functions.
+Only training needs scipy and scikit-learn, so they are imported in functions.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ def fit_document_scores(
     importance: np.ndarray | None = None,
     calibrates: bool = False,
 ) -> RoFormerLiteDocumentScores:
-    """Fit a linear support vector machine (ridge regression for numbers) to the n-grams of the
-    training texts, with TF-IDF as weight, of which the most frequent ones are taken.
+    """Fit a linear support vector machine (ridge regression for numbers) to the most frequent
+    n-grams of the training texts, weighted by TF-IDF.
 
-    The n-grams are those of the baseline: one or two words, and parts of words, both groups with
-    the same influence; in Chinese and Japanese one to three characters.
+    The n-grams are the same as in the baseline: one or two words, and parts of words, where both
+    groups have the same influence; or one to three characters in Chinese and Japanese.
 
     Args:
         tokens: `token_bytes` of the tokenizer.
         examples: The training texts.
         answers: Classes `(examples,)`, `(examples, labels)` of 0 and 1, or numbers `(examples,)`.
         config: The configuration of the classifier.
-        importance: The weight of each example, `(examples,)`. Default: all have the same.
-        calibrates: Whether the softmax of the scores shall be a probability by itself; see
-            `fit_linear_model`.
+        importance: The weight of each example, `(examples,)`. Default: equal weights.
+        calibrates: Whether the softmax of the scores should be a calibrated probability by itself;
+            see `fit_linear_model`.
     """
     from scipy.sparse import diags
     from sklearn.preprocessing import normalize
@@ -71,7 +71,7 @@ def fit_document_scores(
     config = copy(config)
     config.classifier_text_counts = True
     scores = empty_scores(RoFormerLiteDocumentScores, config, tokens, num_features=1)
-    # The places of the n-grams in what `find_ngrams` returns.
+    # These are indices of the lists of n-grams that `find_ngrams` returns.
     groups: list[tuple[int, ...]] = [(0,), (2,)]
     if is_mostly_han(scores, examples):
         groups = [(0, 1, 2)]
@@ -90,7 +90,7 @@ def fit_document_scores(
     kept = most_frequent(found.keys, config.num_labels)
     if not len(kept):
         return scores
-    # Of n-grams of different groups with the same hash one is kept.
+    # If n-grams of different groups have the same hash, one of them is kept.
     hashes, first = np.unique(kept % NUM_HASHES, return_index=True)
     kept = kept[first]
     features = make_matrix(kept, found, len(answers), values=1 + np.log(found.counts))
@@ -113,7 +113,7 @@ def fit_document_scores(
 
 
 def is_mostly_han(scores: RoFormerLiteTextScores, examples: Examples) -> bool:
-    """Whether the texts, or the first hundreds of them, are written without spaces."""
+    """Whether the first few hundred texts are written without spaces."""
     words, _, _ = next(read(scores, examples))
     is_lead = (words.text < 0x80) | (words.text >= 0xC0)
     lead_bytes = words.text[is_lead]
@@ -127,18 +127,18 @@ def fit_word_scores(
     answers: Sequence[np.ndarray],
     config: RoFormerLiteConfig,
 ) -> RoFormerLiteWordScores:
-    """Fit a conditional random field to the words of the training sentences (Lafferty et al. 2001,
-    ICML; the library is CRFsuite), with the most frequent of its features.
+    """Fit a conditional random field with the most frequent features to the words of the training
+    sentences (Lafferty et al. 2001, ICML; with the library CRFsuite).
 
     Args:
         tokens: `token_bytes` of the tokenizer.
         examples: The training sentences.
-        answers: The class of each token of each sentence, -100 where there is none.
+        answers: The class of each token of each sentence, or -100.
         config: The configuration of the tagger.
     """
     scores = empty_scores(RoFormerLiteWordScores, config, tokens, num_features=1)
     found = find_occurrences(scores, examples, scores.find_features)
-    # Each token has features, but those of the first token of a word are taken.
+    # All tokens have features, but only those of the first token of each word are used.
     is_kept = found.is_first[found.owners]
     word_of_token = np.cumsum(found.is_first) - 1
     found.owners = word_of_token[found.owners[is_kept]]
@@ -180,8 +180,12 @@ def fill(scores: RoFormerLiteTextScores, **values: np.ndarray) -> None:
 def read(
     scores: RoFormerLiteTextScores, examples: Examples
 ) -> Iterator[tuple[Words, torch.Tensor, int]]:
-    """Some hundred examples at a time: their words, the number of the example of each token, from 0
-    on, and how many documents or tokens can have scores."""
+    """Read a few hundred examples at a time.
+
+    Returns:
+        The words, the index of the example of each token, which restarts from 0, and the number of
+        documents or tokens that can have scores.
+    """
     for start in range(0, len(examples), NUM_READ_TOGETHER):
         part = examples[start : start + NUM_READ_TOGETHER]
         ids = torch.tensor([token for example in part for token in example])
@@ -198,10 +202,10 @@ class Occurrences:
     """The features of documents or tokens.
 
     Attributes:
-        keys: The features, `(occurrences,)`, each once for an owner.
-        owners: The documents or tokens that have them, `(occurrences,)`.
+        keys: The features, `(occurrences,)`, without repetitions within an owner.
+        owners: The documents or tokens that have the features, `(occurrences,)`.
         counts: How often the owner has the feature, `(occurrences,)`.
-        is_first: Whether a word begins in each token of all examples, `(N,)`.
+        is_first: Whether a word begins in the token, for the tokens of all examples, `(N,)`.
     """
 
     keys: np.ndarray
@@ -231,7 +235,7 @@ def find_occurrences(
 
 
 def most_frequent(keys: np.ndarray, num_labels: int) -> np.ndarray:
-    """The most frequent features for whose scores there is room, in ascending order."""
+    """The most frequent features, in ascending order, as many as `MAX_SCORES` allows."""
     hashes, counts = np.unique(keys, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return np.sort(hashes[order[: MAX_SCORES // num_labels]])
@@ -243,13 +247,13 @@ def make_matrix(
     num_rows: int,
     values: np.ndarray | None = None,
 ) -> csr_matrix:
-    """A matrix `(num_rows, columns)` with the value, 1 by default, of each feature of each owner.
+    """Make a matrix `(num_rows, columns)` with the value of each feature of each owner.
 
     Args:
         columns: The features of the columns, in any order.
         found: The features of the owners.
         num_rows: The number of owners.
-        values: `(occurrences,)`.
+        values: `(occurrences,)`. Default: ones.
     """
     from scipy.sparse import csr_matrix
 
@@ -271,9 +275,9 @@ def tags_of_words(
 ) -> list[list[int]]:
     """The tag of each word that a model reads in each sentence.
 
-    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those
-    after the first of B-X have I-X if there is this tag. Words before the first label have the most
-    frequent tag.
+    A unit that the user has tagged may consist of several of these words, such as `U.S.`. All of
+    them get its tag, except that the words after the first of B-X get I-X if that tag exists. Words
+    before the first label get the most frequent tag.
 
     The arguments are those of `fit_word_scores`.
     """

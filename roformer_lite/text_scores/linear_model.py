@@ -1,6 +1,6 @@
 """Linear models of n-grams: support vector machines, or ridge regression for numbers.
 
-Only a training needs scipy and scikit-learn, which are imported in functions.
+Only training needs scipy and scikit-learn, so they are imported in functions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 # The share of naive Bayes in the weight of an n-gram helps on some data and harms on others.
 NAIVE_BAYES_SHARES = (0.0, 0.5)
-# Rows, and rows times labels, by which a share is chosen in a cross-validation.
+# A share is chosen by cross-validation on at least this many rows, and at most this many rows times
+# labels.
 MIN_TRIED_ROWS = 30
 MAX_TRIED_LABELS = 300_000
 NUM_FOLDS = 3
 # The cost of an error in relation to the size of the weights (`C` of scikit-learn).
 COST = 2.0
-# It is added to the sums of a feature over the rows with a label and over those without.
+# This number is added to the sums of a feature over the rows with and without a label.
 SMOOTHING = 0.1
 # Scores of held-out rows are multiplied by at most this number, or divided by it.
 MAX_SCALE = 50.0
@@ -40,10 +41,10 @@ def fit_linear_model(
         features: `(rows, features)`.
         answers: Classes `(rows,)`, `(rows, labels)` of 0 and 1, or numbers `(rows,)`.
         problem_type: As in the configuration of a model.
-        importance: The weight of each row, `(rows,)`. Default: all rows have the same.
-        calibrates: Whether to multiply the scores by the number with which their softmax, or the
-            sigmoid of each, is the best probability of the answers to held-out rows. Numbers and
-            fewer than `MIN_TRIED_ROWS` rows are not calibrated.
+        importance: The weight of each row, `(rows,)`. Default: equal weights.
+        calibrates: Whether to scale the scores so that their softmax, or the sigmoid of each, has
+            the lowest cross-entropy on held-out rows. Scores of numbers, or with fewer than
+            `MIN_TRIED_ROWS` rows, are not calibrated.
 
     Returns:
         Weights `(features, labels)` and biases `(labels,)`.
@@ -86,8 +87,8 @@ class Rows:
 
     Args:
         features: `(rows, features)`.
-        labels: Of 0 and 1, `(rows, labels)`.
-        importance: The weight of each row, `(rows,)`. Default: all rows have the same.
+        labels: Zeros and ones, `(rows, labels)`.
+        importance: The weight of each row, `(rows,)`. Default: equal weights.
     """
 
     features: csr_matrix
@@ -100,13 +101,16 @@ class Rows:
 
 
 def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
-    """The share of naive Bayes with which most answers to held-out rows are right, and the scores of
-    these rows, `(rows, labels)`. Of equally good shares it is the first.
+    """Find the share of naive Bayes with the highest accuracy on held-out rows.
 
     Args:
-        rows: At least `NUM_FOLDS`.
-        is_exclusive: Whether a row has the label with the highest score, and not all labels with a
-            positive one.
+        rows: At least `NUM_FOLDS` rows.
+        is_exclusive: Whether the prediction is the label with the highest score, rather than all
+            labels with a positive score.
+
+    Returns:
+        The share, which is the first of several equally good ones, and the scores of the held-out
+        rows, `(rows, labels)`.
     """
     from sklearn.model_selection import KFold
 
@@ -126,8 +130,8 @@ def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
 
 
 def best_scale(scores: np.ndarray, labels: np.ndarray, is_exclusive: bool) -> float:
-    """The number by which scores `(rows, labels)` are multiplied so that the cross-entropy of the
-    labels is least; the other arguments are as for `best_share`."""
+    """The factor of scores `(rows, labels)` with the lowest cross-entropy of the labels. The other
+    arguments are as in `best_share`."""
     from scipy.optimize import minimize_scalar
     from scipy.special import log_expit, log_softmax
 
@@ -142,9 +146,9 @@ def best_scale(scores: np.ndarray, labels: np.ndarray, is_exclusive: bool) -> fl
 
 
 def fit_machines(rows: Rows, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """A linear support vector machine for each label, on features that are weighted by how much
-    they say about it: a share of each weight is the logarithm of the ratio of naive Bayes, as in
-    Wang & Manning (2012), and the rest is the same for all features.
+    """Fit a linear support vector machine for each label, on features that are weighted by how
+    informative they are: a share of each weight is the log-count ratio of naive Bayes, as in Wang &
+    Manning (2012), and the rest is the same for all features.
 
     Returns:
         Weights `(features, labels)` and biases `(labels,)`.
@@ -159,7 +163,7 @@ def fit_machines(rows: Rows, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit_machine(rows: Rows, is_label: np.ndarray, share: float) -> tuple[np.ndarray, float]:
-    """The weights `(features,)` and the bias of one machine; the label of each row is 0 or 1."""
+    """The weights `(features,)` and the bias of one machine. The labels are zeros and ones."""
     from scipy.sparse import diags
     from sklearn.svm import LinearSVC
 
@@ -182,6 +186,6 @@ def naive_bayes_weights(features: csr_matrix, is_label: np.ndarray, share: float
     ratios = np.abs(ratios)
     mean_square = (features.multiply(features) @ np.square(ratios)).mean()
     if mean_square == 0:
-        # No feature says anything about the label.
+        # No feature is informative about the label.
         return np.ones(features.shape[1])
     return 1 - share + share * ratios / np.sqrt(mean_square)

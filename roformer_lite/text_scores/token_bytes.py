@@ -1,4 +1,4 @@
-"""The text of each token of a tokenizer, from which a model reads words."""
+"""The text of each token of a tokenizer, which lets a model find the words."""
 
 import json
 import re
@@ -17,18 +17,18 @@ MAX_TOKEN_BYTES = 128
 NUM_CHECKED_CHARACTERS = 200_000
 # A tokenizer may change rare characters in ways that its normaliser does not show.
 MAX_MISREAD_SHARE = 0.01
-# SentencePiece writes it in place of a space.
+# SentencePiece writes this mark instead of a space.
 SPACE_MARK = "▁"
 BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 BLANKS = re.compile(rb"[\x00-\x20\x7f]+")
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor | None:
-    """The bytes of each token, `(vocab, width)` uint8, with 0 after its end; None for a tokenizer
-    in Python, which does not show how it spells tokens.
+    """The bytes of each token, `(vocab, width)` uint8, padded with 0. None for a tokenizer written
+    in Python, because it does not expose how tokens are spelled.
 
-    A special token is a separator, as no word spans it, the padding token has no text, and the
-    unknown token is a word of its own.
+    Special tokens are separators, because no word spans them. The padding token has no text, and
+    the unknown token is a word of its own.
     """
     if not tokenizer.is_fast:
         return None
@@ -39,7 +39,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor | None:
         texts[number] = BLANKS.sub(b" ", spell(token))
     for number in special_ids(tokenizer):
         texts[number] = bytes([SEPARATOR])
-    # GPT-2 has a single token for the end of a text, the unknown and the padding.
+    # GPT-2 uses one token for the end of a text, for unknown text and for padding.
     separators = {
         tokenizer.bos_token_id,
         tokenizer.eos_token_id,
@@ -70,7 +70,7 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def speller_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
-    """The function that gives the UTF-8 bytes of a token of a fast tokenizer."""
+    """A function that returns the UTF-8 bytes of a token of a fast tokenizer."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     prefix = model.get("continuing_subword_prefix") or ""
@@ -87,7 +87,7 @@ def speller_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
         continues = bool(prefix) and token.startswith(prefix)
         ends = bool(suffix) and token.endswith(suffix)
         token = token.removeprefix(prefix).removesuffix(suffix)
-        # A tokenizer of bytes may have tokens beyond these, which were added as they are.
+        # A byte-level tokenizer may have added tokens, which are spelled as they are.
         text = b"".join(byte_of.get(character, character.encode()) for character in token)
         text = text.replace(SPACE_MARK.encode(), b" ")
         if begins_words and not continues:
@@ -102,16 +102,18 @@ def find_misread(
     table: torch.Tensor,
     texts: Iterable[str],
 ) -> str | None:
-    """A text whose words are not those that a model reads from its tokens, or None where hardly
-    any text is like that.
+    """Find a text whose words differ from those that a model reads from its tokens.
 
-    The first texts are compared with what the normaliser of the tokenizer makes of them. Texts with
+    The first texts are compared after they have passed the normaliser of the tokenizer. Texts with
     an unknown or a special token are left out.
 
     Args:
-        tokenizer: With the text of its tokens in `table`.
-        table: As `token_bytes` returns it.
-        texts: Those of the training data.
+        tokenizer: A fast tokenizer.
+        table: The result of `token_bytes`.
+        texts: The texts of the training data.
+
+    Returns:
+        Such a text, or None if at most `MAX_MISREAD_SHARE` of the texts are misread.
     """
     checked = []
     num_characters = 0
@@ -123,7 +125,9 @@ def find_misread(
     encoded = tokenizer(checked, add_special_tokens=False, verbose=False)["input_ids"]
     no_text = special_ids(tokenizer)
     normalizer = tokenizer.backend_tokenizer.normalizer
-    examples, given, expected = [], [], []
+    examples: list[str] = []
+    given: list[list[int]] = []
+    expected: list[list[int]] = []
     for text, ids in zip(checked, encoded, strict=True):
         if no_text.isdisjoint(ids):
             normal = text if normalizer is None else normalizer.normalize_str(text)
@@ -146,7 +150,7 @@ def find_misread(
 
 
 def words_by_text(table: torch.Tensor, examples: list[list[int]]) -> list[list[bytes]]:
-    """The words of each text, which a model reads from its tokens."""
+    """The words of each text that a model reads from its tokens."""
     ids = torch.tensor(list(chain.from_iterable(examples)), dtype=torch.long)
     documents = torch.repeat_interleave(torch.tensor([len(example) for example in examples]).long())
     words = Words.of_tokens(table, ids, documents)

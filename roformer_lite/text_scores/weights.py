@@ -12,35 +12,35 @@ from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
 from hf_roformer_lite.model.tag_chain import Join, messages_of_neighbours
 from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 
-from ..evaluate.baselines import Baselines, at_most
+from ..evaluate.baselines import Baselines, sample_rows
 from ..evaluate.metrics import Metrics, is_within_chance
 from .fit import Examples, read
 
-# Documents or tokens; they are enough for two or three weights.
+# This many documents or tokens are enough to fit two or three weights.
 MAX_ROWS = 30_000
-# Tokens times tags, because the time grows with the square of the number of tags.
+# The limit is on tokens times tags, because the time grows with the square of the number of tags.
 MAX_TAGS = 500_000
-# Tokens whose messages are in memory at the same time.
+# The messages of about this many tokens are in memory at the same time.
 NUM_TOKENS_TOGETHER = 1024
 MAX_STEPS = 50
 NUM_FOLDS = 5
-# The number of rows with which the weight of the encoder is halved.
-NUM_DOUBTED_ROWS = 100
-# Numbers the sentences that are read together apart from all others.
+# With this many validation rows the weight of the encoder is halved.
+NUM_PRIOR_ROWS = 100
+# Sentences that are read together get numbers below this one, plus a multiple of it.
 MAX_READ_TOGETHER = 2**20
 
 
 @dataclass
 class Split:
-    """What the encoder and the text say about one split, and how that is measured.
+    """The logits of the encoder and the scores of the text for one split, and its metrics.
 
     Args:
-        logits: Of documents or tokens, `(N, labels)`.
+        logits: The logits of documents or tokens, `(N, labels)`.
         text_scores: `(N, labels)`.
-        answers: The answer of each document, or the class of each token, -100 where there is none.
+        answers: The true class of each document or token; -100 is ignored.
         measure: Returns the metrics of joint logits `(N, labels)`.
-        chain: For tokens, the numbers of those that words begin with, their documents, and the
-            transitions.
+        chain: The indices of the tokens in which words begin, the documents of these tokens, and
+            the transitions. None for documents.
     """
 
     logits: torch.Tensor
@@ -55,7 +55,7 @@ class Split:
 
     @property
     def number_of_documents(self) -> int:
-        """The number of documents, or of sentences, of which long ones are several."""
+        """The number of documents or of sentences, where a long sentence counts as several."""
         if self.chain is None:
             return len(self.answers)
         return len(self.chain[1].unique())
@@ -63,7 +63,7 @@ class Split:
     def join(
         self, weights: Sequence[float] | torch.Tensor, join: Join = torch.amax
     ) -> torch.Tensor:
-        """The logits with these weights of the encoder, of the scores and of the transitions.
+        """The joint logits for given weights of the encoder, the scores and the transitions.
 
         The memory of gradients grows with the number of rows; see `parts`.
         """
@@ -91,7 +91,7 @@ class Split:
         )
 
     def parts(self) -> Iterator["Split"]:
-        """All documents in one part, or tokens in parts of about 1,024, each of whole sentences."""
+        """Yield all documents as one part, or whole sentences in parts of about 1,024 tokens."""
         begins = torch.empty(0, dtype=torch.long)
         if self.chain is not None:
             first, documents, _ = self.chain
@@ -115,7 +115,7 @@ def make_split(
     answers: np.ndarray,
     measure: Callable[[np.ndarray], Metrics],
 ) -> Split:
-    """`logits` and `answers` are those of all documents or of all tokens; see `Split`."""
+    """Make a `Split`. `logits` and `answers` have an entry for each document or token."""
     text_scores = []
     is_first = []
     documents = []
@@ -124,7 +124,7 @@ def make_split(
             text_scores.append(scores.score(words, num_owners))
             is_first.append(words.is_first)
             documents.append(own_documents + MAX_READ_TOGETHER * number)
-    # The search for weights takes small differences, which need double precision.
+    # The search for weights depends on small differences, which need double precision.
     split = Split(
         logits=torch.from_numpy(logits).double(),
         text_scores=torch.cat(text_scores).double(),
@@ -139,34 +139,34 @@ def make_split(
 
 
 def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
-    """The weights of the encoder's logits, of the scores of the text and of the transitions, none
-    negative, with which the loss on the split is least. About 30,000 documents or tokens are used,
-    and fewer with more than 16 tags.
+    """The non-negative weights of the encoder's logits, the scores of the text and the transitions
+    with the lowest loss on the split. About 30,000 documents or tokens are used, and fewer with
+    more than 16 tags.
 
-    A few rows leave much of that to chance, they have chosen the encoder's epoch too, and it is the
-    encoder that knows less where rows are few. So the weights of documents are drawn towards those
-    without the encoder: by a half with 100 rows, by a tenth with 900.
+    With few rows the weights are noisy. They also overestimate the encoder, whose epoch was chosen
+    on the same rows and which is weaker when data are scarce. The weights of documents are
+    therefore shrunk towards the best weights without the encoder: by a half with 100 rows, by a
+    tenth with 900.
     """
     if split.chain is None:
-        parts = [split.rows(at_most(np.arange(len(split.answers)), MAX_ROWS))]
+        parts = [split.rows(sample_rows(np.arange(len(split.answers)), MAX_ROWS))]
     else:
-        # The parts are random ones, because sentences may be sorted by their lengths.
+        # The parts are chosen at random, because sentences may be sorted by length.
         num_tokens = min(MAX_ROWS, MAX_TAGS // split.logits.shape[1])
-        parts = at_most(list(split.parts()), max(1, num_tokens // NUM_TOKENS_TOGETHER))
+        parts = sample_rows(list(split.parts()), max(1, num_tokens // NUM_TOKENS_TOGETHER))
     found = search_weights(parts, problem_type, max_encoder=None)
     if split.chain is None and split.text_scores.any():
         num_rows = len(parts[0].answers)
         without_encoder = search_weights(parts, problem_type, max_encoder=0.0)
-        found = num_rows * found + NUM_DOUBTED_ROWS * without_encoder
-        found = found / (num_rows + NUM_DOUBTED_ROWS)
+        found = num_rows * found + NUM_PRIOR_ROWS * without_encoder
+        found = found / (num_rows + NUM_PRIOR_ROWS)
     return tuple(found.tolist())
 
 
 def search_weights(
     parts: Sequence[Split], problem_type: str | None, max_encoder: float | None
 ) -> np.ndarray:
-    """The weights with which the loss on all parts is least; the first is at most
-    `max_encoder`."""
+    """The weights with the lowest loss on all parts. The first one is at most `max_encoder`."""
     from scipy.optimize import minimize
 
     num_answers = max(1, sum(int((part.answers != -100).sum()) for part in parts))
@@ -205,15 +205,16 @@ def add_fitted_scores(
     splits: dict[str, Split],
     main_metric: str,
 ) -> tuple[Baselines, tuple[float, ...]]:
-    """Join a trained model and fitted scores of the text: their sum with the `best_weights`, or one
-    of the two alone where it is clearly better. `main_metric` on the validation data decides, where
-    the sum is measured with weights of other rows. Without validation data the scores are taken
-    alone.
+    """Join a trained model and fitted scores of the text.
+
+    The result is their sum with the `best_weights`, or just one of the two if it is significantly
+    better. This is decided by `main_metric` on the validation data, where the sum is measured with
+    weights fitted on other rows. Without validation data, only the scores are used.
 
     Returns:
-        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the
-        encoder alone is best. Its logits are then multiplied by the number with which the
-        validation loss is least.
+        The metrics of the encoder and of the scores on their own, and the weights. Both are empty
+        if only the encoder is used; its logits are then multiplied by the factor with the lowest
+        validation loss.
     """
     name = "CRF" if isinstance(scores, RoFormerLiteWordScores) else "linear model"
     alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
@@ -236,9 +237,9 @@ def add_fitted_scores(
 def choose_weights(
     validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
 ) -> tuple[float, ...]:
-    """The weights of the sum, or those with a 0 for the encoder or the scores where the other one
-    alone is better than the sum by more than chance. A small lead says little on a few hundred
-    rows, which have chosen the encoder's epoch too."""
+    """The weights of the sum, or weights with a 0 for the encoder or for the scores if the other
+    one is significantly better than the sum on its own. A small lead means little on a few hundred
+    rows, on which the encoder's epoch was chosen as well."""
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
     best = max(encoder, text)
@@ -252,7 +253,7 @@ def choose_weights(
             no_logits = torch.zeros_like(validation.logits)
             validation = replace(validation, logits=no_logits)
     encoder_weight, text_weight, *others = best_weights(validation, problem_type)
-    # A weight of zeros could be any number.
+    # The weight of a term that is always zero is arbitrary.
     if not validation.logits.any():
         encoder_weight = 0.0
     if not validation.text_scores.any():
@@ -261,7 +262,7 @@ def choose_weights(
 
 
 def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoFormerLiteTextScores:
-    """The scores, multiplied by their weights of the `best_weights`."""
+    """Multiply the scores by their weights."""
     with torch.no_grad():
         scores.weight.mul_(weights[1])
         scores.bias.mul_(weights[1])
@@ -271,9 +272,8 @@ def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoForm
 
 
 def cross_fitted_metrics(split: Split, problem_type: str | None) -> Metrics:
-    """Metrics of the joint logits, where a fifth of the documents is joined with the weights that
-    are best on the others. Tokens are so many, and their weights so few, that all are joined with
-    the weights that are best on all."""
+    """Metrics of the joint logits, where the weights of each fifth of the documents are fitted on
+    the others. Tokens are so numerous that their few weights are fitted on all of them."""
     from sklearn.model_selection import KFold
 
     rows = np.arange(len(split.answers))

@@ -1,6 +1,6 @@
-"""What the stock Trainer gets besides its own loop, as callbacks: a clock with a time limit, lines
-about the progress, averaged weights, an end to diverged trainings, early stopping that continues,
-and masks that are the same in a continued training."""
+"""Callbacks for the stock Trainer: a clock with a time limit, progress lines, averaged weights, a
+guard against diverged trainings, early stopping that survives an interruption, and masks that are
+the same when a training continues."""
 
 import copy
 import math
@@ -32,7 +32,8 @@ from transformers.trainer_callback import ExportableState
 from ..errors import InputError
 from .training_directory import STATE_FILE, last_checkpoint
 
-AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # A checkpoint has the others too.
+# A checkpoint contains this file in addition to the weights that are trained.
+AVERAGED_WEIGHTS = "averaged_weights.safetensors"
 SECONDS_BETWEEN_LINES = 60
 
 
@@ -41,10 +42,9 @@ class TrainingClock(TrainerCallback, ExportableState):
     a time limit.
 
     Args:
-        limit: Seconds, or None for no limit. The training stops after the first step that ends
-            later.
-        command_started: When the command began that the training is a part of, by `time.monotonic`.
-            Default: now.
+        limit: Seconds, or None for no limit. The training stops after the first step that exceeds
+            it.
+        command_started: The time of `time.monotonic` at which the command began. Default: now.
     """
 
     def __init__(self, limit: float | None = None, command_started: float | None = None):
@@ -56,8 +56,8 @@ class TrainingClock(TrainerCallback, ExportableState):
 
     @property
     def whole_command(self) -> float:
-        """The seconds that this command has taken until now, with those that commands before it had
-        trained."""
+        """The seconds of this command so far, plus the training time of earlier commands that it
+        continues."""
         return self._trained_before + time.monotonic() - self._command_started
 
     def state(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class TrainingClock(TrainerCallback, ExportableState):
             control.should_training_stop = True
         saves_at_the_end = args.save_strategy not in ("no", "best")
         if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
-            # Nothing is lost then where the final evaluation fails or is killed.
+            # This checkpoint prevents losses if the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(
@@ -103,9 +103,9 @@ class TrainingClock(TrainerCallback, ExportableState):
 
 
 class ProgressLines(TrainerCallback):
-    """Prints a line about each epoch and each evaluation, in place of transformers' progress bars:
-    the losses, the metric that chooses the best checkpoint, and the time left. Long epochs get a
-    line a minute.
+    """Prints a line for each epoch and each evaluation instead of transformers' progress bars: the
+    losses, the metric that chooses the best checkpoint, and the remaining time. Long epochs get a
+    line per minute.
 
     A line is printed when the next step begins, because the Trainer logs and evaluates between two
     steps.
@@ -197,8 +197,8 @@ class ProgressLines(TrainerCallback):
         self._metrics = {}
 
     def _seconds_left(self, state: TrainerState) -> int:
-        """The seconds until the last step or the time limit, if every step takes as long as those
-        before."""
+        """The estimated seconds until the last step or the time limit, from the mean time of a
+        step."""
         if state.global_step == 0:
             return 0
         steps_left = state.max_steps - state.global_step
@@ -209,15 +209,15 @@ class ProgressLines(TrainerCallback):
 
 
 def _place(args: TrainingArguments, state: TrainerState) -> str:
-    """How far the training is: in epochs, or in steps where their number was given."""
+    """The progress of the training in epochs, or in steps if their number was given."""
     if args.max_steps > 0:
         return f"Step {state.global_step:,}/{state.max_steps:,}"
     return f"Epoch {round(state.epoch or 0.0, 1):g}/{args.num_train_epochs:g}"
 
 
 class BestCheckpoint(TrainerCallback):
-    """Looks for the best checkpoint beside the one that a training continues from. The Trainer
-    remembers an absolute path, which is wrong once the directory was moved."""
+    """Looks for the best checkpoint in the current output directory. The Trainer saves its absolute
+    path, which is wrong if the directory was moved before the training continued."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -233,11 +233,11 @@ class WeightAveraging(TrainerCallback):
 
     The average smooths the noise of the last steps, so the learning rate may stay high for longer.
     In step `n` the decay is at most `(1 + n) / (10 + n)`, so that the random initial weights are
-    soon forgotten. When training ends, the model gets the averaged weights, those of the best
-    checkpoint with `load_best_model_at_end`.
+    soon forgotten. When training ends, the model gets the averaged weights; with
+    `load_best_model_at_end`, these are the averages of the best checkpoint.
 
     Args:
-        decay: Weight of the previous average; the new weights have the rest.
+        decay: Weight of the previous average. The current weights are weighted with the rest.
     """
 
     def __init__(self, decay: float):
@@ -261,7 +261,8 @@ class WeightAveraging(TrainerCallback):
         **kwargs,
     ) -> None:
         self.average = AveragedModel(model, multi_avg_fn=self._update)
-        if state.global_step:  # continued from the checkpoint of that step
+        is_continued = state.global_step > 0
+        if is_continued:
             self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(
@@ -300,12 +301,13 @@ class WeightAveraging(TrainerCallback):
             for name, averaged in self.average.module.named_parameters():
                 averaged.copy_(tensors[name])
         steps = TrainerState.load_from_json(str(checkpoint / STATE_FILE)).global_step
-        self.average.n_averaged.fill_(steps)  # one update in each step
+        # The average is updated once per step.
+        self.average.n_averaged.fill_(steps)
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:
-        """Inside the `with`, `model` has the averaged weights, if there are any yet; afterwards,
-        its own again."""
+        """Context in which `model` has the averaged weights, if there are any yet. Afterwards it has
+        its own weights again."""
         if self.average is None or int(self.average.n_averaged) == 0:
             yield
             return
@@ -326,12 +328,12 @@ class WeightAveraging(TrainerCallback):
 
 
 class DivergenceGuard(TrainerCallback):
-    """Ends a training whose weights are no longer numbers, before it logs, evaluates or saves, and
-    when it ends.
+    """Stops a training whose weights are no longer finite. They are checked at the end, and before
+    the training logs, evaluates or saves.
 
-    The Trainer would go on: it leaves losses that are not finite out of its logs, and saves
-    whatever the weights are. The weights are looked at in those steps only, because looking at all
-    of them waits for the device. A loss that is not finite shows in the weights of the same step.
+    The Trainer would continue: it omits losses that are not finite from its logs and saves any
+    weights. Checking the weights has to wait for the device, so it is not done after every step. A
+    loss that is not finite affects the weights in the same step.
     """
 
     def on_step_end(
@@ -353,22 +355,23 @@ class DivergenceGuard(TrainerCallback):
         model: nn.Module,
         **kwargs,
     ) -> None:
-        # every training ends with an epoch, perhaps an incomplete one
+        # Every training ends with an epoch, which may be incomplete.
         self._check(args, state, model)
 
     def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         bad = torch.tensor(float(not weights_are_finite(model)), device=args.device)
-        if args.world_size > 1:  # all processes must stop at the same step
+        if args.world_size > 1:
+            # All processes must stop at the same step.
             bad = reduce(bad, reduction="sum")
         if bad > 0:
             raise InputError(
-                f"the training diverged: the weights are no longer finite after step {state.global_step}. "
-                f"{_advice(args)}"
+                "the training diverged: the weights are no longer finite after step "
+                f"{state.global_step}. {_advice(args)}"
             )
 
 
 def weights_are_finite(model: nn.Module) -> bool:
-    """Whether there is neither a NaN nor an infinity among the parameters."""
+    """Whether the parameters contain neither NaN nor infinity."""
     with torch.no_grad():
         finite = [torch.isfinite(_local(parameter)).all() for parameter in model.parameters()]
     return not finite or bool(torch.stack(finite).all())
@@ -376,51 +379,58 @@ def weights_are_finite(model: nn.Module) -> bool:
 
 def _advice(args: TrainingArguments) -> str:
     good = last_checkpoint(Path(args.output_dir))
-    kept = (
-        f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
-    )
-    start = f", from scratch or from --model_name_or_path {good}" if good else ""
+    kept = "There is no earlier checkpoint"
+    start = ""
+    if good:
+        kept = f"The last good checkpoint is {good}"
+        start = f", from scratch or from --model_name_or_path {good}"
     return (
-        f"{kept}; no model was saved. Usually a lower --learning_rate (now {args.learning_rate:g}) helps: train with "
-        f"it into another --output_dir{start}, or with --overwrite_output_dir"
+        f"{kept}; no model was saved. A lower --learning_rate (now {args.learning_rate:g}) usually "
+        f"helps: use it with another --output_dir{start}, or with --overwrite_output_dir"
     )
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
-    # this process's part of a DTensor
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    """The part of a DTensor that this process holds, or the whole of any other tensor."""
+    if hasattr(parameter, "to_local"):
+        return parameter.to_local()
+    return parameter
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """transformers' callback, whose count a continued training takes up. (That of all callbacks
-    which `restore_callback_states_from_checkpoint` restores would make ours anew, without their
-    arguments.)"""
+    """The callback of transformers, with a count that is restored when a training continues.
+
+    (`restore_callback_states_from_checkpoint` would recreate all callbacks, and ours without their
+    arguments.)
+    """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         if state.global_step and type(self).__name__ in state.stateful_callbacks:
-            noted = state.stateful_callbacks[type(self).__name__]["attributes"]
-            self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
+            saved = state.stateful_callbacks[type(self).__name__]["attributes"]
+            self.early_stopping_patience_counter = saved["early_stopping_patience_counter"]
 
 
 class SeededCollator(TrainerCallback):
-    """Makes batches by a collator that has a generator, such as that of masked language models.
+    """Makes batches with a collator that has a generator, such as the one for masked language
+    models.
 
     The generator is seeded for each batch by the training's seed, the epoch and the examples of the
-    batch. What is drawn is therefore the same when a training continues in the middle of an epoch.
-    The Trainer makes the first batches of a continued training before it restores the random state,
-    and others were made ahead of the checkpoint.
+    batch. Random choices are therefore the same when a training continues in the middle of an
+    epoch. The random state of the process would not suffice: batches are prefetched before a
+    checkpoint is saved, and when training continues, before that state is restored.
 
     Args:
-        collator: Of transformers; a copy of it draws, since evaluation has the same one.
-        seed: Of the training.
+        collator: A collator of transformers. It is copied because evaluation uses it as well.
+        seed: The seed of the training.
     """
 
     def __init__(self, collator: Any, seed: int):
-        self.collator, self.seed = copy.copy(collator), seed
-        # workers that persist must see it change
+        self.collator = copy.copy(collator)
+        self.seed = seed
+        # The memory is shared because persistent workers must see the epoch change.
         self.epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def on_epoch_begin(

@@ -1,4 +1,4 @@
-"""Defaults of a training that depend on its task and on the model that it starts from."""
+"""Training defaults that depend on the task and on the model to start from."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,14 @@ _DEFAULTS = {
     "learning_rate": 5e-4,
     "warmup_steps": 0.06,
     "per_device_train_batch_size": 32,
-    # None stands for as many as the size of the data suggests.
+    # None means that the number depends on the size of the data.
     "num_train_epochs": None,
     "word_dropout": 0.0,
     "ema_decay": 0.0,
 }
-# Weights learned from much text are lost at the rate of a new model. Those that this command has
-# trained from scratch on a person's own text stand closer to their beginning, and need a higher
-# rate.
+# The learning rate of a new model would destroy weights learned from much text. Weights that this
+# command has trained from scratch on the user's own text are closer to their initial values and
+# need a higher rate.
 _FINE_TUNING = {
     "learning_rate": 1e-4,
     "num_train_epochs": 4.0,
@@ -27,15 +27,15 @@ _FINE_TUNING = {
     "word_dropout": 0.0,
     "ema_decay": 0.0,
 }
-_RATE_OF_OWN_WEIGHTS = 3e-4
-# Tokens of a text to classify. Short texts cost nothing more; the memory that pretrained models
-# need grows with the limit.
-_LONGEST_TEXT = 2048
-_LONGEST_FINE_TUNED = 256
+_OWN_WEIGHTS_LEARNING_RATE = 3e-4
+# The default limits on the tokens of a text to classify. A high limit costs nothing for short
+# texts, but the memory that pretrained models need grows with it.
+MAX_LENGTH = 2048
+MAX_FINE_TUNING_LENGTH = 256
 
 
 def own_weights(run: Run) -> bool:
-    """Whether all weights are trained by this command, from scratch, now or before."""
+    """Whether this command has trained all weights from scratch, in this or an earlier run."""
     for name in run.model.pretrained:
         training = read_optional_object(name, RESULTS_FILE).get("training")
         if not isinstance(training, dict) or training.get("own_weights") is not True:
@@ -44,30 +44,30 @@ def own_weights(run: Run) -> bool:
 
 
 def default_values(run: Run) -> dict[str, Any]:
-    """The values of the options of training that were not given and whose defaults depend on task
-    and model."""
+    """The values of all training options that were not given and whose defaults depend on the task
+    and the model."""
     values = {**_DEFAULTS, **run.data.training_defaults}
     if run.model.pretrained:
         values |= _FINE_TUNING
         if own_weights(run):
-            values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
+            values["learning_rate"] = _OWN_WEIGHTS_LEARNING_RATE
     return {name: value for name, value in values.items() if getattr(run.training, name) is None}
 
 
 def fine_tuning_defaults(run: Run) -> list[str]:
-    """The options that were not given and have a default of their own in fine-tuning."""
+    """The options that were not given and whose defaults differ in fine-tuning."""
     if not run.model.pretrained:
         return []
     return [name for name in _FINE_TUNING if getattr(run.training, name) is None]
 
 
 def with_defaults(run: Run) -> Run:
-    """The same run with those values filled in, and the longest text of a task that leaves it
-    open."""
+    """The same run with the `default_values` filled in, and with the maximum length of texts to
+    classify if it was not given."""
     data = run.data
     if isinstance(data, ClassifyDataArguments) and data.max_length is None:
-        longest = _LONGEST_FINE_TUNED if run.model.pretrained else _LONGEST_TEXT
-        data = replace(data, max_length=longest)
+        max_length = MAX_FINE_TUNING_LENGTH if run.model.pretrained else MAX_LENGTH
+        data = replace(data, max_length=max_length)
     values = default_values(run)
     training = replace(run.training, **values)
     return replace(run, data=data, training=training, filled=frozenset(values))

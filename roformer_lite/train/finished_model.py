@@ -26,19 +26,20 @@ CURVE_FILE = "loss_curve.png"
 
 
 def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory) -> dict[str, Any]:
-    """Save the model, measure what was saved, and write results and card; then remove the
-    checkpoints. The directory of the model is there as a whole or not at all.
+    """Save the model, evaluate the saved model, write results and card, and remove the
+    checkpoints. The directory of the model is created only when it is complete.
 
     Args:
         finished: The training.
-        directory: Of its checkpoints.
+        directory: The directory of its checkpoints.
 
     Returns:
         The contents of `results.json`.
     """
     run = finished.run
     recipe = finished.recipe
-    finished.model.config.use_cache = True  # The Trainer turns it off for training.
+    # The Trainer turns the cache off for training.
+    finished.model.config.use_cache = True
     with complete_directory(
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:
@@ -47,7 +48,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
             if run.card.remote_code and isinstance(part, RemoteCode):
                 part.remote_code = True
             part.save_pretrained(folder)
-        recipe.save_beside(folder)
+        recipe.save_further_files(folder)
         evaluations = measure_saved_model(finished, folder)
         history = finished.trainer.state.log_history
         draw_loss_curve(history, folder / CURVE_FILE, finished.chosen_step)
@@ -64,10 +65,10 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
 
 
 def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evaluation]:
-    """The metrics of the model in `folder`, as `evaluate` finds them later.
+    """Evaluate the model in `folder` in the same way as the command `evaluate`.
 
-    Validation data come first, as they also choose a threshold for scores, and a part of the model
-    may then learn their rows, too. The test data measure the model that is kept.
+    The validation data come first because they also determine a threshold for scores, and because a
+    part of the model may then be fitted to their rows. The test data measure the final model.
     """
     recipe = finished.recipe
     args = finished.trainer.args
@@ -96,7 +97,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Write `results.json`, which says that the model in `folder` is complete."""
+    """Write `results.json`, which marks the model in `folder` as complete."""
     # JSON has no NaN.
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (folder / RESULTS_FILE).write_text(text, "utf-8")
@@ -110,9 +111,9 @@ def draw_loss_curve(
     Args:
         history: `log_history` of a `TrainerState`.
         path: The PNG file to write.
-        chosen_step: The step of the checkpoint that is kept, marked by a line.
+        chosen_step: The step of the checkpoint that is kept. A line marks it.
     """
-    # Unlike pyplot, it needs no display and keeps no global state.
+    # Unlike pyplot, this class needs no display and keeps no global state.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -133,14 +134,14 @@ def draw_loss_curve(
 
 
 def create_repository(card: PublishingOptions, args: TrainingArguments, name: str) -> None:
-    """Make sure that there is a repository to upload to, and complete `card.hub_model_id` with its
-    owner.
+    """Create the repository to upload to, unless it exists, and add the owner to
+    `card.hub_model_id`.
 
-    Call it before the training: a missing login then shows at once, and the card can name the
-    repository.
+    This is called before the training, so that a missing login is reported at once and the card can
+    name the repository.
 
     Raises:
-        InputError: when the Hub refuses.
+        InputError: if the Hub refuses.
     """
     api = HfApi()
     wanted = card.hub_model_id or name
@@ -148,7 +149,7 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
         repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
         if args.hub_revision:
             api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    # A ValueError is raised for what can't be the name of a repository.
+    # A ValueError is raised for an invalid name of a repository.
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
         raise InputError(
             f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}"
@@ -157,7 +158,7 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
 
 
 def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
-    """Upload the finished model if asked for, and print a summary."""
+    """Upload the finished model if requested, and print a summary."""
     if run.card.push_to_hub:
         commit = HfApi().upload_folder(
             repo_id=run.card.hub_model_id,

@@ -14,7 +14,7 @@ from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
 from ..recipes.base import Recipe
 from ..run import Run
-from .results import FinishedTraining, beside_table, seeds_sentence
+from .results import FinishedTraining, comparison_table, seeds_sentence
 
 LIMITATIONS = (
     "A small model, suited only to text like that it was trained on. Check its output before "
@@ -22,23 +22,23 @@ LIMITATIONS = (
 )
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-# With more labels the card shows the metrics of the best and the worst only.
+# If there are more labels, the card only shows the metrics of the best and the worst ones.
 MAX_LABELS = 30
 NUM_BEST_AND_WORST = 10
-# What the Hub calls some of our metrics.
+# The Hub's names of metrics, if they differ from ours.
 HUB_METRICS = {"macro_f1": "f1"}
 
 
 def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:
     """Write `README.md` into `folder`.
 
-    The card is meant for everybody: it shows no row of the data unless `--card_example` asks for
-    one, and no path of this machine.
+    The card is meant for the public: it contains no path of this machine, and no row of the data
+    unless `--card_example` requests one.
 
     Args:
-        results: The contents of `results.json`, where every metric of the card comes from.
+        results: The contents of `results.json`, which contains all metrics of the card.
         finished: The training.
-        folder: Where the model is being saved.
+        folder: The directory in which the model is being saved.
     """
     run = finished.run
     recipe = finished.recipe
@@ -57,7 +57,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
         metric_notes=results["notes"],
-        beside=beside_table(results),
+        beside=comparison_table(results),
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if recipe.has_own_class else recipe.library,
         snippet=recipe.loading_code(model_id) + recipe.snippet(example),
@@ -74,8 +74,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
 
 
 def add_seeds(results: dict[str, Any], folder: Path) -> None:
-    """Add to the card of one of several trainings, in `folder`, what `results` say of all of
-    them."""
+    """Add the results of all seeds to the card of one of them in `folder`."""
     section = Template(SEEDS_TEMPLATE.read_text("utf-8"), keep_trailing_newline=True).render(
         results=results, seeds=results["seeds"], sentence=seeds_sentence(results)
     )
@@ -85,13 +84,13 @@ def add_seeds(results: dict[str, Any], folder: Path) -> None:
 
 
 def _shown_base(name: str) -> str:
-    """A model that the training started from, without the path of a directory."""
+    """The name of the model that the training started from, without the path of its directory."""
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
 def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
-    """The card's example as the Hub's page offers it to be tried, in the fields of its task; no
-    page takes pairs."""
+    """The example of the card for the widget on the Hub's page, in the fields of the task. There is
+    no widget for pairs."""
     if recipe.pipeline_tag == "sentence-similarity":
         source, *others = recipe.texts([example])
         return [{"source_sentence": source, "sentences": others}]
@@ -105,13 +104,13 @@ def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
 def _metadata(
     results: dict[str, Any], finished: FinishedTraining, widget: list | None
 ) -> ModelCardData:
-    """What the Hub reads: the block of YAML at the top of the card."""
+    """The metadata for the Hub, which are the YAML block at the top of the card."""
     run = finished.run
     recipe = finished.recipe
     tags = [recipe.name]
     if recipe.has_own_class:
         tags = [*_own_tags(finished.model.config), recipe.name]
-    # A model that starts from a single one names it without a list.
+    # A single base model is not written as a list.
     bases: list[str] | str = [name for name in run.model.pretrained if is_hub_name(name)]
     if len(bases) == 1:
         bases = bases[0]
@@ -152,7 +151,7 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
 
 
 def _hub_datasets(run: Run) -> list[str]:
-    """The names of the data on the Hub: those for the card, or the data that were read."""
+    """The names of the datasets on the Hub: the given ones, or the dataset that was read."""
     if run.card.datasets:
         return run.card.datasets
     name = run.data.dataset_name
@@ -162,7 +161,7 @@ def _hub_datasets(run: Run) -> list[str]:
 
 
 def _own_tags(config: PreTrainedConfig) -> list[str]:
-    """Converted encoders often have learned positions."""
+    """The tags of our models. Converted encoders often have learned positions instead of RoPE."""
     stacks = [config]
     if config.is_encoder_decoder:
         stacks = [config.encoder, config.decoder]
@@ -172,8 +171,8 @@ def _own_tags(config: PreTrainedConfig) -> list[str]:
 
 
 def _model_id(run: Run) -> str:
-    """The name by which a reader of the card loads the model: the repository, or the directory as
-    the command names it."""
+    """The name with which a reader of the card loads the model: the repository, or the directory in
+    the command."""
     if run.card.push_to_hub:
         return run.card.hub_model_id
     if run.output_dir.is_absolute():

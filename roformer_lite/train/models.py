@@ -1,5 +1,5 @@
-"""The model that a training starts from: a new one, one that was trained before, in its own class,
-or a pair whose encoder was."""
+"""The initial model of a training: a new one, a pretrained one in its own class, or an
+encoder–decoder with a pretrained encoder."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from hf_roformer_lite.padding_free.switch import separates_documents
 from ..errors import InputError, did_you_mean
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
+from ..saved_model import check_vocabulary, load_config, load_with_new_head, max_positions, reason
 
 
 def make_model(
@@ -38,16 +38,16 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase,
     given: Mapping[str, PreTrainedConfig],
 ) -> PreTrainedModel:
-    """The model given with a head for the recipe, a pair with the encoder given, or a new one of the
-    size asked for.
+    """Make a pretrained model with a head for the recipe, an encoder–decoder with a pretrained
+    encoder, or a new model of the requested size.
 
     Args:
-        run, recipe, args: Of the training; the task knows the labels.
-        tokenizer: The vocabulary of a model that is given must hold all of its tokens.
-        given: The configurations of the models that the training starts from, by their names.
+        run, recipe, args: The run, its task, which has found the labels, and its arguments.
+        tokenizer: The vocabulary of a pretrained model must contain all of its tokens.
+        given: The configurations of the pretrained models by name.
 
     Raises:
-        InputError: when the fields of the configuration do not fit together, or no model can be
+        InputError: if the fields of the configuration are inconsistent, or a model cannot be
             loaded.
     """
     name = run.model.model_name_or_path
@@ -65,7 +65,7 @@ def make_model(
         return model
     except InputError:
         raise
-    # A RuntimeError is raised for a model that is too large for the memory.
+    # A RuntimeError is raised if the model is too large for the memory.
     except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
@@ -78,7 +78,7 @@ def new_model(
     tokenizer: PreTrainedTokenizerBase,
     overrides: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """A model with random weights. Without a size the task may choose fields of its own."""
+    """A model with random weights. If no size is given, the task may choose some fields."""
     fields = {**_token_ids(tokenizer, recipe.config_class), "vocab_size": len(tokenizer)}
     if not size:
         fields |= recipe.new_model
@@ -101,10 +101,10 @@ def _token_ids(
 
 
 def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
-    """Refuse texts longer than a table of learned positions, before the first long one stops the
-    training. A length that was not given becomes that of the table."""
-    most = most_positions(model)
-    if most is None:
+    """Refuse lengths beyond a table of learned positions, because the first longer text would stop
+    the training. A length that was not given is reduced to the length of the table."""
+    limit = max_positions(model)
+    if limit is None:
         return
     lengths = {
         name: getattr(recipe.options, name, 0)
@@ -112,22 +112,22 @@ def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     }
     lengths["block_size"] = getattr(recipe.options, "longest_block", 0)
     for name, length in lengths.items():
-        if length <= most:
+        if length <= limit:
             continue
         if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
             raise InputError(
-                f"--{name} {length} is more than the model has positions for; give --{name} {most} "
+                f"--{name} {length} is more than the model has positions for; give --{name} {limit} "
                 "or less"
             )
-        setattr(recipe.options, name, most)
+        setattr(recipe.options, name, limit)
         recipe.tokenizer.model_max_length = recipe.max_length
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """`["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` as arguments of
-    `config_class.from_preset`.
+    """Parse assignments such as `["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` into
+    arguments of `config_class.from_preset`.
 
-    Values are JSON (`0.3`, `true`, `null`, `["full_attention"]`); anything else is taken as text.
+    Values are JSON (`0.3`, `true`, `null`, `["full_attention"]`); anything else is text.
 
     Raises:
         InputError: for an assignment without `=`, and for a field that `config_class` does not
@@ -168,19 +168,20 @@ def _json_or_text(text: str) -> Any:
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
-    """The configuration of a saved model, be it of this package or of transformers.
+    """The configuration of a saved model of this package or of transformers.
 
     Raises:
-        InputError: when there is none, a field is wrong, or transformers has no class for it.
+        InputError: if there is none, if a field is wrong, or if transformers has no class for it.
     """
     try:
         return load_config(name)
     except InputError as error:
-        if "recogniz" not in str(error):  # transformers' word for model types
+        # transformers says that it does not recognize a model type.
+        if "recogniz" not in str(error):
             raise
         raise InputError(
-            f"{error}; convert a model of another system with `roformer-lite convert {name} OUT --from SYSTEM`, whose "
-            "--help lists the systems, and give OUT here"
+            f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
+            "--from SYSTEM` (--help lists the systems) and give OUT here"
         ) from error
 
 
@@ -193,30 +194,32 @@ def pretrained_for_task(
     fields: Mapping[str, Any],
 ) -> PreTrainedModel:
     """The model of `--model_name_or_path`, with its own head if that fits the task and the labels
-    of the training data, with a new one otherwise.
+    of the training data, and with a new one otherwise.
 
     Args:
         name, given: The model and its configuration.
-        recipe, args: Of the training; the task knows the labels.
-        tokenizer: The vocabulary of the model must hold all of its tokens.
-        fields: Fields of the configuration that shall not be the given model's.
+        recipe, args: The task, which has found the labels, and the training arguments.
+        tokenizer: The vocabulary of the model must contain all of its tokens.
+        fields: Fields of the configuration that override those of the model.
 
     Raises:
-        InputError: when a file is missing or wrong, or the model does not fit the options.
+        InputError: if a file is missing or wrong, or if the model does not fit the options.
     """
     if given.is_encoder_decoder != (recipe.name == "seq2seq"):
-        kind, fitting = ("a single stack", "--encoder_name_or_path")
+        kind = "a single stack"
+        fitting = "--encoder_name_or_path"
         if given.is_encoder_decoder:
-            kind, fitting = "an encoder–decoder", "--model_name_or_path of train seq2seq"
+            kind = "an encoder–decoder"
+            fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
     wants_scores = getattr(recipe.options, "text_scores", False)
     if wants_scores and not is_own:
         raise InputError(
-            f"--text_scores: a model of type {given.model_type} has no place for them; leave the "
-            f"option out, or start from what `roformer-lite convert {name} OUT --from auto` writes"
+            f"--text_scores: not supported by models of type {given.model_type}; leave the option "
+            f"out, or start from the output of `roformer-lite convert {name} OUT --from auto`"
         )
-    # This comes first, as it gives the labels their order.
+    # This comes first because it determines the order of the labels.
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
@@ -231,7 +234,7 @@ def pretrained_for_task(
     model, new = load_with_new_head(recipe.auto_model, name, saved_config)
     messages = []
     if why_new_head:
-        # The head is new even where the weights of the old one would fit.
+        # The head is new even if the weights of the old one have the right shapes.
         stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
@@ -241,7 +244,7 @@ def pretrained_for_task(
     recipe.has_new_head = bool(why_new_head or new)
     recipe.has_own_class = is_own
     if wants_scores:
-        # The scores are fitted after the training of the encoder, which has none until then.
+        # The scores are fitted once the encoder is trained. Until then, the model has none.
         model.add_text_scores(None)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
@@ -250,10 +253,10 @@ def pretrained_for_task(
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
-    """Switch padding off where that can be, and say so where it can't.
+    """Make the model padding-free, or return a message if it does not support that.
 
     Raises:
-        InputError: where rows are to be packed, and the model would not keep their documents apart.
+        InputError: if rows are to be packed, and the model would not keep their documents apart.
     """
     messages = []
     keeps_apart = False
@@ -264,7 +267,7 @@ def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
         messages.append(f"{error} Its padding is computed")
     if getattr(recipe.options, "packing", False) and not keeps_apart:
         raise InputError(
-            f"--packing: in {type(model).__name__} the documents of one row would see each other; leave the "
+            f"--packing: in {type(model).__name__} the documents of one row would attend to each other; leave the "
             "option out, or start from a model that separates them by position_ids, such as Llama"
         )
     return messages
@@ -275,7 +278,7 @@ def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     field by field."""
     found = dict(fields)
     if "num_labels" in overrides:
-        # The names of labels are those of another number of them.
+        # The names belong to a different number of labels.
         found.pop("id2label", None)
         found.pop("label2id", None)
     for name, value in overrides.items():
@@ -293,23 +296,24 @@ def encoder_of_a_pair(
     tokenizer: PreTrainedTokenizerBase,
     overrides: dict[str, Any],
 ) -> RoFormerLiteForConditionalGeneration:
-    """The encoder of `--encoder_name_or_path` below a new decoder, which reads and predicts tokens
-    by the encoder's table, the only part of it that has been trained before.
+    """The encoder of `--encoder_name_or_path` with a new decoder. Only the token embeddings of the
+    decoder, which it shares with the encoder, are pretrained.
 
     Args:
         name, given: The encoder and its configuration.
-        size: Of the decoder.
-        args: Of the training.
-        tokenizer: The encoder's.
-        overrides: Fields of the configuration to change; those of the encoder may change no shape.
+        size: The size of the decoder.
+        args: The training arguments.
+        tokenizer: The tokenizer of the encoder.
+        overrides: Fields of the configuration to change. They must not change the shapes of the
+            encoder's weights.
 
     Raises:
-        InputError: when the model has another architecture, or a field would change a shape.
+        InputError: if the model has another architecture, or if a field would change a shape.
     """
     if not isinstance(given, RoFormerLiteConfig):
         raise InputError(
-            f"--encoder_name_or_path {name}: {given.model_type} is no stack of this package; give what `roformer-lite "
-            f"convert {name} OUT --from auto` writes"
+            f"--encoder_name_or_path {name}: {given.model_type} is not an encoder of this package; "
+            f"give the output of `roformer-lite convert {name} OUT --from auto`"
         )
     if given.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is a causal model; give an encoder")
@@ -320,7 +324,7 @@ def encoder_of_a_pair(
         **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig),
         "share_embeddings": True,
     }
-    # A field without a side is one of the pair, or else of both sides.
+    # A field without a side belongs to the pair, or otherwise to both sides.
     of_both: dict[str, Any] = {}
     for field, value in overrides.items():
         if field in ("encoder", "decoder"):
@@ -346,10 +350,10 @@ def encoder_of_a_pair(
         model.model.decoder.get_input_embeddings().load_state_dict(table)
     except RuntimeError as error:
         raise InputError(
-            f"{reason(error)}; give only --config fields that change no shape of the encoder, such as "
-            "encoder.hidden_dropout=0.3"
+            f"{reason(error)}; give only --config fields that do not change the shapes of the "
+            "encoder, such as encoder.hidden_dropout=0.3"
         ) from error
     model.tie_weights()
     if args.should_save:
-        print(f"{name}: the decoder is new, but for its table of tokens", file=sys.stderr)
+        print(f"{name}: the decoder is new except for its token embeddings", file=sys.stderr)
     return model

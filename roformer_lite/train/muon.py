@@ -9,15 +9,16 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 
-MUON = "muon"  # as `--optim` names it
+# The name of the optimizer in `--optim`.
+MUON = "muon"
 _ARGUMENTS = {"lr": float, "momentum": float, "weight_decay": float, "ns_steps": int}
 
 
 class MuonWithAdamW(Optimizer):
     """torch's `Muon` and `AdamW` as one optimizer, with the groups of both and one state.
 
-    Muon makes the steps of a matrix orthogonal, so that every direction of the matrix learns alike
-    (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/). That suits the matrices
+    Muon orthogonalises the update of a matrix, so that all its directions learn at the same rate
+    (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/). This suits the matrices
     between hidden states. Embeddings, output layers, norms and biases are left to AdamW.
 
     Args:
@@ -40,8 +41,8 @@ class MuonWithAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Give both parts the groups and the state of the whole, which schedulers and checkpoints
-        change."""
+        """Let both parts share the groups and the state of the whole optimizer, because schedulers
+        and checkpoints change these."""
         self._adamw.param_groups = self.param_groups[:-1]
         self._muon.param_groups = self.param_groups[-1:]
         self._adamw.state = self.state
@@ -60,14 +61,14 @@ class MuonWithAdamW(Optimizer):
 def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str]) -> MuonWithAdamW:
     """The optimizer of `--optim muon`.
 
-    A step of Muon is scaled to the size that AdamW's steps have (Liu et al. 2025, arXiv:2502.16982,
-    section 2.2), so that one learning rate serves both.
+    The updates of Muon are scaled to the size of AdamW's updates (Liu et al. 2025,
+    arXiv:2502.16982, section 2.2), so that one learning rate suits both.
 
     Args:
-        model: The model, or a wrapper of it; its lists of layers are looked for.
-        args: Learning rate, weight decay, AdamW's numbers; `optim_args` are arguments of
-            `torch.optim.Muon`.
-        decayed: Names of the weights that decay.
+        model: The model, or a wrapper of it, with layers in module lists.
+        args: The learning rate, the weight decay and the arguments of AdamW; `optim_args` are
+            arguments of `torch.optim.Muon`.
+        decayed: Names of the weights with weight decay.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     in_layers = {weight for part in layers for weight in part.parameters()}
@@ -108,11 +109,11 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
 
 
 def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
-    """Arguments of `torch.optim.Muon`, which checks their limits, from `optim_args`, such as
-    `lr=0.02,momentum=0.9`.
+    """Parse `optim_args`, such as `lr=0.02,momentum=0.9`, into arguments of `torch.optim.Muon`,
+    which checks their limits.
 
     Raises:
-        InputError: for another name, and for what is no number.
+        InputError: for an unknown name or a value that is not a number.
     """
     found: dict[str, float | int] = {}
     if not optim_args:
@@ -123,7 +124,7 @@ def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
             found[name] = _ARGUMENTS[name](value)
     except (KeyError, ValueError) as error:
         raise InputError(
-            f"--training_arguments optim_args={optim_args}: with --optim muon the names are {', '.join(_ARGUMENTS)}, "
-            f"the values numbers ({error})"
+            f"--training_arguments optim_args={optim_args}: with --optim muon the names are "
+            f"{', '.join(_ARGUMENTS)}, and the values are numbers ({error})"
         ) from error
     return found

@@ -1,5 +1,4 @@
-"""What is known about a finished training: its metrics, as `results.json` has them and as they are
-printed."""
+"""The results of a finished training, as they are saved in `results.json` and printed."""
 
 import os
 import platform
@@ -61,10 +60,10 @@ SHOWN_OPTIONS = (
     "ema_decay",
     "word_dropout",
 )
-# Below this probability a difference is not put down to chance.
+# A difference with a smaller p-value is significant.
 SIGNIFICANCE_LEVEL = 0.05
-# A smaller rise of a loss says nothing.
-SMALL_RISE = 0.01
+# A smaller relative rise of the loss is not regarded as overfitting.
+MIN_LOSS_RISE = 0.01
 RELIABILITY_FILE = "reliability.png"
 
 
@@ -73,13 +72,14 @@ class FinishedTraining:
     """A finished training and everything known about it.
 
     Args:
-        run: As it was given; of one of several seeds, that of all.
-        recipe: What was found in the data.
-        model: As it was trained.
+        run: The run as it was given. For one of several seeds, it is the run of all seeds.
+        recipe: The task with the information found in the data.
+        model: The trained model.
         trainer: Its arguments and options with their defaults, its log, and its clock.
-        rows, encoded: The data, as rows and as inputs of the model.
-        baselines, baselines_right: Metrics of the baselines, and whether their answers are right.
-        parts: Metrics of the model's parts, each alone.
+        rows, encoded: The data as rows and as model inputs.
+        baselines, baselines_right: Metrics of the baselines, and whether each of their predictions
+            is right.
+        parts: Metrics of the parts of the model on their own.
         is_one_of_several: Whether this is one of several seeds.
     """
 
@@ -96,25 +96,25 @@ class FinishedTraining:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether neither the number of steps nor a time limit has ended the training."""
+        """Whether the training ended before its last step and before a time limit."""
         state = self.trainer.state
         return state.global_step < state.max_steps and not self.trainer.clock.is_over
 
     @property
     def chosen_step(self) -> int | None:
-        """The step of the checkpoint that is kept, where it is not the last."""
+        """The step of the checkpoint that is kept; None for the last one."""
         if not self.trainer.args.load_best_model_at_end:
             return None
         return self.trainer.state.best_global_step
 
     @property
     def row_counts(self) -> dict[str, int]:
-        """The number of rows of each split; that of a stream is not known."""
+        """The number of rows of each split, except for streams, whose length is unknown."""
         return {split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)}
 
     def example(self, from_data: bool) -> Row:
-        """A row for the card: one that is nobody's data, or one of the data, if they have any as it
-        was."""
+        """A row for the card: a made-up one, or one of the data if that is requested and the data
+        are not a stream."""
         source = self.rows.get("validation", self.rows["train"])
         if from_data and isinstance(source, Dataset):
             return source[0]
@@ -122,7 +122,7 @@ class FinishedTraining:
 
 
 def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """Everything measured, as `results.json` has it."""
+    """All results, in the form of `results.json`."""
     run = finished.run
     recipe = finished.recipe
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
@@ -202,7 +202,7 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
 
 
 def note_on_scores(evaluation: Evaluation) -> str:
-    """What the card says about scores."""
+    """A sentence for the card about the calibration of the scores."""
     return (
         f"On average a score of `predict` is {evaluation.calibration_error:.3f} away from the "
         "fraction of answers that are right (expected calibration error on the "
@@ -228,8 +228,8 @@ def verdict(
     baselines: Baselines,
     baselines_right: BaselinesRight,
 ) -> str:
-    """A sentence on the model and the best baseline, by the test data, or else the validation
-    data."""
+    """A sentence that compares the model with the best baseline, on the test data or otherwise on
+    the validation data."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
@@ -241,8 +241,8 @@ def verdict(
     best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
     theirs = values_of_baselines[best]
     values = (
-        f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {best}, "
-        f"{theirs:.4f}"
+        f"{metric} on the {last.split} data is {ours:.4f}, compared with {theirs:.4f} for the best "
+        f"baseline, {best}"
     )
     are_equal = is_within_chance(metric, ours, theirs, last.measurements)
     if metric == "accuracy" and best in baselines_right:
@@ -252,7 +252,7 @@ def verdict(
     if are_equal:
         return (
             f"The model and the best baseline are about equal: its {values}; "
-            f"{last.measurements:,} rows can't tell them apart."
+            f"the difference is not significant (n = {last.measurements:,})."
         )
     if sign * ours > sign * theirs:
         return f"The model is better than the baselines: its {values}."
@@ -260,7 +260,7 @@ def verdict(
 
 
 class Measured(NamedTuple):
-    """A value of a metric during the training."""
+    """The value of a metric at one step of the training."""
 
     step: int
     epoch: float
@@ -268,7 +268,7 @@ class Measured(NamedTuple):
 
 
 def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
-    """Sentences on a training whose best checkpoint was kept, for the summary and the card."""
+    """Sentences for the summary and the card about a training whose best checkpoint is kept."""
     args = finished.trainer.args
     history = finished.trainer.state.log_history
     metric = args.metric_for_best_model.removeprefix("eval_")
@@ -288,7 +288,7 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
     lowest_loss = best_of(losses, greater_is_better=False) if losses else None
     if not has_learned(finished, evaluations, metric, best.value):
         sentences.append("That is no better than the simplest baseline: it did not learn.")
-    elif lowest_loss and losses[-1].value > lowest_loss.value * (1 + SMALL_RISE):
+    elif lowest_loss and losses[-1].value > lowest_loss.value * (1 + MIN_LOSS_RISE):
         sentences.append(
             f"The validation loss has risen since epoch {lowest_loss.epoch:.4g}: from there on the "
             "model overfits."
@@ -309,7 +309,7 @@ def measured_in_training(history: Sequence[dict[str, float]], metric: str) -> li
 
 
 def best_of(measured: Sequence[Measured], greater_is_better: bool) -> Measured:
-    """The best value; the first of equal ones."""
+    """The best value, and the first of equally good ones."""
     choose = max if greater_is_better else min
     return choose(measured, key=lambda one: one.value)
 
@@ -317,10 +317,10 @@ def best_of(measured: Sequence[Measured], greater_is_better: bool) -> Measured:
 def has_learned(
     finished: FinishedTraining, evaluations: Sequence[Evaluation], metric: str, of_checkpoint: float
 ) -> bool:
-    """Whether the model that is kept differs from the simplest baseline on the validation data by
-    more than chance. A model with parts is judged as a whole, any other by its checkpoint.
+    """Whether the final model differs significantly from the simplest baseline on the validation
+    data. A model with several parts is judged as a whole, any other by its checkpoint.
 
-    Only labels have a baseline so simple, the most frequent one, that to equal it means nothing.
+    Only tasks with labels have a baseline, the most frequent label, that requires no learning.
     """
     if not finished.recipe.has_labels:
         return True
@@ -335,15 +335,15 @@ def has_learned(
 
 
 def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether a metric of the validation data can't get any better."""
+    """Whether a metric of the validation data has the best possible value."""
     if not evaluations:
         return False
     return any(evaluations[0].metrics.get(fraction) == 1 for fraction in FRACTIONS)
 
 
-def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The main metric by split of the model, its parts alone and the baselines; empty where there
-    are neither parts nor baselines."""
+def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The main metric by split of the model, of its parts on their own and of the baselines. It is
+    empty if there are neither parts nor baselines."""
     metric = results["main_metric"]
     others = {**results["parts"], **results["baselines"]}
     if not others:
@@ -356,16 +356,16 @@ def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
-    """The validation metric by which a model is compared with those of other seeds: its name and
-    value. A metric that only the Trainer measures is that of the checkpoint."""
+    """The name and value of the validation metric that decides between models of several seeds. A
+    metric that only the Trainer computes has the value of the checkpoint."""
     training = results["training"]
     name = training["metric_for_best_model"]
     return name, results["metrics"]["validation"].get(name, training["best_metric"])
 
 
 def seeds_sentence(results: dict[str, Any]) -> str:
-    """Mean and standard deviation of the main metric over several seeds, and which seed was kept
-    and why."""
+    """A sentence with the mean and standard deviation of the main metric over several seeds, and
+    the reason for the seed that is kept."""
     seeds = results["seeds"]
     metric = results["main_metric"]
     split = list(results["metrics"])[-1]
@@ -382,8 +382,7 @@ def seeds_sentence(results: dict[str, Any]) -> str:
 
 
 def print_summary(results: dict[str, Any], folder: Path) -> None:
-    """Print the final metrics as tables, what there is to say about them, and where the files
-    are."""
+    """Print the final metrics as tables, followed by notes and the location of the files."""
     console = Console(markup=False, highlight=False)
     by_split = results["metrics"]
     names: dict[str, float] = next(iter(by_split.values()), {})
@@ -392,7 +391,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     }
     tables = {
         f"{results['task']}: {results['parameters']:,} parameters": by_name,
-        f"{results['main_metric']} compared": beside_table(results),
+        f"{results['main_metric']} compared": comparison_table(results),
     }
     for title, values in tables.items():
         if values:
@@ -429,7 +428,7 @@ def table_of(
 
 
 def _counted(number: float, word: str) -> str:
-    """`1 epoch`, `2.5 minutes`."""
+    """A number with its unit, such as `1 epoch` or `2.5 minutes`."""
     shown = f"{number:,.2f}".removesuffix("0").removesuffix("0").removesuffix(".")
     plural = "" if number == 1 else "s"
     return f"{shown} {word}{plural}"

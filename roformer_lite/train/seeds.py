@@ -1,4 +1,4 @@
-"""`--seeds`: trainings, one after another, that differ in the seed alone; the best one is kept."""
+"""`--seeds`: consecutive trainings that differ only in the seed; the best model is kept."""
 
 import os
 import shutil
@@ -27,18 +27,19 @@ def train_seeds(run: Run) -> None:
     """Train with each of `--seeds`, save the model that is best on the validation data, and print
     the results.
 
-    The directory of the checkpoints has the finished model of each seed in `seed-N` and its
-    checkpoints in `seed-N.training`. Commands that were interrupted continue: a finished seed is
-    not trained again.
+    The directory of the checkpoints contains the finished model of each seed in `seed-N` and its
+    checkpoints in `seed-N.training`. An interrupted command can be continued without training the
+    finished seeds again.
 
     Raises:
-        InputError: as `train`, and for options that can't be combined with several seeds.
+        InputError: in the same cases as `train`, and for options that can't be combined with
+            several seeds.
     """
     seeds = run.training.seeds
     if "LOCAL_RANK" in os.environ:
         raise InputError(
-            f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the "
-            "first training; give one --seed to each of several commands, or start this one without "
+            f"--seeds {seeds} can't be used with a launcher of processes, because its process group "
+            "ends with the first training; run one command per --seed, or start this one without "
             "the launcher"
         )
     directory = TrainingDirectory(run)
@@ -75,7 +76,7 @@ def train_seeds(run: Run) -> None:
 
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
-    """The seed whose model is best on the validation data; the first of equal ones."""
+    """The seed with the best model on the validation data, and the first of equally good ones."""
     values = {seed: chosen_by(results)[1] for seed, results in found.items()}
     first = next(iter(found.values()))
     choose = max if first["training"]["greater_is_better"] else min
@@ -100,8 +101,8 @@ def _of_seed(run: Run, seed: int) -> Run:
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
-    """What `results.json` says of all seeds: which was kept and why, the metrics of each, mean and
-    standard deviation.
+    """The entry of `results.json` about all seeds: which one is kept and why, the metrics of each,
+    and their mean and standard deviation.
 
     Args:
         found: The results of each seed.

@@ -24,10 +24,10 @@ from .trainer import RoFormerLiteTrainerMixin
 
 
 class ShuffledBatches(DefaultBatchSampler):
-    """Rows in an order that only the seed and the epoch determine, so that a continued training has
-    the same one.
+    """Draws rows in an order that depends only on the seed and the epoch, so that it is the same in
+    a continued training.
 
-    The library's own sampler draws the order of an epoch after those of the epochs before it.
+    With the library's own sampler, the order also depends on the earlier epochs.
     """
 
     def __init__(self, dataset: Dataset, *args: Any, generator: torch.Generator, **kwargs: Any):
@@ -40,7 +40,7 @@ class ShuffledBatches(DefaultBatchSampler):
 
 
 class MeasuredModel(BaseEvaluator):
-    """An evaluator of the library from a function that measures a model."""
+    """Wraps a function that evaluates a model as an evaluator of the library."""
 
     def __init__(self, measure: Callable[[BaseModel], Metrics]):
         super().__init__()
@@ -51,10 +51,10 @@ class MeasuredModel(BaseEvaluator):
 
 
 class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
-    """What the trainers of this package have in common.
+    """The common base of the trainers for sentence-transformers.
 
     Args:
-        evaluator: Measures the model on the validation data.
+        evaluator: Evaluates the model on the validation data.
     """
 
     def __init__(
@@ -66,12 +66,13 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
         if evaluator is not None:
             evaluator = MeasuredModel(evaluator)
         super().__init__(*args, evaluator=evaluator, **kwargs)
-        if self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # The library's default.
+        is_default = self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER
+        if is_default:
             self.args.batch_sampler = ShuffledBatches
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Leave the callback out: it collects, also from the Hub, what the library's own card
-        says."""
+        """Omit the callback, which collects information for the library's own card, partly from the
+        Hub."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's own card."""

@@ -36,7 +36,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         rank, world_size: Number of this process, and of all processes.
 
     Raises:
-        InputError: when one example alone exceeds the budget.
+        InputError: if a single example exceeds the budget.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
                 f"--max_tokens_per_batch {max_tokens} is below the longest example, which has "
                 f"{longest} tokens; raise it, or truncate the examples to fewer tokens"
             )
-        self.num_batches = fewest_batches(self.lengths, max_tokens)
+        self.num_batches = min_num_batches(self.lengths, max_tokens)
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -74,7 +74,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             yield batches[(step * self.world_size + self.rank) % self.num_batches]
 
 
-def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
+def min_num_batches(lengths: np.ndarray, max_tokens: int) -> int:
     """The smallest number of batches of which none that `deal` makes can have more than
     `max_tokens` tokens, not even with the longest example of every round."""
     longest_first = np.sort(lengths)[::-1]

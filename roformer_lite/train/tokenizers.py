@@ -1,4 +1,4 @@
-"""The tokenizer that a training starts from: a given one, that of a model, or a new one."""
+"""The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,8 @@ from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import load_tokenizer, try_tokenizer
 
-NUM_CHARACTERS = 10**9
+# A new tokenizer is trained on at most about this many characters.
+MAX_CHARACTERS = 10**9
 
 
 def make_tokenizer(
@@ -26,14 +27,14 @@ def make_tokenizer(
     train_rows: Dataset | IterableDataset,
     state_dir: Path,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model or encoder given, or one trained on the training
-    data.
+    """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
+    training data.
 
-    A trained tokenizer is kept in `state_dir`, where the other processes and a continued training
-    find it.
+    A trained tokenizer is saved in `state_dir`, where other processes and a continued training find
+    it.
 
     Raises:
-        InputError: when it cannot be loaded or trained.
+        InputError: if it cannot be loaded or trained.
     """
     given = run.tokenizer_source
     if given:
@@ -55,14 +56,14 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> 
     own = load_tokenizer(model)
     if own is not None and own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
-            f"--tokenizer {name} has other tokens than that of --model_name_or_path {model}, whose "
-            "weights belong to its own; leave --tokenizer out"
+            f"--tokenizer {name} has other tokens than --model_name_or_path {model}, whose weights "
+            "belong to its own tokenizer; leave --tokenizer out"
         )
 
 
 def _first_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The first gigabyte of text, from which a new tokenizer learns."""
-    left = NUM_CHARACTERS
+    """The first billion characters, which are enough for training a tokenizer."""
+    left = MAX_CHARACTERS
     for text in texts:
         yield text
         left -= len(text)
@@ -71,11 +72,12 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:
-    """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
+    """Set the maximum length and the task's defaults of the tokenizer, and give it to the
+    recipe."""
     recipe.tokenizer = tokenizer
     tokenizer.model_max_length = recipe.max_length
     if recipe.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
-        # A prompt is [CLS] x: after a [SEP] another text would begin.
+        # A prompt has no [SEP] at its end, because another text would begin after it.
         tokenizer.add_bos_token = True
     recipe.adapt_tokenizer()
     return tokenizer
@@ -84,13 +86,18 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreT
 def train_tokenizer(
     texts: Iterable[str], asked_for: TokenizerArguments, of_task: Mapping[str, Any] | None = None
 ) -> RoFormerLiteTokenizer:
-    """A new tokenizer; where a size was asked for, fewer tokens are reported. `of_task` holds the
-    task's own arguments of the training, for its algorithm."""
+    """Train a new tokenizer. It is reported if it has fewer tokens than requested.
+
+    Args:
+        texts: The training texts.
+        asked_for: The options of the user.
+        of_task: The arguments of the task, which include its algorithm.
+    """
     given = asked_for.new_tokenizer
     arguments = dict(of_task or {"algorithm": "bpe"})
     algorithm = given.get("tokenizer_algorithm", arguments["algorithm"])
     if algorithm != arguments["algorithm"]:
-        # The task's arguments are for its own algorithm.
+        # The other arguments of the task only apply to its own algorithm.
         arguments = {"algorithm": algorithm}
     try:
         tokenizer = RoFormerLiteTokenizer.train(
@@ -103,7 +110,7 @@ def train_tokenizer(
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
     if len(tokenizer) < given.get("vocab_size", 0):
-        asked = f"{given['vocab_size']:,} were asked for"
+        asked = f"{given['vocab_size']:,} were requested"
         print(f"the training data yield {len(tokenizer):,} tokens; {asked}", file=sys.stderr)
     return tokenizer
 
@@ -112,7 +119,7 @@ def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a directory or of a repository on the Hub.
 
     Raises:
-        InputError: when there is none, or it cannot encode a batch.
+        InputError: if there is none, or if it cannot encode a batch.
     """
     tokenizer = load_tokenizer(name)
     if tokenizer is None:

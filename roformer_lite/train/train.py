@@ -1,4 +1,4 @@
-"""From a run to a finished model directory. The training loop is the stock Trainer's."""
+"""Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
-from ..head import ends_fitted, read_as_trained
+from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..run import Run
@@ -27,26 +27,26 @@ from .trainer_classes import trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
-LARGE_DATA = 50 * 2**20  # Bytes.
+# Data of at least this many bytes get progress bars.
+MIN_BYTES_FOR_PROGRESS = 50 * 2**20
 # With fewer rows a pretrained encoder is clearly better than a new model (docs/fine_tuning.md).
 MIN_ROWS_FOR_NEW_MODEL = 10_000
 TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
 
 
 def train(run: Run, of_seeds: Run | None = None) -> None:
-    """Read the data, train tokenizer and model, save them, measure what was saved, and print the
+    """Read the data, train and save tokenizer and model, evaluate the saved model, and print the
     results.
 
-    A training that was interrupted continues from its last checkpoint when it is begun again with
-    the same run.
+    An interrupted training continues from its last checkpoint when the same run is started again.
 
     Args:
         run: The options, with one seed; see `train_seeds` for several.
-        of_seeds: The run of all seeds, where this is one of several.
+        of_seeds: The run of all seeds, if this is one of several.
 
     Raises:
-        InputError: about options and data, before the model is trained; when the disk is full, when
-            another process trains into the same directory, and when the training diverges.
+        InputError: for wrong options and data, before the model is trained; if the disk is full, if
+            another process trains into the same directory, and if the training diverges.
     """
     started = time.monotonic()
     options = with_defaults(run)
@@ -55,16 +55,18 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
     kind = trainer_class(run.task)
     args = make_training_arguments(options, kind.args_class)
     with directory.opened(args) as cache:
-        start = read_as_trained(run, cache / "encoder")
+        start = convert_sentence_encoder(run, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
         if run.card.push_to_hub and args.should_save:
-            # A missing login shows before the data are read.
+            # A missing login is reported before the data are read.
             create_repository(run.card, args, run.output_dir.name)
         if not shows_progress_bars(run, args):
             disable_progress_bars()
         set_seed(args.seed)
-        # Seeds are chosen by rows that are held out.
-        recipe.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
+        # With several seeds, the best one is chosen on held-out rows.
+        recipe.learns_from_few = (
+            start is not run and not of_seeds and may_stop_after_fitting(options, args)
+        )
         rows = read_rows(run, recipe, args, cache, of_seeds)
         if args.should_save and not of_seeds:
             recommend_pretrained_start(run, rows["train"])
@@ -104,26 +106,26 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
 
 
 def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
-    """Whether this process shows bars of reading and encoding the data: where they take long
-    enough for somebody to wait for them."""
+    """Whether this process shows progress bars for reading and encoding the data, which is only
+    useful if that takes long."""
     if args.disable_tqdm or not args.should_save:
         return False
     if run.data.dataset_name is not None:
         return True
     size = sum(Path(file).stat().st_size for file in run.data.train_file)
-    return size >= LARGE_DATA
+    return size >= MIN_BYTES_FOR_PROGRESS
 
 
 def read_rows(
     run: Run, recipe: Recipe, args: TrainingArguments, cache: Path, of_seeds: Run | None
 ) -> DatasetDict:
-    """The data, from which the recipe then knows labels and metrics. All of several seeds hold out
-    the same rows."""
+    """Read the data, and let the recipe find labels and metrics in them. All seeds of a run hold
+    out the same rows."""
     first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
     rows = load_splits(recipe, run.data, cache, first_seed)
     if of_seeds and "validation" not in rows:
         raise InputError(
-            "--seeds: there are no validation data to choose the best model by; give "
+            "--seeds: there are no validation data for choosing the best model; give "
             "--validation_file or a --validation_fraction"
         )
     recipe.inspect(rows)
@@ -134,8 +136,8 @@ def read_rows(
 def measure_baselines(
     run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict, is_main_process: bool
 ) -> tuple[Baselines, BaselinesRight]:
-    """The metrics of the baselines, and whether their answers are right; nothing where no data are
-    there to measure them on."""
+    """The metrics of the baselines, and whether each of their predictions is right. Both are empty
+    if there are neither validation nor test data."""
     if not run.training.baselines or not is_main_process or len(rows) < 2:
         return {}, {}
     baselines, right = recipe.baselines(rows, encoded)
@@ -146,14 +148,14 @@ def measure_baselines(
 
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
-    """Say what a pretrained start would bring, where a new model learns from few rows."""
+    """Recommend a pretrained model if a new model would be trained on few rows."""
     has_teacher = getattr(run.data, "teacher", None) is not None
     is_new = not run.model.pretrained and not has_teacher
     if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
-            f"This model starts from random weights and learns from {len(train):,} rows only. A small "
-            "pretrained encoder usually learns more from them: on the 4,907 questions of TREC it "
-            "has a test accuracy of 0.962, and a new model 0.904. Give one as "
+            f"This model starts from random weights and has only {len(train):,} rows to learn from. A "
+            "small pretrained encoder is usually better: trained on the 4,907 questions of TREC, "
+            "it has a test accuracy of 0.962, compared with 0.904 for a new model. Give one as "
             "--model_name_or_path; docs/fine_tuning.md has a list.",
             file=sys.stderr,
         )
@@ -161,25 +163,25 @@ def recommend_pretrained_start(run: Run, train: Dataset) -> None:
 
 @contextmanager
 def naming_the_weights(checkpoints: Path) -> Iterator[None]:
-    """Inside the `with`, the model is trained: an error says where its weights are."""
+    """Context after the training, in which errors name the directory of the trained weights."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"the model is trained, but cannot be measured or saved: {reason(error)}. Its weights "
-            f"and tokenizer are in {last_checkpoint(checkpoints)}; the same command, also with "
-            "another --test_file, measures it again"
+            f"the model is trained, but cannot be evaluated or saved: {reason(error)}. Its weights "
+            f"and tokenizer are in {last_checkpoint(checkpoints)}; the same command, even with "
+            "another --test_file, evaluates it again"
         ) from error
 
 
 def leave_process_group(trainer: Trainer) -> None:
-    """End the process group, and the wrapper of `DistributedDataParallel` before it.
+    """Release the wrapper of `DistributedDataParallel`, and then end the process group.
 
-    A wrapper that outlives the group's name is the last to hold the group, and would destroy it
-    while holding the interpreter's lock. Destroying waits for gloo's threads, one of which may be
-    waiting for that lock.
+    If the wrapper held the last reference to the group, the group would be destroyed with the
+    wrapper, while the interpreter's lock is held. Destroying it waits for gloo's threads, one of
+    which may be waiting for that lock.
     """
     trainer.model_wrapped = trainer.model
     trainer.accelerator.free_memory()

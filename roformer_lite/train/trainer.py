@@ -55,14 +55,16 @@ if TYPE_CHECKING:
     from ..recipes.base import Recipe
 
 
-# What transformers calls the loss of models that predict the next token.
+# This is transformers' name for the loss of models that predict the next token.
 CAUSAL_LOSS = "ForCausalLM"
 CAUSAL_CLASSES = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-NUM_MEASURED_ROWS = 1000
-# Of rows with labels, on average: 8 million tokens are 1,000 steps.
-TOKENS_OF_A_BATCH = 8192
-# The names that torch gives to instructions which multiply matrices of bfloat16: AMX and AVX-512
-# of x86 processors, and those of ARM.
+# The average length of rows is estimated from this many.
+NUM_SAMPLED_ROWS = 1000
+# A batch of rows with labels has at most this many tokens on average, so that 8 million tokens are
+# at least 1,000 steps.
+MAX_TOKENS_PER_BATCH = 8192
+# torch's names for the instructions that multiply matrices in bfloat16: AMX and AVX-512 of x86
+# processors, and those of ARM.
 BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 MIN_BFLOAT16_STEPS = 200
 
@@ -83,12 +85,12 @@ def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
 
 
 class RoFormerLiteTrainerMixin:
-    """What the package adds to `Trainer` and `Seq2SeqTrainer`.
+    """The additions of this package to `Trainer` and `Seq2SeqTrainer`.
 
     Args:
-        options: Of the run. Default: none, for a trainer that only evaluates.
+        options: The training options of the run. Default: none, for a trainer that only evaluates.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        command_started: When the command began, for the clock. Default: now.
+        command_started: Time at which the command began, for the clock. Default: now.
     """
 
     def __init__(
@@ -100,13 +102,13 @@ class RoFormerLiteTrainerMixin:
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        # The class itself has the defaults; an object would need an output directory.
+        # The class holds the defaults; an instance would need an output directory.
         self.options = options or TrainingOptions
         self.lengths = lengths
         if self.is_fsdp_enabled:
             refuse_with_fsdp(self.options)
-        # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way
-        # needs all logits.
+        # Our language model heads smooth labels themselves, only at the labelled positions. The
+        # smoother of the Trainer needs all logits.
         self.label_smoothing = 0.0
         model_smooths = "smoothing" in signature(type(self.model).forward).parameters
         if self.label_smoother is not None and model_smooths:
@@ -116,13 +118,13 @@ class RoFormerLiteTrainerMixin:
         seconds = None if minutes is None else minutes * 60
         self.clock = TrainingClock(seconds, command_started)
         self.averaging: WeightAveraging | None = None
-        # Of the batches that were evaluated: the sum of their losses, and the number of labels.
+        # The sum of the losses of all evaluated batches, and the number of their labels.
         self.measured_loss = 0.0
         self.measured_labels = 0
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
-        # `ProgressLines` takes the place of these two.
+        # `ProgressLines` replaces these two.
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.add_callback(BestCheckpoint())
@@ -133,7 +135,7 @@ class RoFormerLiteTrainerMixin:
         if self.options.early_stopping_patience and self.args.load_best_model_at_end:
             self.add_callback(EarlyStopping(self.options.early_stopping_patience))
         self.add_callback(ProgressLines(self.clock))
-        # It comes last, as the others may ask for an evaluation or a checkpoint.
+        # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 
     def get_train_dataloader(self) -> DataLoader:
@@ -142,7 +144,7 @@ class RoFormerLiteTrainerMixin:
         collator = given
         if hasattr(given, "generator"):
             collator = SeededCollator(given, seed)
-            # An earlier loader has one, too.
+            # An earlier loader may have added one.
             self.remove_callback(SeededCollator)
             self.add_callback(collator)
         if self.options.max_tokens_per_batch:
@@ -169,7 +171,8 @@ class RoFormerLiteTrainerMixin:
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # The sampler has taken the share of this process already, so accelerate must not.
+        # The sampler already yields only the batches of this process, so accelerate must not divide
+        # them again.
         return prepare_data_loader(
             loader,
             device=self.accelerator.device,
@@ -180,8 +183,8 @@ class RoFormerLiteTrainerMixin:
         )
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> None:
-        """Keep the order of what is evaluated, as predictions are compared with references by their
-        place. With `group_by_length` the Trainer would sort them."""
+        """Keep the order of the rows, because predictions are compared with references by position.
+        With `group_by_length` the Trainer would sort them."""
         return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -202,8 +205,8 @@ class RoFormerLiteTrainerMixin:
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Some of the tokens `(B, L)` replaced by the mask, or else by the unknown or the padding
-        token (Iyyer et al. 2015, ACL); special ones stay."""
+        """Replace some of the tokens `(B, L)`, but no special ones, by the mask, unknown or padding
+        token, whichever exists first (Iyyer et al. 2015, ACL)."""
         tokenizer = self.processing_class
         candidates = (tokenizer.mask_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id)
         replacement = next(number for number in candidates if number is not None)
@@ -213,8 +216,8 @@ class RoFormerLiteTrainerMixin:
         return input_ids.masked_fill(dropped, replacement)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, and the averaged weights with it. A checkpoint has both before it has the
-        file that makes it complete."""
+        """Save the model together with the averaged weights. Both are written before the file that
+        marks a checkpoint as complete."""
         super().save_model(output_dir, _internal_call)
         is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
         if is_checkpoint and self.averaging is not None:
@@ -223,7 +226,7 @@ class RoFormerLiteTrainerMixin:
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
-        """One batch of an evaluation, whose loss is noted with the number of its labels."""
+        """Evaluate one batch, and record its loss and the number of its labels."""
         found = super().prediction_step(model, inputs, *args, **kwargs)
         loss = found[0]
         labels = inputs.get("labels")
@@ -242,8 +245,8 @@ class RoFormerLiteTrainerMixin:
         return found
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """As the Trainer's, with the mean loss of all labels, whatever batches they are in. The
-        Trainer takes the mean of the means of the batches."""
+        """Evaluate with the mean loss of all labels, regardless of the batches. The Trainer would
+        average the means of the batches."""
         self.measured_loss = 0.0
         self.measured_labels = 0
         output = super().evaluation_loop(*args, **kwargs)
@@ -260,22 +263,22 @@ class RoFormerLiteTrainerMixin:
         if self.averaging is not None:
             averaged = self.averaging.in_place_of(self.model)
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-        # What is drawn here, such as masks, is the same each time, so that checkpoints compare, and
-        # the training draws on as if nothing had happened.
+        # Random choices such as masks are the same in each evaluation, so that checkpoints are
+        # comparable, and the random state of the training is not affected.
         with torch.random.fork_rng(devices), averaged:
             torch.manual_seed(self.args.seed)
             return super().evaluate(*args, **kwargs)
 
 
 def refuse_with_fsdp(options: TrainingOptions) -> None:
-    """Refuse options that need whole weights in every process, which FSDP divides."""
+    """Refuse options that need whole weights in every process, because FSDP shards them."""
     refused = []
     if options.ema_decay:
         refused.append("--ema_decay")
     if options.optim == MUON:
         refused.append("--optim muon")
     if refused:
-        raise InputError(f"{refused[0]} can't be combined with FSDP, which divides the weights")
+        raise InputError(f"{refused[0]} can't be combined with FSDP, which shards the weights")
 
 
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
@@ -300,15 +303,14 @@ def make_trainer(
     encoded: DatasetDict,
     started: float,
 ) -> Trainer:
-    """The task's trainer, which measures on the validation data. `args` are completed by what
-    depends on the data.
+    """Make the trainer of the task. The `args` that depend on the data are filled in.
 
     Args:
-        kind: As from `trainer_class`.
-        run: With its defaults filled in.
-        recipe, args, model: Of the training.
-        rows, encoded: The data, as rows and as inputs of the model.
-        started: When the command began, by `time.monotonic`.
+        kind: The result of `trainer_class`.
+        run: The run with its defaults filled in.
+        recipe, args, model: The task, its arguments and the model to train.
+        rows, encoded: The data as rows and as model inputs.
+        started: The time of `time.monotonic` at which the command began.
 
     Raises:
         InputError: for training arguments that the Trainer refuses.
@@ -337,43 +339,46 @@ def make_trainer(
 def complete_arguments(
     args: TrainingArguments, run: Run, recipe: "Recipe", encoded: DatasetDict
 ) -> None:
-    """Fill in what depends on the data: the number of epochs, the size of a batch, and the metric
-    that chooses a checkpoint."""
+    """Fill in the arguments that depend on the data: the number of epochs, the batch size, and the
+    metric that chooses a checkpoint."""
     options = run.training
     train = encoded["train"]
     if "validation" not in encoded:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
     if isinstance(train, Dataset):
-        tokens = _tokens_of_a_row(recipe, train) if recipe.has_labels else 0.0
+        tokens = 0.0
+        if recipe.has_labels:
+            tokens = _mean_length(recipe, train)
         if options.num_train_epochs is None:
             args.num_train_epochs = epochs_for(len(train), tokens * len(train))
         if "per_device_train_batch_size" in run.filled and tokens:
-            most = max(1, round(TOKENS_OF_A_BATCH / tokens))
-            args.per_device_train_batch_size = min(args.per_device_train_batch_size, most)
+            max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
+            args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
     if "metric_for_best_model" not in options.stock:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
 
 
-def _tokens_of_a_row(recipe: "Recipe", train: Dataset) -> float:
-    """On average, by at most 1,000 random rows."""
-    some = train.shuffle(seed=0).select(range(min(len(train), NUM_MEASURED_ROWS)))
-    return sum(recipe.lengths(some)) / len(some)
+def _mean_length(recipe: "Recipe", train: Dataset) -> float:
+    """The mean number of tokens of at most 1,000 random rows."""
+    sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
+    return sum(recipe.lengths(sample)) / len(sample)
 
 
 def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -> bool:
-    """Whether matrices are multiplied in bfloat16 although no option says so.
+    """Whether to multiply matrices in bfloat16 if no option decides it.
 
-    They are on a CPU that has instructions for it, unless the training is so short that nothing is
-    gained. Weights, optimizer and loss stay in float32.
+    This is done on a CPU with instructions for it, unless the training is too short to benefit.
+    Weights, optimizer and loss stay in float32.
     """
     args = trainer.args
     is_decided = trainer.options.bf16 is not None or args.mixed_precision != "no"
-    has_own_loop = trainer.is_fsdp_enabled or args.torch_compile
-    if is_decided or has_own_loop or not recipe.uses_bfloat16 or args.device.type != "cpu":
+    is_supported = not (trainer.is_fsdp_enabled or args.torch_compile)
+    is_on_cpu = recipe.uses_bfloat16 and args.device.type == "cpu"
+    if is_decided or not (is_supported and is_on_cpu):
         return False
-    # The function is not in every version of torch.
+    # Some versions of torch lack this function.
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
     return is_native and num_steps(trainer) >= MIN_BFLOAT16_STEPS
@@ -391,8 +396,8 @@ def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
 def fit(
     trainer: RoFormerLiteTrainerMixin, recipe: "Recipe", train: Dataset, checkpoint: str | None
 ) -> None:
-    """Train, from the beginning or from a checkpoint; the trainer then has the weights that are
-    kept."""
+    """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
+    save."""
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     try:
         if is_faster_in_bfloat16(trainer, recipe):
@@ -412,10 +417,10 @@ def fit(
             raise
         remedy = "see --optim, --training_arguments and --config"
         if checkpoint is not None:
-            remedy = f"remove {checkpoint}, and the training continues from the one before"
-        raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
+            remedy = f"remove {checkpoint} to continue from the previous checkpoint"
+        raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
-    # The wrapper of accelerate's autocast goes: the model is measured as it is saved.
+    # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.
     vars(trainer.model).pop("forward", None)
 
 

@@ -1,5 +1,5 @@
-"""transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else
-was given."""
+"""Makes the `TrainingArguments` of a run from our options, defaults for small models, and further
+given arguments."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from .muon import MUON, muon_arguments
 
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
-# A training sees about as many of both in all its epochs.
+# By default, the epochs of a training add up to about this many examples or tokens.
 NUM_EXAMPLES = 300_000
 NUM_TOKENS = 8_000_000
-# Options of ours that are fields of TrainingArguments, too.
+# These options of ours are also fields of TrainingArguments.
 SHARED = (
     "max_steps",
     "per_device_train_batch_size",
@@ -35,8 +35,8 @@ SHARED = (
     "use_cpu",
     "disable_tqdm",
 )
-# Checkpoints and evaluation follow the epochs, whatever their length. Nothing is sent to a tracker
-# unasked.
+# The model is evaluated and saved after each epoch, regardless of its length. Nothing is sent to a
+# tracker by default.
 DEFAULTS = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
@@ -50,15 +50,15 @@ DEFAULTS = {
 
 
 def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> TrainingArguments:
-    """The arguments of the trainer. transformers checks their names, types and values, before any
-    data are read.
+    """Make the arguments of the trainer. transformers checks their names, types and values before
+    any data are read.
 
     Args:
-        run: With its defaults filled in.
+        run: The run with its defaults filled in.
         kind: `TrainingArguments` or a subclass.
 
     Raises:
-        InputError: for what transformers refuses.
+        InputError: for arguments that transformers refuses.
     """
     options = run.training
     values: dict[str, Any] = dict(DEFAULTS)
@@ -70,13 +70,13 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
         values["bf16"] = True
-        # Without an accelerator transformers takes bfloat16 only together with `use_cpu`.
+        # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`.
         values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()
     if not torch.cuda.is_available():
-        # Pinning is useless there, and torch warns about it.
+        # Pinning memory is useless without CUDA, and torch warns about it.
         values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
-        # transformers does not have it; see the trainer.
+        # transformers does not have Muon, so the trainer creates it.
         muon_arguments(options.stock.get("optim_args"))
         values["optim"] = "adamw_torch_fused"
     is_measured = values["eval_strategy"] != "no"
@@ -93,8 +93,8 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
 
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value
-        of ours."""
+        """Raise an error that names the option that was given. argparse's `argument --optim: …` may
+        refer to an item of --training_arguments."""
         name, _, problem = message.removeprefix("argument --").partition(": ")
         name = name.partition("/")[0]
         option = f"--{name}" if name in SHARED else f"--training_arguments {name}"
@@ -102,7 +102,7 @@ class _Parser(HfArgumentParser):
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """An object of `kind`, made by transformers' own parser, which checks types and choices; the
+    """Make an object of `kind` with transformers' own parser, which checks types and choices. The
     class itself checks combinations."""
     known = [option.name for option in fields(kind) if option.init]
     words = []
@@ -122,7 +122,7 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
         (args,) = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)
     except InputError:
         raise
-    # TrainingArguments read files, import libraries and look at devices.
+    # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(
             f"--training_arguments: transformers refuses them: {reason(error)}"
@@ -136,20 +136,25 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
 
 
 def is_launched_on_a_cpu() -> bool:
-    """Whether this is one of several processes without an accelerator. Without `use_cpu` accelerate
-    would start no process group there, and each process would believe that it is alone."""
+    """Whether this is one of several processes without an accelerator.
+
+    Without `use_cpu`, accelerate would not start a process group in this case, and each process
+    would train on its own.
+    """
     return "LOCAL_RANK" in os.environ and not torch.accelerator.is_available()
 
 
 def is_greater_better(metric: str) -> bool:
-    """Whether a greater value of a metric is the better one."""
+    """Whether greater values of a metric are better."""
     name = metric.removeprefix("eval_")
     return not (name.endswith("loss") or name in LOWER_IS_BETTER)
 
 
 def epochs_for(examples: int, tokens: float = 0) -> float:
-    """The passes over the data where no number is given: 300,000 examples in all, and 8 million
-    tokens where `tokens` of one pass are given, but at least 3 passes and at most 20. Early
-    stopping ends a training that learns no more; these bounds prevent a schedule of days."""
+    """The default number of epochs: enough for 300,000 examples or, if the `tokens` of an epoch are
+    given, for 8 million tokens, but at least 3 and at most 20.
+
+    Early stopping ends a training that no longer improves. The bounds keep the schedule short.
+    """
     enough = min(NUM_EXAMPLES // max(1, examples), NUM_TOKENS // max(1, tokens))
     return float(min(MAX_EPOCHS, max(MIN_EPOCHS, enough)))

@@ -1,4 +1,4 @@
-"""The directory of an unfinished training: held by one process, and continued by the same run."""
+"""The directory of an unfinished training, which is locked by one process and can be continued."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ from ..output import RESULTS_FILE, check_output_dir, is_disk_full
 from ..run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE = "lock"
-STATE_FILE = "trainer_state.json"  # the last file that the Trainer writes into a checkpoint
+# This is the last file that the Trainer writes into a checkpoint.
+STATE_FILE = "trainer_state.json"
 
 
 class TrainingDirectory:
-    """Where the checkpoints are while a model is trained. It stands next to the directory of the
-    finished model, which must be complete or absent.
+    """The directory of the checkpoints while a model is trained. It is next to the directory of the
+    finished model, which is either complete or absent.
 
     Args:
-        run: The run that trains.
+        run: The training run.
     """
 
     def __init__(self, run: Run):
@@ -30,20 +31,21 @@ class TrainingDirectory:
 
     @contextmanager
     def opened(self, args: TrainingArguments) -> Iterator[Path]:
-        """Inside the `with`, the directory is ready for the run, new or continued, and no other
-        command trains into it; an empty directory for the data of this process is yielded. A run
-        that is refused before it has made any progress leaves nothing behind. A full disk is
-        reported in a sentence.
+        """Context in which the directory is prepared for a new or continued run and locked against
+        other commands. If the run fails before it has made any progress, nothing is left behind.
 
         Args:
-            args: The arguments of the training. All processes of a training enter; the one that
-                saves prepares the directory.
+            args: The arguments of the training. All of its processes enter the context; the one
+                that saves prepares the directory.
+
+        Yields:
+            An empty directory for the data of this process.
 
         Raises:
-            InputError: when another process holds the directory, it can't be made, a finished model
-                is in the way, or an unfinished training whose options or files differ.
-                `overwrite_output_dir` allows to discard models and trainings; a training without a
-                checkpoint is discarded in any case.
+            InputError: if another process holds the directory, if it can't be created, if there is
+                a finished model or an unfinished training with other options or files, or if the
+                disk becomes full. `overwrite_output_dir` allows discarding models and trainings; a
+                training without a checkpoint is always discarded.
         """
         data = self.path / f"data-{args.process_index}"
         with ExitStack() as held:
@@ -62,8 +64,9 @@ class TrainingDirectory:
                 if isinstance(error, InputError) or not is_disk_full(error, self.path):
                     raise
                 raise InputError(
-                    f"{self.path}: no space left on the disk for data and checkpoints; free some space and give the "
-                    "same command again, training then continues from the last complete checkpoint"
+                    f"{self.path}: no space left on the disk for data and checkpoints; free some "
+                    "space and run the same command again, which continues from the last complete "
+                    "checkpoint"
                 ) from error
 
     @contextmanager
@@ -80,8 +83,8 @@ class TrainingDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Inside the `with`, no other process is in one for the same directory. The lock is the
-        operating system's, and ends with the process, however that ends."""
+        """Context that only one process can enter for the same directory. The operating system
+        releases the lock when the process ends, even if it is killed."""
         given = f"--output_dir {self.run.output_dir}"
         path = self.path / LOCK_FILE
         lock = FileLock(path, timeout=0)
@@ -89,10 +92,10 @@ class TrainingDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except (Timeout, FileNotFoundError) as error:
-            # The directory is not found where the other process removes it at this moment.
+            # The directory is not found if the other process has just removed it.
             raise InputError(
-                f"{given}: another process trains into it (it holds {path}); wait until it has ended, or choose "
-                "another directory"
+                f"{given}: another process trains into it (it holds {path}); wait until it has "
+                "ended, or choose another directory"
             ) from error
         except OSError as error:
             raise InputError(
@@ -102,15 +105,16 @@ class TrainingDirectory:
         try:
             yield
         finally:
-            # The file is removed while the lock is held. A process that has opened it already
-            # finds that it has lost its name.
+            # The file is removed while the lock is held. A process that has already opened it then
+            # notices that the file no longer has a name.
             path.unlink(missing_ok=True)
             lock.release()
             with suppress(OSError):
-                self.path.rmdir()  # fails where there is something in it
+                # This fails if the directory is not empty.
+                self.path.rmdir()
 
     def _make_ready(self) -> None:
-        """Leave in the directory what this run continues, or its `run.yaml` alone."""
+        """Keep the unfinished training if this run continues it; otherwise leave only `run.yaml`."""
         has_run = (self.path / RUN_FILE).is_file()
         names = {path.name for path in self.path.iterdir()}
         if not has_run and names - {LOCK_FILE, f".{RUN_FILE}.unfinished"}:
@@ -121,21 +125,24 @@ class TrainingDirectory:
                 return
             if not self.run.training.overwrite_output_dir:
                 raise InputError(
-                    f"{self.path} holds an unfinished training that differs ({difference}); give the same command to "
-                    "continue it, --overwrite_output_dir to start again, or another --output_dir"
+                    f"{self.path} holds an unfinished training that differs ({difference}); give "
+                    "the same command to continue it, --overwrite_output_dir to start again, or "
+                    "another --output_dir"
                 )
         self.clear()
         self.run.save(self.path)
 
     def _difference(self) -> str:
-        """How the run differs from the one that was begun here; empty where it is the same."""
+        """The difference between this run and the one that was begun here; empty if there is
+        none."""
         run_file = self.path / RUN_FILE
         try:
             before = read_run_file(run_file)
         except InputError as error:
             return str(error)
         found = [self.run.difference(before)]
-        # Test data only measure. They may change until the first of several seeds is finished.
+        # Test data do not affect the training, so they may change until the first of several seeds is
+        # finished.
         data = self.run.data
         files = [*(data.train_file or ()), *(data.validation_file or ())]
         if any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
@@ -147,8 +154,7 @@ class TrainingDirectory:
         return ", ".join(filter(None, found))
 
     def has_progress(self) -> bool:
-        """Whether something would be lost without the directory: a checkpoint, or the model of one
-        of several seeds."""
+        """Whether the directory contains a checkpoint, or the model of one of several seeds."""
         checkpoints = self.path.glob(f"**/checkpoint-*/{STATE_FILE}")
         seeds = self.path.glob(f"seed-*/{RESULTS_FILE}")
         return any(checkpoints) or any(seeds)
@@ -169,8 +175,8 @@ def _real_paths(paths: list[str] | None) -> list[Path]:
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint in `folder` that was written completely, or None. A process that is
-    killed leaves an incomplete one."""
+    """The newest complete checkpoint in `folder`, or None. A process that is killed may leave an
+    incomplete one."""
     written = [path.parent for path in folder.glob(f"checkpoint-*[0-9]/{STATE_FILE}")]
     return max(map(str, written), key=step_of, default=None)
 

@@ -145,7 +145,7 @@ def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):
     arguments = commands(model, tmp_path)["train"]
     assert main([*arguments, "--config", "num_hidden_layers=3", "layer_types=null"]) == 2
     assert (
-        "does not fit the configuration that is asked for; give only --config fields"
+        "does not fit the requested configuration; give only --config fields"
         in capsys.readouterr().err
     )
 

@@ -50,7 +50,7 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
         "x",
         status=2,
     )
-    assert "--text_pair_column label: this model takes one text" in capsys.readouterr().err
+    assert "--text_pair_column label: this model takes single texts" in capsys.readouterr().err
     assert not (tmp_path / "e").exists()
 
 

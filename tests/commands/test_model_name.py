@@ -49,7 +49,7 @@ def test_what_the_hub_says(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         message = predict("modle", f"http://127.0.0.1:{closed.getsockname()[1]}", str(tmp_path))
-    assert "modle: there is no such directory here, and the Hub can't be reached" in message
+    assert "modle: there is no such directory here, and the Hub cannot be reached" in message
     with running_hub() as hub:
         assert "the Hub has no repository of this name" in predict(
             "me/modle", hub.url, str(tmp_path)
@@ -65,5 +65,5 @@ def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch):
         huggingface_hub, "try_to_load_from_cache", lambda name, file: name == "cached" and file
     )
     check_model_name("cached")
-    with pytest.raises(InputError, match="absent: .* was not asked, as HF_HUB_OFFLINE is set"):
+    with pytest.raises(InputError, match="absent: .* was not asked because HF_HUB_OFFLINE is set"):
         check_model_name("absent")

@@ -15,14 +15,18 @@ from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 REFUSED = [  # by our own parser: task, options, message
-    ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect beside --tokenizer"),
-    ("mlm", "--word_dropout 0.1", "mlm masks tokens anyway"),
+    ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect with --tokenizer"),
+    ("mlm", "--word_dropout 0.1", "mlm already masks tokens"),
     (
         "mlm",
         "--packing 64 --max_tokens_per_batch 99",
         "--packing can't be combined with --max_tokens_per_batch",
     ),
-    ("mlm", "--packing 64 --block_size 128", "--packing 64 is below the length of the blocks, 128"),
+    (
+        "mlm",
+        "--packing 64 --block_size 128",
+        "--packing 64 is below the length of the blocks; give at least 128",
+    ),
     ("causal", "--streaming", "--streaming needs --max_steps"),
     ("classify", "--max_length 2", "--max_length=2 .* 3"),
     ("classify", "--label_column text", "--text_column text is also the column of the label"),
@@ -33,7 +37,7 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments seed=3", "give the option --seed 3"),
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),
     ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
-    ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
+    ("tag", "--training_arguments save_only_model=true", "would continue with a new optimizer"),
     (
         "tag",
         "--training_arguments resume_from_checkpoint=c",

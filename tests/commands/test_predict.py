@@ -272,11 +272,11 @@ REFUSED = [
     ),
     ("classify", "--none_label a", "--none_label a has no effect without a threshold"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
-    ("number", "--threshold 0.5", "--threshold is for labels; this model gives a number"),
+    ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
     (
         "classify",
         "--text_column a --text_pair_column b",
-        "--text_pair_column b: this model takes one text",
+        "--text_pair_column b: this model takes single texts",
     ),
 ]
 

@@ -169,7 +169,11 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         "a.csv:2: byte 4",
     ),
     "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
-    "a table of another program": ("classify", {"a.xlsx": b"PK\x03\x04"}, "unknown format '.xlsx'"),
+    "a table of another program": (
+        "classify",
+        {"a.xlsx": b"PK\x03\x04"},
+        "unknown table format '.xlsx'",
+    ),
     "only a header": ("classify", {"a.csv": "text,label\n"}, "there is no row with text"),
     "no label": ("classify", {"a.csv": "text,label\nx,\n"}, "a.csv:2: column 'label' is empty"),
     "other columns": (
@@ -229,7 +233,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "no known word": (
         "mlm --tokenizer_algorithm wordpiece --vocab_size 300 --validation_file v.txt",
         {"a.txt": "the cat sees a red house\n" * 20, "v.txt": "[UNK] [PAD]\n"},
-        "from here on the tokenizer finds no word",
+        "the tokenizer finds no word in the text that begins here",
     ),
     "no such column": (
         "tag --tag_column 4",

@@ -52,7 +52,7 @@ def test_masks(kind):
             {"encoder_hidden_states": torch.zeros(4, 2, 32)},
             "does not attend to encoder_hidden_states",
         ),
-        ({"seq_idx": torch.zeros(4, 8).long()}, "seq_idx alone"),
+        ({"seq_idx": torch.zeros(4, 8).long()}, "seq_idx does not suffice"),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(kwargs, message):

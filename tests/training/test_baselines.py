@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from roformer_lite.evaluate.baselines import (
-    at_most,
     classification_baselines,
+    sample_rows,
     tagging_baselines,
     text_to_text_baselines,
 )
@@ -15,10 +15,12 @@ ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
 
 def test_of_slightly_too_many_rows_few_are_left_out():
     texts, classes = [str(row) for row in range(110)], np.arange(110)
-    assert at_most(texts, 100) == [str(row) for row in at_most(classes, 100)]
-    assert len(set(at_most(texts, 100))) == 100 and (np.diff(at_most(classes, 100)) > 0).all()
-    assert set(at_most(classes % 2, 55).tolist()) == {0, 1}  # whatever order the rows have
-    assert at_most(texts, 200) is texts
+    assert sample_rows(texts, 100) == [str(row) for row in sample_rows(classes, 100)]
+    assert (
+        len(set(sample_rows(texts, 100))) == 100 and (np.diff(sample_rows(classes, 100)) > 0).all()
+    )
+    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}  # whatever order the rows have
+    assert sample_rows(texts, 200) is texts
 
 
 def test_classes():

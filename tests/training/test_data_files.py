@@ -257,7 +257,7 @@ def test_labels_that_would_break_an_answer_are_refused(separator, place):
         if separator == "," and problem_type != MULTI:
             recipe.inspect(labelled(task, [label]))
             continue
-        with pytest.raises(InputError, match=f"the {recipe.label_word} .* holds"):
+        with pytest.raises(InputError, match=f"the {recipe.label_word} .* contains"):
             recipe.inspect(labelled(task, [label]))
         if task == "classify":  # That of a model of somebody else is shown in one line.
             recipe.set_labels([label, "other"])
@@ -271,7 +271,7 @@ def test_labels_that_are_one_number_are_named(caplog):
     recipe.problem_type = SINGLE
     recipe.inspect(labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"]))
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and all("are one number, but two labels" in line for line in said)
+    assert len(said) == 2 and all("are the same number, but two labels" in line for line in said)
     assert len(recipe.labels) == 7
 
 

@@ -196,7 +196,7 @@ def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
     """As many tokens would fit, and each would have the vector of another."""
     start = ["--model_name_or_path", folder / "encoder", "--tokenizer", folder / "other"]
     train("mlm", folder / "text.txt", tmp_path / "m", *start, status=2)
-    assert "has other tokens than that of --model_name_or_path" in capsys.readouterr().err
+    assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
 
 
 def test_converted_encoder(folder, tmp_path):

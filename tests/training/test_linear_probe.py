@@ -40,7 +40,7 @@ SMALL = {
 def probe(tmp_path: Path, monkeypatch):
     """Fits the head of a random encoder; returns its states, its scores before the last layer's
     change and after."""
-    monkeypatch.setattr(head, "_PENALTIES", (PENALTY,))
+    monkeypatch.setattr(head, "PENALTIES", (PENALTY,))
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
 
     def fit(
@@ -139,7 +139,7 @@ def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatc
     """Labels without any relation to the texts want the strongest penalty, clear ones the
     weakest."""
     clear = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
-    monkeypatch.setattr(head, "_PENALTIES", (1e6, PENALTY))
+    monkeypatch.setattr(head, "PENALTIES", (1e6, PENALTY))
     chosen = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
     np.testing.assert_allclose(centred(chosen), centred(clear), atol=0.05)
     random_labels = np.random.default_rng(2).permutation(COLOURS)
@@ -159,7 +159,7 @@ def test_texts_of_a_label_come_together(tmp_path):
         config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
         model = RoFormerLiteForSequenceClassification(config).eval()
         if contrasted:
-            head.contrast(
+            head.train_contrastively(
                 Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded
             )
         seen = []

@@ -195,7 +195,7 @@ def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
     for metric in recipe.metric_names:
         recipe.check_metric(TrainingArguments(), f"eval_{metric}")
     with pytest.raises(
-        InputError, match=f"is not measured by {kind} on these data; choose one of .*{offered}$"
+        InputError, match=f"is not a metric of {kind} on these data; choose one of .*{offered}$"
     ):
         recipe.check_metric(TrainingArguments(), "bleu")
 
@@ -298,9 +298,11 @@ def test_bleu_has_a_tokenizer_for_the_language():
 @pytest.mark.parametrize("score", [0.55, 0.95])
 def test_scores_that_are_no_probabilities_are_named(score):
     """Half of the answers are right."""
-    outcomes = [Outcome(f"a:{number}", {}, mistake=number % 2, score=score) for number in range(40)]
+    outcomes = [
+        Outcome(f"a:{number}", {}, severity=number % 2, score=score) for number in range(40)
+    ]
     found = Evaluation("test", {}, outcomes, measurements=40, rows=40, seconds=0.0, report=None)
     assert found.calibration_error == pytest.approx(score - 0.5)
     assert bool(found.warnings) == (score > 0.6)
-    found.outcomes = [Outcome("a:1", {}, mistake=0)]
+    found.outcomes = [Outcome("a:1", {}, severity=0)]
     assert found.calibration_error is None and found.warnings == []

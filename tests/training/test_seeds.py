@@ -149,7 +149,7 @@ def test_refused_before_anything_is_trained(folder, capsys):
     # of fewer than 100 rows none are held out
     assert main([*files, "--output_dir", str(folder / "no")]) == 2
     assert (
-        "--seeds: there are no validation data to choose the best model by"
+        "--seeds: there are no validation data for choosing the best model"
         in capsys.readouterr().err
     )
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()

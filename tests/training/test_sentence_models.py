@@ -262,7 +262,7 @@ MISTAKES = {
         [],
         "the columns are a, b, but .* sentence1, sentence2, score; or ",
     ),
-    "texts without a teacher": ("embed", "text\na\nb\n", [], "train takes --teacher"),
+    "texts without a teacher": ("embed", "text\na\nb\n", [], "for training, give --teacher"),
     "a score above one": (
         "rerank",
         "sentence1,sentence2,score\na,b,5\n",
@@ -273,7 +273,7 @@ MISTAKES = {
         "rerank",
         "anchor,positive\na b,c d\n",
         [],
-        "1 rows: .*learns from the others",
+        "1 rows: .*is compared with the others",
     ),
     "too wide": (
         "embed",
