@@ -428,8 +428,9 @@ def result_of_class(
         float((found - value).abs().max() / value.abs().max().clamp(min=1))
         for found, value in zip(outputs_of(model, batch), expected, strict=True)
     )
-    # The answers of the one, and the last place of the other, may be padding.
-    computes_padding = re.search("ForQuestionAnswering|RoFormerForMultipleChoice", str(model_class))
+    # The answers of the first, and the last place of the others, may be padding.
+    reads_padding = "ForQuestionAnswering|RoFormerForMultipleChoice|XLNetFor(Seq|Multi)"
+    computes_padding = re.search(reads_padding, str(model_class))
     num_tokens = numbers_of_computed_tokens(model, batch)
     if not computes_padding and int(batch["attention_mask"].sum()) not in num_tokens:
         return f"differs: its layers compute {num_tokens} tokens"
