@@ -144,6 +144,22 @@ def test_segments_and_streams_of_xlnet():
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("share_att_key", [False, True])
+def test_dropout_of_a_table_is_drawn_once_for_the_batch(share_att_key):
+    stock = build("DebertaV2ForMaskedLM", share_att_key=share_att_key)
+    without_dropout = copy.deepcopy(stock)
+    for part in stock.modules():
+        if hasattr(part, "pos_dropout"):
+            part.pos_dropout.p = 0.5
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("deberta mlm")
+    torch.manual_seed(0)
+    expected = gradients(stock, batch)
+    torch.manual_seed(0)
+    torch.testing.assert_close(gradients(free, batch), expected, **CLOSE)
+    assert not torch.allclose(gradients(without_dropout, batch)[0], expected[0], atol=1e-3)
+
+
 def test_logits_in_training():
     """Skipped; there where they are asked for, and where a loss of somebody's own may want them."""
     stock, free = pair("bert mlm")

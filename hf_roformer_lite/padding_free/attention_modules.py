@@ -8,12 +8,15 @@ the length of the documents.
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 from transformers.utils.import_utils import is_tracing
@@ -303,6 +306,8 @@ def attend_to_documents(
     make_mask = ATTENTION_MODULES[name_of_module]
     axes = EXCHANGED_AXES.get(name_of_module, (0, 0))  # No axis, exchanged with itself.
     given[states] = given[states].transpose(*axes)
+    table = given.get("rel_embeddings")
+    once = nullcontext() if table is None else Once(table)
     pieces = {name: pieces_of(name, value, mask) for name, value in given.items()}
     outputs = []
     for number, (_, num_queries, num_keys) in enumerate(mask.runs):
@@ -311,8 +316,42 @@ def attend_to_documents(
         is_seen = keys_seen(rows, num_queries, num_keys, mask)
         arguments[name_of_mask(given)] = make_mask(rows, is_seen)
         arguments[states] = rows.transpose(*axes)
-        outputs.append(forward(module, **arguments))
+        with once:
+            outputs.append(forward(module, **arguments))
     return joined(outputs, axes)
+
+
+class Once(TorchFunctionMode):
+    """Computes once what the calls for all runs have in common: the dropout of DeBERTa's table of
+    distances, of which a batch has one, and its projections."""
+
+    def __init__(self, table: torch.Tensor):
+        super().__init__()
+        self.table = table
+        self.dropped = table
+        # What was computed, with the arguments: as long as they live, no others have their ids.
+        self.known: dict[Any, tuple[tuple[Any, ...], torch.Tensor]] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        is_dropout = func is F.dropout and args[0] is self.table
+        is_projection = func is F.linear and args[0].data_ptr() == self.dropped.data_ptr()
+        if not is_dropout and not is_projection:
+            return func(*args, **kwargs)
+        given = (*args[1:], *kwargs.values())
+        key = (func, args[0].shape, *map(id, given))
+        if key not in self.known:
+            self.known[key] = (given, func(*args, **kwargs))
+        result = self.known[key][1]
+        if is_dropout:
+            self.dropped = result
+        return result
 
 
 def keys_seen(
