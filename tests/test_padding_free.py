@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from test_padding_free_models import SIZES, tiny_model
+from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
 from transformers import DataCollatorWithFlattening, masking_utils
 
 from hf_roformer_lite import padding_free
@@ -31,6 +31,9 @@ MODELS = {
     "bloom": "BloomForCausalLM",
     "gpt neo": "GPTNeoForCausalLM",
     "falcon classes": "FalconForSequenceClassification",
+    # Their states have another order of axes.
+    "xlnet": "XLNetLMHeadModel",
+    "squeezebert tokens": "SqueezeBertForTokenClassification",
 }
 HOLES_IN = ("gpt2", "mpnet mlm", "bloom")  # All others are padded on the left.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -113,6 +116,50 @@ def test_outputs_losses_and_gradients(name):
         else {}
     )
     assert_same_gradients(free, stock, batch)
+
+
+def test_segments_and_streams_of_xlnet():
+    """Its states are `(L, B, hidden)`, and its tables have an axis of rows."""
+    stock = build("XLNetForSequenceClassification")
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("xlnet classes", "left", lengths=(4, 3, 1, 3))
+    batch["token_type_ids"] = torch.tensor([[0, 0, 1, 2], [0, 1, 0, 2], [2] * 4, [1, 1, 0, 0]])
+    assert int(batch["attention_mask"].sum()) in numbers_of_computed_tokens(free, batch)
+    assert_same_gradients(free, stock, batch)
+    mask = batch["attention_mask"]
+    one_segment = batch | {"token_type_ids": torch.zeros_like(batch["token_type_ids"])}
+    others = [batch, one_segment, batch | {"attention_mask": torch.tensor([[1, 0, 1, 1]] * 4)}]
+    hidden = torch.ones(4, 4, 4).triu(1)
+    mapping = torch.eye(4)[None, 2:].repeat(4, 1, 1)
+    with torch.no_grad():
+        scores = [[model.eval()(**inputs).logits for inputs in others] for model in (free, stock)]
+        torch.testing.assert_close(*scores, **CLOSE)
+        assert not torch.allclose(scores[0][0], scores[0][1], atol=1e-3)
+        for more in ({"perm_mask": hidden}, {"perm_mask": hidden, "target_mapping": mapping}):
+            inputs = {"input_ids": batch["input_ids"], "attention_mask": mask, **more}
+            found, expected = (model.transformer(**inputs)[0] for model in (free, stock))
+            is_real = mask[:, 2:] != 0 if "target_mapping" in more else mask != 0
+            torch.testing.assert_close(found[is_real], expected[is_real], **CLOSE)
+        found, expected = (
+            model(**batch | {"token_type_ids": None}, use_mems=True).mems for model in (free, stock)
+        )
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("share_att_key", [False, True])
+def test_dropout_of_a_table_is_drawn_once_for_the_batch(share_att_key):
+    stock = build("DebertaV2ForMaskedLM", share_att_key=share_att_key)
+    without_dropout = copy.deepcopy(stock)
+    for part in stock.modules():
+        if hasattr(part, "pos_dropout"):
+            part.pos_dropout.p = 0.5
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("deberta mlm")
+    torch.manual_seed(0)
+    expected = gradients(stock, batch)
+    torch.manual_seed(0)
+    torch.testing.assert_close(gradients(free, batch), expected, **CLOSE)
+    assert not torch.allclose(gradients(without_dropout, batch)[0], expected[0], atol=1e-3)
 
 
 def test_logits_in_training():

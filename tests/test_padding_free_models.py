@@ -139,6 +139,7 @@ LINEAR, SLIDING, FULL = "linear_attention", "sliding_attention", "full_attention
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 SWA = "num_attention_heads num_key_value_heads q_lora_rank kv_lora_rank head_dim qk_nope_head_dim v_head_dim".split()
 DOTS = {"per_layer_config": ..., **{f"swa_{name}": SIZES[name] for name in SWA}}
+DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 # Fields that belong to one type: what must fit together there, and what its checkpoints have but no
 # default.
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -146,6 +147,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "blt": {"use_cache": False},
     "cohere_compass_text": {"rope_parameters": {FULL: ROPE, SLIDING: ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8}},
+    "deberta": DISTANCES,
+    "deberta-v2": {**DISTANCES, "position_buckets": 8},
     "dots3_note": DOTS,
     "dots3_note_text": DOTS,
     "dory": {
@@ -428,8 +431,9 @@ def result_of_class(
         float((found - value).abs().max() / value.abs().max().clamp(min=1))
         for found, value in zip(outputs_of(model, batch), expected, strict=True)
     )
-    # The answers of the one, and the last place of the other, may be padding.
-    computes_padding = re.search("ForQuestionAnswering|RoFormerForMultipleChoice", str(model_class))
+    # The answers of the first, and the last place of the others, may be padding.
+    reads_padding = "ForQuestionAnswering|RoFormerForMultipleChoice|XLNetFor(Seq|Multi)"
+    computes_padding = re.search(reads_padding, str(model_class))
     num_tokens = numbers_of_computed_tokens(model, batch)
     if not computes_padding and int(batch["attention_mask"].sum()) not in num_tokens:
         return f"differs: its layers compute {num_tokens} tokens"

@@ -7,19 +7,32 @@ the length of the documents.
 """
 
 import inspect
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 from transformers.utils.import_utils import is_tracing
 
 from .attention import DocumentMask, FlatMask, computes_padding, is_in_window, split_runs
-from .layers import BIASES, Arguments, FlatCache, mask_of, parameters_of, parameters_of_method
+from .batch import RealTokens
+from .layers import (
+    BIASES,
+    XLNET_TABLES,
+    Arguments,
+    FlatCache,
+    mask_of,
+    name_of_mask,
+    parameters_of,
+    parameters_of_method,
+)
 
 # Arguments with one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
@@ -71,9 +84,17 @@ ATTENTION_MODULES: dict[str, MaskMaker] = {
     "openai.Attention": no_mask,
     "rembert.RemBertSelfAttention": added_mask,
     "roformer.RoFormerSelfAttention": added_mask,
+    "squeezebert.SqueezeBertSelfAttention": added_mask,
     "tapas.TapasSelfAttention": added_mask,
     "trocr.TrOCRAttention": added_mask,
     "xglm.XGLMAttention": added_mask,
+    "xlnet.XLNetRelativeAttention": no_mask,
+}
+
+# The two axes that stand the other way round in the states of a module, `(count, length, hidden)`.
+EXCHANGED_AXES = {
+    "squeezebert.SqueezeBertSelfAttention": (1, 2),
+    "xlnet.XLNetRelativeAttention": (0, 1),
 }
 
 
@@ -91,6 +112,40 @@ def product_is_real(mask: torch.Tensor) -> torch.Tensor | None:
     return is_real if torch.equal(is_seen, is_real[:, :, None] & is_real[:, None]) else None
 
 
+def column_is_real(mask: torch.Tensor) -> torch.Tensor | None:
+    """The real tokens, `(B, L)`, of XLNet's mask `(L, L, B, 1)`, which is 1 where a query is to see
+    neither a key nor itself: at the padding among the keys, except on the diagonal."""
+    if mask.ndim != 4 or mask.shape[0] != mask.shape[1]:
+        return None
+    is_hidden = mask[..., 0] != 0
+    is_padding = is_hidden.any(dim=0)
+    is_diagonal = torch.eye(len(mask), dtype=torch.bool, device=mask.device)[..., None]
+    return ~is_padding.T if torch.equal(is_hidden, is_padding & ~is_diagonal) else None
+
+
+class OwnDocumentMask(DocumentMask):
+    """The documents of a mask that a model has made by itself. The mask holds them, so that they
+    must not hold it."""
+
+    @property
+    def dense(self) -> torch.Tensor | None:
+        return self.make_dense()
+
+
+class TimeMajorMask(OwnDocumentMask):
+    """The documents of layers whose states are `(L, B, hidden)`."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        self.shape = self.shape[::-1]
+        self.key_shape = self.shape
+
+    @cached_property
+    def tokens(self) -> RealTokens:
+        documents = self.documents
+        return RealTokens.of_documents(documents.numbers, count=documents.count, row_axis=1)
+
+
 # Layers of models that make their masks without the mask functions of transformers: how the real
 # tokens are read off the mask, and what their tokens see.
 OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] = {
@@ -99,6 +154,7 @@ OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] 
     "layoutlm.LayoutLMLayer": (added_is_real, bidirectional_mask_function),
     "markuplm.MarkupLMLayer": (added_is_real, bidirectional_mask_function),
     "openai.Block": (added_is_real, causal_mask_function),
+    "xlnet.XLNetLayer": (column_is_real, bidirectional_mask_function),
 }
 
 
@@ -139,32 +195,27 @@ def read_own_mask(
     fields = vars(mask)
     if "_documents" not in fields:
         read, mask_function = OWN_MASKS[name_in_transformers(layer)]
-        fields["_documents"] = documents_of(mask, read(mask), mask_function)
+        mask_class = TimeMajorMask if read is column_is_real else OwnDocumentMask
+        fields["_documents"] = documents_of(mask, read(mask), mask_function, mask_class)
     if fields["_documents"] is None:
         return None
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    given["attention_mask"] = fields["_documents"]
+    given[name_of_mask(given)] = fields["_documents"]
     names = parameters_of(layer)[: len(args)]
     return tuple(given.pop(name) for name in names), given
 
 
-class OwnDocumentMask(DocumentMask):
-    """The documents of a mask that a model has made by itself. The mask holds them, so that they
-    must not hold it."""
-
-    @property
-    def dense(self) -> torch.Tensor | None:
-        return self.make_dense()
-
-
 def documents_of(
-    mask: torch.Tensor, is_real: torch.Tensor | None, mask_function: Callable[..., torch.Tensor]
+    mask: torch.Tensor,
+    is_real: torch.Tensor | None,
+    mask_function: Callable[..., torch.Tensor],
+    mask_class: type[OwnDocumentMask],
 ) -> DocumentMask | None:
     if is_real is None:
         return None
     batch_size, length = is_real.shape
     reference = ref(mask)
-    return OwnDocumentMask(
+    return mask_class(
         make_dense=lambda **_: reference(),
         batch_size=batch_size,
         q_length=length,
@@ -245,11 +296,12 @@ def attend_by_module(
     """`forward` of an attention module. In a flat row it is called once for each run of documents
     of one length; elsewhere it gets the ordinary mask."""
     given = dict(zip(parameters_of_method(forward), args, strict=False)) | kwargs
-    mask = given.get("attention_mask")
+    mask_name = name_of_mask(given)
+    mask = given.get(mask_name)
     if isinstance(mask, FlatMask):
         return attend_to_documents(module, forward, given, mask)
     if isinstance(mask, DocumentMask):
-        given["attention_mask"] = mask.dense
+        given[mask_name] = mask.dense
     return forward(module, **given)
 
 
@@ -259,15 +311,56 @@ def attend_to_documents(
 ) -> Any:
     """Attention in a flat row, by one call for each run of documents of one length."""
     states = next(iter(given))  # The first argument, whatever its name.
-    make_mask = ATTENTION_MODULES[name_in_transformers(module)]
+    name_of_module = name_in_transformers(module)
+    make_mask = ATTENTION_MODULES[name_of_module]
+    axes = EXCHANGED_AXES.get(name_of_module, (0, 0))  # No axis, exchanged with itself.
+    given[states] = given[states].transpose(*axes)
+    table = given.get("rel_embeddings")
+    once = nullcontext() if table is None else Once(table)
     pieces = {name: pieces_of(name, value, mask) for name, value in given.items()}
     outputs = []
     for number, (_, num_queries, num_keys) in enumerate(mask.runs):
         arguments = {name: values[number] for name, values in pieces.items()}
-        is_seen = keys_seen(arguments[states], num_queries, num_keys, mask)
-        arguments["attention_mask"] = make_mask(arguments[states], is_seen)
-        outputs.append(forward(module, **arguments))
-    return joined(outputs)
+        rows = arguments[states]
+        is_seen = keys_seen(rows, num_queries, num_keys, mask)
+        arguments[name_of_mask(given)] = make_mask(rows, is_seen)
+        arguments[states] = rows.transpose(*axes)
+        with once:
+            outputs.append(forward(module, **arguments))
+    return joined(outputs, axes)
+
+
+class Once(TorchFunctionMode):
+    """Computes once what the calls for all runs have in common: the dropout of DeBERTa's table of
+    distances, of which a batch has one, and its projections."""
+
+    def __init__(self, table: torch.Tensor):
+        super().__init__()
+        self.table = table
+        self.dropped = table
+        # What was computed, with the arguments: as long as they live, no others have their ids.
+        self.known: dict[Any, tuple[tuple[Any, ...], torch.Tensor]] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        is_dropout = func is F.dropout and args[0] is self.table
+        is_projection = func is F.linear and args[0].data_ptr() == self.dropped.data_ptr()
+        if not is_dropout and not is_projection:
+            return func(*args, **kwargs)
+        given = (*args[1:], *kwargs.values())
+        key = (func, args[0].shape, *map(id, given))
+        if key not in self.known:
+            self.known[key] = (given, func(*args, **kwargs))
+        result = self.known[key][1]
+        if is_dropout:
+            self.dropped = result
+        return result
 
 
 def keys_seen(
@@ -292,11 +385,35 @@ def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
         return [CacheOfRuns(value, num_runs=len(runs))] * len(runs)
     if not isinstance(value, torch.Tensor) or name == "rel_embeddings":
         return [value] * len(runs)
+    if name in XLNET_TABLES:
+        return list(tables_of_xlnet(name, value, mask))
     if name in BIASES:
         is_table = value.shape[-1] == value.shape[-2]
         return [value[:1, ..., :queries, :keys] if is_table else value for _, queries, keys in runs]
     shapes = [(count, keys if name in KEY_STATES else queries) for count, queries, keys in runs]
     return rows_of_runs(value, shapes, is_alibi=name == "alibi")
+
+
+def tables_of_xlnet(name: str, value: torch.Tensor, mask: FlatMask) -> Iterator[torch.Tensor]:
+    """XLNet's distances from L to -L, `r`, `(2 * L, B, hidden)`, or which pairs of tokens are of
+    one segment, `(L, L, B, 2)`, for each run of documents."""
+    tokens = mask.queries
+    length, batch_size = tokens.shape
+    index = tokens.index
+    if index is None:
+        index = torch.arange(length * batch_size, device=value.device)
+    start = 0
+    for count, queries, _ in mask.runs:
+        places = index[start : start + count * queries].view(count, queries)
+        start += count * queries
+        rows = places[:, 0] % batch_size
+        if name == "seg_mat":
+            columns = (places // batch_size).T
+            yield value[columns[:, None], columns, rows]
+        elif value.stride(1) == 0:  # expanded: without dropout, it is alike in all rows
+            yield value[length - queries : length + queries, :1]
+        else:
+            yield value[length - queries : length + queries, rows]
 
 
 def rows_of_runs(
@@ -325,14 +442,18 @@ def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:
     return alibi.transpose(1, 2).flatten(0, 1).unsqueeze(1)
 
 
-def joined(outputs: list[Any]) -> Any:
+def joined(outputs: list[Any], axes: tuple[int, int]) -> Any:
     """The flat row of what an attention module returns for each run: of states `(count, length,
-    ...)`. It drops the probabilities, which only models that compute the batch return."""
+    ...)`, in which `axes` are exchanged. It drops the probabilities, which only models that compute
+    the batch return."""
     first = outputs[0]
+    if isinstance(first, dict):
+        return {key: joined([output[key] for output in outputs], axes) for key in first}
     if isinstance(first, tuple | list):
-        return type(first)(joined(list(parts)) for parts in zip(*outputs, strict=True))
+        return type(first)(joined(list(parts), axes) for parts in zip(*outputs, strict=True))
     if isinstance(first, torch.Tensor) and first.ndim == 3:
-        return torch.cat([output.flatten(0, 1) for output in outputs]).unsqueeze(0)
+        rows = [output.transpose(*axes).flatten(0, 1) for output in outputs]
+        return torch.cat(rows).unsqueeze(0).transpose(*axes)
     return None if isinstance(first, torch.Tensor) and first.ndim == 4 else first
 
 

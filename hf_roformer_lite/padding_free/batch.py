@@ -20,38 +20,49 @@ class RealTokens:
         lengths: The number of tokens of each document.
         index: `(N,)`, the places of the tokens among the B * L of the batch. None: the flat row is
             the batch as it is.
+        row_axis: 1 where states are `(L, B, ...)`; then `shape` is L and B, and the flat row is
+            `(N, 1, ...)`.
     """
 
     def __init__(
-        self, shape: tuple[int, int], lengths: list[int], index: torch.Tensor | None = None
+        self,
+        shape: tuple[int, int],
+        lengths: list[int],
+        index: torch.Tensor | None = None,
+        row_axis: int = 0,
     ):
         self.shape = shape
         self.lengths = lengths
         self.index = index
+        self.row_axis = row_axis
         self.longest = max(lengths, default=0)
         self._known: dict[int, FlatForm] = {}
         self._last_output: FlatForm | None = None
 
     @classmethod
-    def of_documents(cls, numbers: torch.Tensor, count: int) -> "RealTokens":
+    def of_documents(cls, numbers: torch.Tensor, count: int, row_axis: int = 0) -> "RealTokens":
         """The tokens of numbered documents.
 
         Args:
             numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at
                 padding.
             count: How many documents there are. Some may be without tokens.
+            row_axis: 1 where states are `(L, B, ...)`.
         """
+        numbers = numbers.transpose(0, row_axis)
         shape = (numbers.shape[0], numbers.shape[1])
         numbers = numbers.flatten()
         num_padding, *lengths = numbers.bincount(minlength=count + 1).tolist()
         index = numbers.argsort(stable=True)[num_padding:]
         if torch.equal(index, torch.arange(len(numbers), device=index.device)):
-            return cls(shape=shape, lengths=lengths)
-        return cls(shape=shape, lengths=lengths, index=index)
+            return cls(shape=shape, lengths=lengths, row_axis=row_axis)
+        return cls(shape=shape, lengths=lengths, index=index, row_axis=row_axis)
 
     def equals(self, other: "RealTokens") -> bool:
         """Whether both make the same flat row."""
         if self.shape != other.shape or self.lengths != other.lengths:
+            return False
+        if self.row_axis != other.row_axis:
             return False
         if self.index is None or other.index is None:
             return self.index is other.index
@@ -71,14 +82,14 @@ class RealTokens:
         flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1)
         if self.index is not None:
             flat = Gather.apply(flat, self.index.to(flat.device))
-        flat = flat.unsqueeze(0)
+        flat = flat.unsqueeze(self.row_axis)
         self._known[id(states)] = FlatForm(states, flat)
         return flat
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at padding."""
         batch_size, length = self.shape
-        tokens = states[0]
+        tokens = states.select(self.row_axis, 0)
         if self.index is not None:
             zeros = tokens.new_zeros(batch_size * length, *tokens.shape[1:])
             tokens = zeros.index_copy_(0, self.index.to(tokens.device), tokens)

@@ -6,7 +6,7 @@ that is already there. Hooks, unlike a layer's own code, stay outside of gradien
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 from .attention import DocumentMask, FlatMask
 from .batch import RealTokens
@@ -23,9 +23,11 @@ from .batch import RealTokens
 logger = logging.get_logger(__name__)
 
 # Arguments of layers and attention modules that are alike in all rows: tables of pairs of tokens,
-# `(..., L, L)`, of which each document takes the corner, and a table of distances.
+# `(..., L, L)`, of which each document takes the corner, and a table of distances. XLNet's tables
+# of distances and of pairs have an axis of rows, which is not the first.
 BIASES = ("position_bias", "relative_pos")
-TABLES = (*BIASES, "rel_embeddings")
+XLNET_TABLES = ("r", "seg_mat")
+TABLES = (*BIASES, "rel_embeddings", *XLNET_TABLES)
 
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
@@ -63,8 +65,11 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
     mask."""
     is_list = isinstance(module, nn.ModuleList)
     for child in module.children():
-        takes_mask = "attention_mask" in parameters_of(child)
-        if isinstance(child, GradientCheckpointingLayer) or (is_list and takes_mask):
+        names = parameters_of(child)
+        is_layer = is_list and name_of_mask(names) in names
+        # This one calls `forward` of its layers, past their hooks.
+        is_stack = type(child).__name__ == "SqueezeBertEncoder"
+        if isinstance(child, GradientCheckpointingLayer) or is_layer or is_stack:
             yield child
         else:
             yield from layers_of(child)
@@ -98,16 +103,22 @@ def leave_layer(
 
 def mask_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The mask that a layer is given, by its name or by its place."""
-    if "attention_mask" in kwargs:
-        return kwargs["attention_mask"]
-    names = parameters_of(layer)[: len(args)]
-    return args[names.index("attention_mask")] if "attention_mask" in names else None
+    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
+    return given.get(name_of_mask(given))
+
+
+def name_of_mask(names: Container[str]) -> str:
+    """What a module calls its mask: XLNet's has one for each of two streams."""
+    return "attn_mask_h" if "attn_mask_h" in names else "attention_mask"
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def restored_output(tokens: RealTokens, output: Any) -> Any:
     """The states that a layer returns: one tensor, or the first of several. Others like it, such
     as the layout of LiLT, are states as well."""
+    if isinstance(output, ModelOutput):  # of a stack of layers
+        output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
+        return output
     if not isinstance(output, tuple | list):
         return tokens.restore_output(output)
     states, *others = output
@@ -144,7 +155,7 @@ def flat_arguments(
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
     flatten_all(given, mask.tokens, source)
-    given["attention_mask"] = mask.flat
+    given[name_of_mask(given)] = mask.flat
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
     return tuple(given.pop(name) for name in names), given
@@ -153,7 +164,7 @@ def flat_arguments(
 def has_uncounted_holes(layer: nn.Module, mask: DocumentMask, given: dict[str, Any]) -> bool:
     """Whether padding stands between tokens, and the layer has a bias of distances, which in a flat
     row would not count it."""
-    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in BIASES)
+    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in TABLES)
     return has_bias and mask.has_holes
 
 
@@ -182,6 +193,8 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
         return False
     if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
+        return False
+    if given.get("output_g") is not None:  # XLNet's second stream
         return False
     has_source = given.get("encoder_hidden_states") is not None
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
@@ -235,7 +248,7 @@ def is_foreign(hook: Any) -> bool:
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     """Whether the arguments or a configuration ask for outputs of all layers, which are recorded
     in the shape that the layers see."""
-    names = ("output_hidden_states", "output_attentions", "output_router_logits")
+    names = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
     return any(
         given.get(name) or any(getattr(config, name, False) for config in configs) for name in names
     )

@@ -148,7 +148,8 @@ class Switch:
         handles: The hooks.
         is_causal: Whether no token sees those after it.
         shifts_labels: Whether the head compares each place with the label after it.
-        reads_last: Whether a head for rows reads their last place.
+        summary: How a head for rows summarises their states, as `summary_type` of transformers
+            says it: "last" reads the last place. Empty for all other heads.
         separates_documents: Whether documents of packed rows do not see each other.
     """
 
@@ -159,7 +160,7 @@ class Switch:
     handles: list[RemovableHandle] = field(default_factory=list)
     is_causal: bool = False
     shifts_labels: bool = False
-    reads_last: bool = False
+    summary: str = ""
     separates_documents: bool = False
 
 
@@ -241,7 +242,7 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
         skip_logits=skip_logits,
         is_causal=before.sees_no_later_token(),
         shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
-        reads_last=has_summary_of_last(model),
+        summary=summary_of(model),
     )
     switch_on(model, switch)
     before.compare()
@@ -346,11 +347,10 @@ def head_of(model: nn.Module) -> str:
     return next((head for head, table in HEADS.items() if name in table.values()), "")
 
 
-def has_summary_of_last(model: PreTrainedModel) -> bool:
-    """Whether a model has what transformers calls a sequence summary, which reads the last place of
-    a row unless its configuration says otherwise."""
+def summary_of(model: PreTrainedModel) -> str:
+    """The type of what transformers calls a sequence summary; empty for models without one."""
     has_summary = any("SequenceSummary" in type(module).__name__ for module in model.modules())
-    return has_summary and getattr(model.config, "summary_type", "last") != "first"
+    return getattr(model.config, "summary_type", "last") if has_summary else ""
 
 
 def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
@@ -482,7 +482,9 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
     """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
     models the last one that is no padding token."""
     switch = switch_of(model)
-    if switch.reads_last and not bool(is_real[:, [0, -1]].all()):
+    if switch.summary == "last":
+        return not bool(is_real[:, -1].all())
+    if switch.summary not in ("", "first") and not bool(is_real[:, [0, -1]].all()):
         return True
     if not switch.is_causal:
         return not bool(is_real[:, 0].all())

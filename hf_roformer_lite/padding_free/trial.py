@@ -222,8 +222,13 @@ class Trial:
         kept = len(batch["input_ids"]) // 2
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            is_other = torch.arange(len(output), device=output.device) != kept
-            return output.masked_fill(is_other[:, None, None], float("nan"))
+            row_axis = int(
+                output.shape[:2] == batch["input_ids"].T.shape
+            )  # XLNet's: (L, B, hidden)
+            rows = output.transpose(0, row_axis)
+            is_other = torch.arange(len(rows), device=rows.device) != kept
+            spoiled = rows.masked_fill(is_other[:, None, None], float("nan"))
+            return spoiled.transpose(0, row_axis)
 
         with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):
             states = self.run_base(self.inputs_of(batch))[0]
