@@ -15,17 +15,27 @@ MESSAGE = (
 )
 
 
-class Skipped:
-    """Stands for a field of an output that has no value."""
+class SkippedLogits:
+    """Stands for the logits of an output that has none. Using them is an error that says why.
 
-    def __get__(self, output: Any, owner: type) -> Any:
+    Reading the field is none: DDP and FSDP2 look for tensors in all fields of an output.
+    """
+
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(MESSAGE)
+
+    def __getitem__(self, key: Any) -> Any:
+        raise TypeError(MESSAGE)
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(MESSAGE)
 
 
 def without_logits(output: OutputT) -> OutputT:
-    """The same output, in which reading `logits` is an error that says why there are none.
+    """The same output, in which using `logits` is an error that says why there are none.
 
-    `output.get("logits")` and `getattr(output, "logits", None)` are None.
+    `output.get("logits")` is None.
     """
     if torch.compiler.is_compiling():
         return output
@@ -59,6 +69,6 @@ def class_without_logits(stock_class: Any) -> Any:
         "__post_init__": post_init,
         "__getitem__": getitem,
         "__reduce__": reduce,
-        "logits": Skipped(),
+        "logits": SkippedLogits(),
     }
     return type(stock_class.__name__, (stock_class,), fields)

@@ -569,7 +569,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
         ),
         (f"{lines} .", "--output_file . is a directory"),
         (f"{lines} {'y' * 250}", "cannot be written: File name too long"),
-        ("--text_column a", "--text_column a needs --input_file"),
+        ("--text_column a", "--text_column a needs a table"),
         (
             "--input_file x.csv --text_column a --output_file y",
             "--output_file y: a table needs a name that ends in",

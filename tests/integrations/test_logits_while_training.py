@@ -1,6 +1,7 @@
 """Logits while training: skipped by default, there where a loop asks for them; TRL's trainers."""
 
 import copy
+import dataclasses
 import pickle
 
 import pytest
@@ -50,7 +51,7 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
     for skip_logits in (True, False):
         model.zero_grad()
         output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
-        assert hasattr(output, "logits") != skip_logits
+        assert ("logits" in output) != skip_logits
         output.loss.backward()
         found.append(
             [
@@ -73,9 +74,9 @@ def test_default_and_field(kind):
         model = HEADS[kind](skip_logits=skip_logits)
         assert model.eval()(IDS, labels=LABELS).logits is not None  # an evaluation reads them
         model.train()
-        assert hasattr(model(IDS, labels=LABELS), "logits") != skip_logits
+        assert ("logits" in model(IDS, labels=LABELS)) != skip_logits
         other = model(IDS, labels=LABELS, skip_logits=not skip_logits)
-        assert hasattr(other, "logits") == skip_logits
+        assert ("logits" in other) == skip_logits
         assert len(model(IDS, labels=LABELS, skip_logits=False).logits) == len(IDS)
 
 
@@ -86,8 +87,15 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
     assert all(one.loss == output["loss"] == one[0] for one in copies)
     with pytest.raises(AttributeError, match="skip_logits=False"):
         output.logits.argmax(-1)
+    with pytest.raises(TypeError, match="skip_logits=False"):
+        torch.argmax(output.logits, dim=-1)
+    with pytest.raises(TypeError, match="skip_logits=False"):
+        output.logits[0]
     with pytest.raises(KeyError, match="skip_logits=False"):
         output["logits"]
+    # DDP and FSDP2 read all fields, to find the tensors in them.
+    assert isinstance(getattr(output, dataclasses.fields(output)[0].name), torch.Tensor)
+    assert len([getattr(output, field.name) for field in dataclasses.fields(output)]) > 1
     for places in (1, slice(1, None)):
         with pytest.raises(IndexError, match="skip_logits=False"):
             output[places]

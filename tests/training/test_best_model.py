@@ -349,7 +349,7 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
         (model / "README.md").read_text(),
     )
     assert 0.25 < results["settings"]["threshold"] <= 1
-    assert re.search(r"answers 0\.500 of the rows\D+1\.000", card)
+    assert re.search(r"labels 0\.500 of the rows\D+1\.000", card)
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
     assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(
         b"\x89PNG"
