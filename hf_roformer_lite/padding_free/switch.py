@@ -458,19 +458,25 @@ def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     if reason:
         warn(model, reason)
         return True
-    if head == "seq2seq":
-        return has_unlabelled_tokens(given)
     if model.config.is_encoder_decoder:
-        may_read_target = head == "" and model.base_model is not model and has_decoder_inputs(given)
-        if may_read_target:
-            warn(model, "its head may read a place of the decoder that is padding.")
-        return may_read_target
+        return depends_on_padded_target(model, given)
     if mask is None or head != "":
         return False
     if not reads_padding(model, given, is_real=mask.flatten(0, -2) != 0):  # of all choices
         return False
     warn(model, "its pooler or head may read a place that is padding. Pad on the other side.")
     return True
+
+
+def depends_on_padded_target(model: PreTrainedModel, given: dict[str, Any]) -> bool:
+    """The same for the target of an encoder–decoder."""
+    head = switch_of(model).head
+    if head == "seq2seq":
+        return has_unlabelled_tokens(given)
+    may_read_it = head == "" and model.base_model is not model and has_decoder_inputs(given)
+    if may_read_it:
+        warn(model, "its head may read a place of the decoder that is padding.")
+    return may_read_it
 
 
 def warn(model: PreTrainedModel, reason: str) -> None:
@@ -505,10 +511,11 @@ def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool
     labels = matrix(given, "labels")
     if labels is None:
         return False
-    names = ["decoder_attention_mask"]
-    # Some classes of encoder–decoders, such as taggers, have labels for the source.
-    if switch_of(model).head != "seq2seq":
-        names.append("attention_mask")
+    names = ["attention_mask", "decoder_attention_mask"]
+    if model.config.is_encoder_decoder and switch_of(model).head == "seq2seq":
+        names.remove(
+            "attention_mask"
+        )  # Other classes, such as taggers, have labels for the source.
     masks = [matrix(given, name) for name in names]
     return any(
         mask is not None and mask.shape == labels.shape and hides_labels(model, mask, labels)
