@@ -228,7 +228,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
 
         Args:
             labels: `(B, L)`, the masked tokens, -100 elsewhere. Labels of padding are ignored.
-            skip_logits: Whether only labelled positions go through the LM head; reading `logits`
+            skip_logits: Whether only labelled positions go through the LM head; using `logits`
                 is an error then, else they are `(B, L, vocab)`. Default: `config.skip_logits`
                 while training.
             num_items_in_batch: Labels in all batches of an optimiser step, which the loss is

@@ -77,7 +77,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
             `PeftModel` or a `SentenceTransformer`.
         enabled: False undoes it.
         skip_logits: Whether, in training with labels, the head of a language model computes the
-            labelled positions only. Reading `logits` of the output is an error then. Models of this
+            labelled positions only. Using `logits` of the output is an error then. Models of this
             package have a field of their configuration for it.
 
     Returns:

@@ -118,7 +118,7 @@ def test_command_line(tmp_path, capsys):
     inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
         ["a fine film", "fine"], padding=True, return_tensors="pt"
     )
-    # A torch program is a pickle, which transformers 5.24 reads only when it is told to.
+    # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     torch.testing.assert_close(
         exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5

@@ -331,3 +331,17 @@ def test_scores_that_answer_alone_are_probabilities(labels):
         losses.append((of_scales[20], min(of_scales)))
     assert losses[1][0] < 1.01 * losses[1][1]
     assert losses[0][0] > 1.05 * losses[0][1]
+
+
+def test_weights_of_n_grams_have_length_one_in_half_precision():
+    """A sum of 2,000 squares in bfloat16 would stop growing at a fraction of its value."""
+    config = rl.RoFormerLiteConfig.from_preset("tiny", classifier_text_features=2000)
+    scores = RoFormerLiteDocumentScores(config, num_labels=2).bfloat16()
+    rows = torch.arange(2000)
+    weights = scores.weigh(
+        rows=rows,
+        counts=torch.ones_like(rows),
+        owners=torch.zeros_like(rows),
+        num_owners=1,
+    )
+    assert weights.float().norm().item() == pytest.approx(1, abs=0.01)
