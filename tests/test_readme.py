@@ -159,3 +159,13 @@ def test_map_of_the_readme_names_files_that_exist():
     mapped = README.read_text("utf-8").partition("## Where things are")[2]
     names = re.findall(r"`((?:\w+/)+\w+\.py)`", mapped)
     assert len(names) > 9 and not [name for name in names if not (ROOT / name).exists()]
+
+
+def test_the_readme_has_the_command_that_ci_installs_and_tests_with():
+    """`.ci/run` cuts this line at its `&&`."""
+    ending_in_pytest = [
+        line for line in README.read_text("utf-8").splitlines() if line.endswith("pytest")
+    ]
+    assert len(ending_in_pytest) == 1
+    first, *_, last = ending_in_pytest[0].split(" && ")
+    assert first == "python3 -m venv .venv" and last == ".venv/bin/python -m pytest"
