@@ -1,10 +1,11 @@
 """Files and directories that are either complete or as they were before."""
 
 import errno
+import gzip
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -32,19 +33,19 @@ def check_place(option: str, path: str) -> str:
     """
     given = f"--{option} {path}" if option else path
     target = Path(os.path.realpath(path))
+    problem = None
     if Path(path).name in ("", ".."):
-        raise InputError(
-            f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}"
-        )
+        model = Path(path) / "model"
+        problem = f"names no new directory; give it a name, such as {model}"
     # Unlike pathlib, os.path does not raise at names that are too long.
-    if os.path.islink(path) and not os.path.exists(target):
-        raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
-    if os.path.isfile(target):
-        raise InputError(f"{given} is a file; give the name of a directory")
-    if os.path.ismount(target):
-        raise InputError(
-            f"{given} is a mount point, which cannot be replaced; give a directory in it"
-        )
+    elif os.path.islink(path) and not os.path.exists(target):
+        problem = f"is a link to {os.readlink(path)}, which does not exist"
+    elif os.path.isfile(target):
+        problem = "is a file; give the name of a directory"
+    elif os.path.ismount(target):
+        problem = "is a mount point, which cannot be replaced; give a directory in it"
+    if problem is not None:
+        raise InputError(f"{given} {problem}")
     parent = next(parent for parent in target.parents if os.path.exists(parent))
     try:
         # The name is as long as any that will be needed.
@@ -125,28 +126,28 @@ def complete_directory(
     target.parent.mkdir(parents=True, exist_ok=True)
     remedy = f" while saving {saving}; nothing was changed. Free some space and run the same command again"
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
-        # Only their owner may read temporary directories; a directory in them is as usual.
+        # A temporary directory is private; a directory inside it has the usual permissions.
         finished = Path(scratch) / "finished"
         finished.mkdir()
         with _naming_full_disk(str(target), target.parent, remedy):
             yield finished
-        is_ours = overwrite and all((target / file).is_file() for file in signs)
-        if target.is_dir() and any(target.iterdir()) and not is_ours:
+        replaced = Path(scratch) / "replaced"
+        is_replaced = overwrite and all((target / file).is_file() for file in signs)
+        if is_replaced:
+            target.rename(replaced)
+        try:
+            # This replaces an empty directory, and fails if there is anything else.
+            finished.rename(target)
+        except OSError as error:
+            if is_replaced:
+                replaced.rename(target)
+                raise
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
             finished.rename(kept)
             raise InputError(
                 f"{target}: something else was written there in the meantime, and stays; {saving} "
                 f"is in {kept}"
-            )
-        replaced = Path(scratch) / "replaced"
-        if target.exists():
-            target.rename(replaced)
-        try:
-            finished.rename(target)
-        except OSError:
-            if replaced.exists():
-                replaced.rename(target)
-            raise
+            ) from error
 
 
 def is_written_directly(path: str | Path) -> bool:
@@ -219,8 +220,8 @@ def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]
 
 @contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
-    """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was
-    if anything fails.
+    """Open a UTF-8 file to be written inside the `with`; at the end it replaces `path`, which stays
+    as it was if anything fails. A file whose name ends in .gz is compressed.
 
     It is written next to `path`, which may be read in the meantime. A link is followed, an existing
     file keeps its permissions, and other kinds of files, such as /dev/stdout or a pipe, are written
@@ -235,29 +236,21 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """
     check_output_file(path, option)
     name = f"{option} {path}".strip()
-    is_stream = is_written_directly(path)
     target = Path(os.path.realpath(path))
+    is_stream = is_written_directly(path)
     written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
-    try:
-        stream = written.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{name} cannot be written: {error.strerror}") from error
+    open_text: Callable[..., TextIO] = gzip.open if Path(path).suffix.lower() == ".gz" else open
     with _naming_full_disk(name, target.parent, ""):
-        if is_stream:
-            with stream:
-                yield stream
-            return
         try:
-            with stream:
-                if target.exists():
+            with open_text(written, "wt", encoding="utf-8") as stream:
+                if not is_stream and target.exists():
                     shutil.copymode(target, written)
                 yield stream
-                # Without this, a crash of the machine after the rename could leave an empty file.
-                stream.flush()
-                os.fsync(stream.fileno())
-            written.replace(target)
+            if not is_stream:
+                written.replace(target)
         finally:
-            written.unlink(missing_ok=True)
+            if not is_stream:
+                written.unlink(missing_ok=True)
 
 
 def write_whole_file(path: Path, text: str) -> None:
@@ -292,11 +285,5 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
 def require_space(directory: Path, size: int) -> None:
     """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
     Some writers, such as torch's writer of archives, would otherwise end the whole process."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    placeholder = directory / ".space"
-    try:
-        with placeholder.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, size)
-    finally:
-        placeholder.unlink(missing_ok=True)
+    if shutil.disk_usage(directory).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
