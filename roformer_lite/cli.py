@@ -17,7 +17,6 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir
-from types import ModuleType
 
 from .errors import InputError
 from .output import is_disk_full

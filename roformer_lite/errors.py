@@ -174,8 +174,11 @@ def _refusal_of_hub(name: str) -> str:
     There is a single attempt, whereas transformers would try for half a minute.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_TIMEOUT_SECONDS)

@@ -1,5 +1,5 @@
-"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got
-wrong."""
+"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and its worst
+predictions."""
 
 import json
 import shlex
@@ -32,9 +32,10 @@ from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# The default seed of a training, which is used if no other was saved with the model.
+# The seed of the evaluation unless the results of the training have another one; it is the default of
+# the training.
 _SEED = 42
-# The names are those of the training.
+# These options about data have the same names as in the training.
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
 
 
@@ -44,15 +45,20 @@ def main(
     """Run `roformer-lite evaluate DIR`.
 
     Args:
-        options: What to measure on, and how.
-        given: Of the options by which data are read and measured, those that were given.
-        directory: The model's directory, or its name on the Hub.
-        argv: The line, which the results show.
+        options: The options of the command.
+        given: The given options about reading and measuring data, by name.
+        directory: The directory of the model, or its name on the Hub.
+        argv: The command line, which is written to the results.
     """
     saved = open_model(directory, options.device)
     noted = read_optional_object(directory, RESULTS_FILE)
     recipe = recipe_for(saved, options, given, noted.get("settings", {}))
-    arguments = noted_arguments(noted.get("training"), options)
+    # The final metrics of the training depend on these arguments.
+    arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
+    of_training = noted.get("training", {}).get("arguments", {})
+    arguments |= {name: of_training[name] for name in arguments if name in of_training}
+    if options.batch_size is not None:
+        arguments["per_device_eval_batch_size"] = options.batch_size
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
         found = evaluate(
@@ -87,8 +93,11 @@ def main(
 def recipe_for(
     saved: SavedModel, options: EvaluateArguments, given: dict[str, Any], settings: dict[str, Any]
 ) -> Recipe:
-    """The recipe of the model for the data that are given. Explicit options override those of its
-    training."""
+    """The recipe of the model for the given data. Given options override those of the training.
+
+    Raises:
+        InputError: for an option that models of this task do not have.
+    """
     kind = type(saved.recipe)
     options_class = kind.options_class
     refused = [name for name in given if name not in options_class.measuring_options]
@@ -97,7 +106,7 @@ def recipe_for(
         raise InputError(f"--{refused[0]} is not for {kind.name} models, which take {theirs}")
     noted = {name: getattr(saved.recipe.options, name) for name in options_class.measuring_options}
     data = {name: getattr(options, name) for name in _DATA}
-    # Only the test data are read.
+    # The options require training data, but only the test data are read.
     files = {"train_file": options.test_file, "test_file": options.test_file}
     recipe = kind(options_class(**{**data, **files, **noted, **given}))
     recipe.inspect_model(saved.model.config, settings)
@@ -109,19 +118,9 @@ def recipe_for(
     return recipe
 
 
-def noted_arguments(training: Any, options: EvaluateArguments) -> dict[str, Any]:
-    """The arguments of the training that its final metrics depend on, as far as the results of the
-    `training` have them."""
-    noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
-    arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
-    arguments |= {name: value for name, value in noted.items() if name in arguments}
-    if options.batch_size is not None:
-        arguments["per_device_eval_batch_size"] = options.batch_size
-    return arguments
-
-
 def _report_text(found: Evaluation, examples: int) -> str:
-    """The report: scores by label, what is confused, the worst answers."""
+    """The metrics of each label, the labels that are confused most often, and the worst
+    predictions."""
     lines = []
     if found.report is not None:
         lines.append(found.report.text.rstrip("\n"))
@@ -145,7 +144,7 @@ def _print_metrics(task: str, found: Evaluation) -> None:
 def _save(
     options: EvaluateArguments, results: dict[str, Any], text: str, found: Evaluation
 ) -> None:
-    """Write the output directory, as a whole."""
+    """Write the output directory."""
     target = Path(options.output_dir)
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
@@ -157,9 +156,7 @@ def _save(
                 table.write({"origin": outcome.origin, **outcome.columns})
         report = found.report
         if report is not None and report.true:
-            numbered = draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-            for name, label in numbered.items():
-                text += f"{name} in {PICTURE_FILE} is {label}\n"
+            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(text, "utf-8")
         content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")
