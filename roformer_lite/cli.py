@@ -1,8 +1,8 @@
 """`roformer-lite`: the command line.
 
-`command_options.py` parses the arguments, and then the module of the command in `commands/` runs it.
-Both are imported only when a command is given. The second imports torch, and is imported only if the
-arguments are valid.
+`command_options.py` parses the arguments, and then the module of the command in `commands/` runs
+it. Both are imported only when a command is given. The second imports torch, and is imported only
+if the arguments are valid.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from tempfile import gettempdir
 from .errors import InputError
 from .output import is_disk_full
 
-# Each command has a parser in `command_options.py`, and a module in `commands/` whose function `main`
-# takes the results of the parser.
+# Each command has a parser in `command_options.py`, and a module in `commands/` whose function
+# `main` takes the results of the parser.
 COMMANDS = {
     "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
@@ -35,9 +35,9 @@ COMMANDS = {
     "serve": "answer requests over HTTP with a causal model and the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
-# oneDNN multiplies matrices in bfloat16 with kernels that are made for one shape each. Batches without
-# padding have new shapes all the time, and torch would keep 1,024 kernels, which take gigabytes. The
-# limits are read before the first product.
+# oneDNN multiplies matrices in bfloat16 with kernels that are made for one shape each. Batches
+# without padding have new shapes all the time, and torch would keep 1,024 kernels, which take
+# gigabytes. The limits are read before the first product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 

@@ -1,5 +1,5 @@
-"""`InputError`, which is raised for all invalid input, and the checks that run before anything heavy
-is imported."""
+"""`InputError`, which is raised for all invalid input, and the checks that run before anything
+heavy is imported."""
 
 import difflib
 import math

@@ -13,23 +13,27 @@ from typing import TextIO
 
 from .errors import InputError
 
-# It is written last: a directory that has it holds a finished model.
+# This file is written last, so that a directory with it contains a finished model.
 RESULTS_FILE = "results.json"
-_FULL_BELOW = 2**16  # A disk with fewer free bytes is full.
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # They are open already.
+# A disk with fewer free bytes is regarded as full.
+_FULL_BELOW = 2**16
+# Files with these names are open already.
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 def check_place(option: str, path: str) -> str:
-    """The directory `path`, with links followed, after the place has been tried: a finished
-    directory is renamed into it at the end of hours, so that the directory around it must allow
-    that.
+    """Check that a directory can be made at `path`, which is only done at the end, perhaps after
+    hours.
 
     Args:
-        option: The option that named it; empty where the path is an argument without one.
-        path: The directory.
+        option: The option that was given; empty for an argument without an option.
+        path: Its value.
+
+    Returns:
+        The path, with links followed.
 
     Raises:
-        InputError: naming option, path and reason.
+        InputError: with the option, the path and the reason.
     """
     given = f"--{option} {path}" if option else path
     target = Path(os.path.realpath(path))
@@ -59,10 +63,10 @@ def check_place(option: str, path: str) -> str:
 
 
 def new_directory(path: str) -> Path:
-    """The directory `path`, which can be made, and is not there yet or empty.
+    """The directory `path`, which does not exist yet or is empty.
 
     Raises:
-        InputError: when something is there, or no directory can be made there.
+        InputError: if it contains something, or if no directory can be made there.
     """
     out = Path(check_place("", path))
     if out.exists() and any(out.iterdir()):
@@ -76,17 +80,16 @@ def check_output_dir(
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
     holds: str = "a finished model",
 ) -> None:
-    """Refuse to write to the directory `target` when something would be lost.
+    """Refuse to write to the directory `target` if something would be lost.
 
     Args:
-        target: The directory; `check_place` has accepted it.
-        overwrite: Whether what an earlier command has written there may be replaced.
-        signs: Files by which that is known.
-        holds: What it is, for the message.
+        target: The directory, which `check_place` has accepted.
+        overwrite: Whether the results of an earlier command may be replaced.
+        signs: The files by which these results are recognised.
+        holds: A description of these results for the message.
 
     Raises:
-        InputError: when `target` is a directory of anything else, or one that `overwrite` does not
-            allow to replace.
+        InputError: if `target` contains other files, or results that may not be replaced.
     """
     if not os.path.exists(target) or not any(target.iterdir()):
         return
@@ -108,23 +111,25 @@ def complete_directory(
     overwrite: bool = False,
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
 ) -> Iterator[Path]:
-    """A new directory, to be filled inside the `with`; it then takes the place of `target`.
+    """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
 
-    If anything fails, the new directory is removed, and `target` stays as it was. What others have
-    written to `target` in the meantime is never replaced.
+    If anything fails, the new directory is removed, and `target` stays as it was. Files that others
+    have written to `target` in the meantime are never replaced.
 
     Args:
         target: The directory.
-        saving: What is in it, for messages.
-        overwrite, signs: As for `check_output_dir`, whose question is asked again before `target`
-            is replaced.
+        saving: A description of the content for messages.
+        overwrite, signs: As for `check_output_dir`.
 
     Raises:
-        InputError: when the disk is full, and when something else has come to `target` in the
-            meantime; it says where the finished directory is.
+        InputError: if the disk is full, and if something else was written to `target` in the
+            meantime; the message says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remedy = f" while saving {saving}; nothing was changed. Free some space and run the same command again"
+    remedy = (
+        f" while saving {saving}; nothing was changed. Free some space and run the same command "
+        "again"
+    )
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
         # A temporary directory is private; a directory inside it has the usual permissions.
         finished = Path(scratch) / "finished"
@@ -158,14 +163,14 @@ def is_written_directly(path: str | Path) -> bool:
 
 
 def check_output_file(path: str | Path, option: str = "") -> None:
-    """Refuse a file that cannot be written, as far as that shows beforehand.
+    """Refuse a file that cannot be written, as far as this is known in advance.
 
     Args:
         path: The file.
-        option: The option that named it, for messages.
+        option: The option that was given, for messages.
 
     Raises:
-        InputError: naming option, path and reason.
+        InputError: with the option, the path and the reason.
     """
     name = f"{option} {path}".strip()
     if os.path.isdir(path):
@@ -229,7 +234,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 
     Args:
         path: The file.
-        option: The option that named it, for messages.
+        option: The option that was given, for messages.
 
     Raises:
         InputError: at once if nothing can be written there, and at the end if the disk is full.

@@ -1,5 +1,5 @@
-"""`roformer-lite app`: a page in the browser for trying a model. It shows the predictions of `predict`
-for the texts of a visitor."""
+"""`roformer-lite app`: a page in the browser for trying a model. It shows the predictions of
+`predict` for the texts of a visitor."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -15,8 +15,9 @@ _NOT_COPIED = shutil.ignore_patterns(".git", ".cache", "__pycache__")
 _CARD = """
 ## Use without the package
 
-The code of this model lies beside its weights, so that transformers alone opens it. `trust_remote_code=True` runs that
-code on your machine: read it first, and name the revision that you have read.
+The code of this model is stored next to its weights, so that transformers can open it without
+further packages. `trust_remote_code=True` runs that code on your machine: read it first, and name
+the revision that you have read.
 
 ```python
 from transformers import {names}

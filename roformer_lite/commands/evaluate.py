@@ -32,8 +32,8 @@ from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# The seed of the evaluation unless the results of the training have another one; it is the default of
-# the training.
+# The seed of the evaluation unless the results of the training have another one; it is the default
+# of the training.
 _SEED = 42
 # These options about data have the same names as in the training.
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")

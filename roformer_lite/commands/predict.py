@@ -1,5 +1,5 @@
-"""`roformer-lite predict`: the answers of a model of any task to the lines of a text, or to a column
-of a table."""
+"""`roformer-lite predict`: the answers of a model of any task to the lines of a text, or to a
+column of a table."""
 
 import io
 import logging

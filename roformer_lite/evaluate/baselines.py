@@ -1,7 +1,7 @@
 """Baselines: simple methods that learn from the same data, for comparison with a trained model.
 
-They are evaluated with the same functions as the model, and take seconds. There are none for language
-models. Only training and evaluation need scikit-learn, so it is imported in functions.
+They are evaluated with the same functions as the model, and take seconds. There are none for
+language models. Only training and evaluation need scikit-learn, so it is imported in functions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
     places = np.sort(order[:amount])
     if isinstance(rows, np.ndarray):
         return rows[places]
-    return [rows[place] for place in places.tolist()]
+    return [rows[place] for place in places]
 
 
 def classification_baselines(
@@ -100,13 +100,12 @@ def classification_baselines(
     known = train
     for split, examples in measured.items():
         texts = sample_rows(known[0], MAX_ROWS)
-        answers: np.ndarray = sample_rows(known[1], MAX_ROWS)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
-        asked = features.transform(examples[0])
+        inputs = features.transform(examples[0])
         for name, model in models.items():
-            model.fit(learned, answers)
-            predicted[name][split] = model.predict(asked)
+            model.fit(learned, sample_rows(known[1], MAX_ROWS))
+            predicted[name][split] = model.predict(inputs)
             metrics[name][split] = measure(predicted[name][split], examples[1])
         known = _with_rows(train, examples, problem_type)
     return metrics, predicted
@@ -121,7 +120,7 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
         new_answers = new_answers[:, : answers.shape[1]]
     elif problem_type == "single_label_classification":
         keep = new_answers <= answers.max()
-    kept_texts = [new_texts[row] for row in np.flatnonzero(keep)]
+    kept_texts = [text for text, is_kept in zip(new_texts, keep, strict=True) if is_kept]
     return [*texts, *kept_texts], np.concatenate((answers, new_answers[keep]))
 
 
@@ -164,13 +163,19 @@ def tagging_baselines(
 
 def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
     """The most frequent tag of each word. Unknown words get the most frequent tag overall."""
-    counts: defaultdict[str, Counter] = defaultdict(Counter)
+    overall: Counter[str] = Counter()
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(*train, strict=True):
+        overall.update(tags)
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
-    overall = sum(counts.values(), Counter()).most_common(1)[0][0]
-    by_word = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    return defaultdict(lambda: overall, by_word)
+    default = _most_common(overall)
+    by_word = {word: _most_common(tags) for word, tags in counts.items()}
+    return defaultdict(lambda: default, by_word)
+
+
+def _most_common(tags: Counter[str]) -> str:
+    return max(tags, key=tags.__getitem__)
 
 
 def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
@@ -323,9 +328,9 @@ def ranking_metrics(ranks: Sequence[float]) -> Metrics:
     Args:
         ranks: The rank of the first relevant document of each query, counted from 1.
     """
-    ranks = np.array(ranks)
+    places = np.array(ranks)
     return {
-        "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
-        "accuracy@1": float((ranks <= 1).mean()),
-        "accuracy@10": float((ranks <= 10).mean()),
+        "mrr@10": float(np.where(places <= 10, 1 / places, 0).mean()),
+        "accuracy@1": float((places <= 1).mean()),
+        "accuracy@10": float((places <= 10).mean()),
     }

@@ -42,8 +42,8 @@ def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.
 def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> None:
     """Draw a confusion matrix.
 
-    The number in a cell is the count. Its colour is the share of its row, so that a rare label is as
-    visible as a frequent one.
+    The number in a cell is the count. Its colour is the share of its row, so that a rare label is
+    as visible as a frequent one.
 
     Args:
         true, predicted: The labels of each row.
