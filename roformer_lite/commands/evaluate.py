@@ -36,7 +36,7 @@ PICTURE_FILE = "confusion.png"
 # of the training.
 _SEED = 42
 # These options about data have the same names as in the training.
-_DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
+_DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
 
 
 def main(
@@ -99,16 +99,15 @@ def recipe_for(
         InputError: for an option that models of this task do not have.
     """
     kind = type(saved.recipe)
-    options_class = kind.options_class
-    refused = [name for name in given if name not in options_class.measuring_options]
+    known = kind.options_class.measuring_options
+    refused = [name for name in given if name not in known]
     if refused:
-        theirs = ", ".join(f"--{name}" for name in options_class.measuring_options)
+        theirs = ", ".join(f"--{name}" for name in known)
         raise InputError(f"--{refused[0]} is not for {kind.name} models, which take {theirs}")
-    noted = {name: getattr(saved.recipe.options, name) for name in options_class.measuring_options}
     data = {name: getattr(options, name) for name in _DATA}
     # The options require training data, but only the test data are read.
-    files = {"train_file": options.test_file, "test_file": options.test_file}
-    recipe = kind(options_class(**{**data, **files, **noted, **given}))
+    data["train_file"] = options.test_file
+    recipe = kind(replace(saved.recipe.options, **data, **given))
     recipe.inspect_model(saved.model.config, settings)
     recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
