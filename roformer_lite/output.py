@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import json
 import os
 import shutil
 import uuid
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from typing import TextIO
+from typing import Any, TextIO
 
 from .errors import InputError
 
@@ -266,6 +267,12 @@ def write_whole_file(path: Path, text: str) -> None:
     """
     with complete_file(path) as stream:
         stream.write(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file. Numbers that are not finite raise a `ValueError`."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", "utf-8")
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:

@@ -1,7 +1,6 @@
 """`roformer-lite evaluate`: the metrics of a saved model on labelled data, and its worst
 predictions."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..saved_model import read_optional_object
 from ..tables import TableWriter
@@ -157,5 +156,4 @@ def _save(
         if report is not None and report.true:
             draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(text, "utf-8")
-        content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
-        (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")
+        write_json(folder / RESULTS_FILE, results)

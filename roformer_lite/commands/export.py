@@ -1,7 +1,6 @@
 """`roformer-lite export`: write a saved model in the format of another runtime."""
 
 import io
-import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..command_options import ExportArguments
 from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved_model import load_config, load_model, load_tokenizer, naming, read_optional_object
 from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 
@@ -88,6 +87,4 @@ def _write_further_files(model: PreTrainedModel, settings: object, directory: Pa
     model.config.save_pretrained(directory)
     if model.can_generate():
         model.generation_config.save_pretrained(directory)
-    (directory / RESULTS_FILE).write_text(
-        json.dumps({"settings": settings}, indent=2) + "\n", "utf-8"
-    )
+    write_json(directory / RESULTS_FILE, {"settings": settings})

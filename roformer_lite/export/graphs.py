@@ -7,7 +7,6 @@ keys and values of all tokens before it. An encoder–decoder also has `encoder`
 """
 
 import dataclasses
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
-from ..output import require_space
+from ..output import require_space, write_json
 from .formats import GRAPH_FORMATS
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def write_graphs(
             _save_onnx(_in_int8(component.program), directory / file)
         components[name] = {"file": file, "metadata": dataclasses.asdict(component.metadata)}
     manifest = {"export_format": "onnx", "components": components}
-    (directory / "export.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    write_json(directory / "export.json", manifest)
     return list(components)
 
 
@@ -187,6 +186,4 @@ def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
     modes = {field: pooling == config.classifier_pooling for pooling, field in _POOLINGS.items()}
     (directory / "1_Pooling").mkdir()
     content = {"word_embedding_dimension": config.hidden_size, **modes}
-    (directory / "1_Pooling" / "config.json").write_text(
-        json.dumps(content, indent=2) + "\n", "utf-8"
-    )
+    write_json(directory / "1_Pooling" / "config.json", content)
