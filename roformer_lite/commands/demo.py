@@ -19,9 +19,10 @@ from .demo_data import Example, unique_examples
 TRAIN_SIZE = 60_000
 VALIDATION_SIZE = 500
 TEST_SIZE = 2_000
-NUM_SHOWN = 4  # So many examples of each kind are printed.
+# The number of examples of each kind that are printed.
+NUM_SHOWN = 4
 
-# Of all sizes and learning rates that were tried, these gave the best result within two minutes on
+# These sizes and learning rates gave the best result of all that were tried within two minutes on
 # two cores.
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 "

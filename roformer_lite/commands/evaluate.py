@@ -31,8 +31,7 @@ from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# The seed of the evaluation unless the results of the training have another one; it is the default
-# of the training.
+# This is the default of the training. It is used if the results of the training have no seed.
 _SEED = 42
 # These options about data have the same names as in the training.
 _DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..output import complete_file
 from ..tables import AnswerTable
 
-# So many batches are read ahead, so that lines of similar length can share a batch.
+# This number of batches is read ahead, because lines of similar length share a batch.
 _BATCHES_AT_ONCE = 32
 # A pipe is read in pieces of at most this many bytes.
 _PIECE_BYTES = 2**16
@@ -75,16 +75,12 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
 
     By default, the columns are those of the training data if the table has them.
     """
-    if files.text_column is not None:
-        columns = [files.text_column]
-        if files.text_pair_column is not None:
-            columns.append(files.text_pair_column)
-        return columns
-    if files.input_file is None or file_format(files.input_file) not in TABLE_FORMATS:
-        return []
+    given = [files.text_column, files.text_pair_column]
+    columns = [name for name in given if name is not None]
     # The beginning of a pipe cannot be read twice.
-    if not Path(files.input_file).is_file():
-        return []
+    is_file = files.input_file is not None and Path(files.input_file).is_file()
+    if columns or not is_file or file_format(files.input_file) not in TABLE_FORMATS:
+        return columns
     trained = saved.recipe.text_columns()
     try:
         first = next(read_table(files.input_file, files.column_names), {})

@@ -72,7 +72,8 @@ def main(name: str, options: ServeArguments) -> None:
             self.server.run()
 
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
-    # With `non_blocking`, the server calls our `start_server`, which runs it in the foreground.
+    # The argument `non_blocking` makes the server call our `start_server`, which runs it in the
+    # foreground.
     Server(name, non_blocking=True, **vars(options))
 
 
