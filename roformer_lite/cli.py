@@ -26,8 +26,8 @@ from .output import is_disk_full
 COMMANDS = {
     "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
-    "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
-    "predict": "read lines or a column of a table, write the answers of a trained model",
+    "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
+    "predict": "answer the lines of a text or a column of a table with a trained model",
     "app": "open a page in the browser for trying a model",
     "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
@@ -44,22 +44,18 @@ _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `roformer-lite` and return the exit status. Invalid input leads to a message without a
     traceback, and to status 2."""
-    width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="roformer-lite",
         description="Train and use compact Transformers with rotary positions.",
-        epilog="commands:\n"
-        + "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`roformer-lite COMMAND --help` lists the options of a command.",
     )
     parser.add_argument(
         "--version", action="version", version=f"roformer-lite {version('hf_roformer_lite')}"
     )
-    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
-    parser.add_argument(
-        "options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them"
-    )
-    arguments = parser.parse_args(argv)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    arguments, words = parser.parse_known_args(argv)
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -67,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     _set_up_logging()
     try:
-        _check_encoding(arguments.options)
+        _check_encoding(words)
         # The libraries create a million permanent objects while they are imported, and searching
         # them for garbage would take a second.
         gc.disable()
         options = import_module(".command_options", __package__)
-        given = options.PARSERS[arguments.command](arguments.options)
+        given = options.PARSERS[arguments.command](words)
         # The options are parsed with transformers, which is therefore imported by now. Its progress
         # bars for loading and saving weights are not informative.
         import_module("transformers").logging.disable_progress_bar()

@@ -146,7 +146,9 @@ class Page:
 
     def _answer_component(self) -> Component:
         if self.compares:
-            return gradio.Dataframe(label="Nearest first", headers=["score", "text"], wrap=True)
+            return gradio.Dataframe(
+                label="Most similar first", headers=["score", "text"], wrap=True
+            )
         if self.task == "classify":
             return gradio.Label(label="Answer")
         if self.task == "tag":
@@ -157,7 +159,9 @@ class Page:
         settings: list[Component] = []
         if self.task in ("seq2seq", "causal"):
             settings.append(
-                gradio.Number(label="Most new tokens", precision=0, minimum=1, maximum=1024)
+                gradio.Number(
+                    label="Maximum number of new tokens", precision=0, minimum=1, maximum=1024
+                )
             )
         if self.task == "causal":
             settings.append(gradio.Slider(0.1, 2, 0.8, label="Temperature"))

@@ -34,7 +34,7 @@ RECIPE = (
 CARD = {
     "title": "Dates in one form",
     "dataset_title": "dates made by roformer-lite demo",
-    "limitations": "Knows only dates from 1900 to 2099, each alone on a line.",
+    "limitations": "The model knows only dates from 1900 to 2099, one on each line.",
 }
 
 
@@ -78,7 +78,7 @@ def show(directory: Path, test: list[Example], console: Console) -> None:
         "true",
         "kind",
         "",
-        title="The saved model, loaded again, on what it never saw",
+        title="Answers of the saved model to unseen examples",
     )
     for kind in sorted({example.kind for example in test}):
         examples = [example for example in test if example.kind == kind][:NUM_SHOWN]
