@@ -18,6 +18,7 @@ from ..export.formats import Engine
 from ..recipes.base import Shown
 
 _BATCH_SIZE = 32
+# This is the limit for one click; `predict` has none.
 _MAX_CHARACTERS = 200_000
 _MAX_SCORES = 10
 _EXAMPLES = {
@@ -124,9 +125,7 @@ class Page:
         common state.
         """
         boxes = [
-            gradio.Textbox(
-                value=text, label=name, lines=3, max_lines=12, max_length=_MAX_CHARACTERS
-            )
+            gradio.Textbox(value=text, label=name, lines=3, max_lines=12)
             for text, name in zip(self.examples[0], self.names, strict=True)
         ]
         return gradio.Interface(
@@ -175,11 +174,17 @@ class Page:
                 tokens and the temperature, where None stands for the default of `predict`.
 
         Raises:
-            InputError: if a box is empty.
+            InputError: if a box is empty, or if the texts are too long.
         """
         texts = [(text or "").strip() for text in values[: len(self.names)]]
         if not all(texts):
             raise InputError("a box is empty; write a text into it")
+        size = sum(map(len, texts))
+        if size > _MAX_CHARACTERS:
+            raise InputError(
+                f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` "
+                "more"
+            )
         if self.compares:
             return self._rank(texts[0], [line for line in texts[1].split("\n") if line.strip()])
         names = ("max_new_tokens", "temperature")
