@@ -63,6 +63,11 @@ def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
     return [rows[place] for place in places]
 
 
+def _sampled(train: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
+    """The inputs and the answers of the rows from which a baseline learns."""
+    return sample_rows(train[0], MAX_ROWS), sample_rows(train[1], MAX_ROWS)
+
+
 def classification_baselines(
     problem_type: str, train: Examples, measured: Mapping[str, Examples]
 ) -> tuple[Baselines, dict[str, dict[str, np.ndarray]]]:
@@ -99,12 +104,12 @@ def classification_baselines(
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts = sample_rows(known[0], MAX_ROWS)
+        texts, answers = _sampled(known)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
         inputs = features.transform(examples[0])
         for name, model in models.items():
-            model.fit(learned, sample_rows(known[1], MAX_ROWS))
+            model.fit(learned, answers)
             predicted[name][split] = model.predict(inputs)
             metrics[name][split] = measure(predicted[name][split], examples[1])
         known = _with_rows(train, examples, problem_type)
@@ -149,9 +154,8 @@ def tagging_baselines(
         measured: Sentences and tags of each split to evaluate.
     """
     most_frequent = _most_frequent_tags(train)
-    sentences = sample_rows(train[0], MAX_ROWS)
-    features = [word_features(words) for words in sentences]
-    crf = train_crf(zip(features, sample_rows(train[1], MAX_ROWS), strict=True))
+    known_sentences, known_tags = _sampled(train)
+    crf = train_crf(zip(map(word_features, known_sentences), known_tags, strict=True))
     found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
     for split, (sentences, tags) in measured.items():
         by_word = [[most_frequent[word] for word in words] for words in sentences]
@@ -263,8 +267,7 @@ def text_to_text_baselines(
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
-    known_sources = sample_rows(train[0], MAX_ROWS)
-    known_targets = sample_rows(train[1], MAX_ROWS)
+    known_sources, known_targets = _sampled(train)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     memory = NearestNeighbors(n_neighbors=1, metric="cosine")
     memory.fit(features.fit_transform(known_sources))
