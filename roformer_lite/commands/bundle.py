@@ -8,8 +8,8 @@ from typing import Any
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..errors import InputError
-from ..output import complete_directory
-from ..saved_model import load_config, load_tokenizer, model_class_of, naming
+from ..output import complete_directory, write_json
+from ..saved_model import load_config, load_tokenizer, model_class_of, naming, read_object
 
 _NOT_COPIED = shutil.ignore_patterns(".git", ".cache", "__pycache__")
 _CARD = """
@@ -30,8 +30,8 @@ from transformers import {names}
 def bundle(directory: Path, out: Path) -> list[str]:
     """Copy a saved model and its tokenizer to `out`, and add the code of the package's classes.
 
-    The configuration and the tokenizer are saved anew with an `auto_map`, and the card says how to
-    use `trust_remote_code`. `directory` stays as it is.
+    config.json and tokenizer_config.json get an `auto_map`, and the card says how to use
+    `trust_remote_code`. Nothing else differs from `directory`, which stays as it is.
 
     Args:
         directory: A directory with a model, a tokenizer or both.
@@ -46,23 +46,28 @@ def bundle(directory: Path, out: Path) -> list[str]:
     """
     if out.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{out} lies in {directory}, which is copied; choose another directory")
-    parts: list[Any] = []
+    parts: dict[str, Any] = {}
     if (directory / "config.json").is_file():
         config = load_config(directory)
         if isinstance(config, RemoteCode) and config.architectures is not None:
             model_class_of(config, directory)
-        parts.append(config)
+        parts["config.json"] = config
     if (directory / "tokenizer_config.json").is_file():
-        parts.append(load_tokenizer(directory))
-    parts = [part for part in parts if isinstance(part, RemoteCode)]
+        parts["tokenizer_config.json"] = load_tokenizer(directory)
+    parts = {name: part for name, part in parts.items() if isinstance(part, RemoteCode)}
     if not parts:
         raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite")
     with complete_directory(out, "the bundle") as folder:
         with naming(directory, "cannot be copied"):
             shutil.copytree(directory, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
-        for part in parts:
-            part.save_pretrained(folder, remote_code=True)
-        _complete_card(folder / "README.md", list(map(_auto_class, parts)), out.name)
+        for name, part in parts.items():
+            part.write_code(folder)
+            part.remote_code = True
+            fields = read_object(folder / name)
+            fields["auto_map"] = part.auto_map_holder()["auto_map"]
+            write_json(folder / name, fields)
+        auto_classes = [_auto_class(part) for part in parts.values()]
+        _complete_card(folder / "README.md", auto_classes, out.name)
         return [path.name for path in folder.glob("*.py")]
 
 

@@ -53,7 +53,7 @@ def main(
     recipe = recipe_for(saved, options, given, noted.get("settings", {}))
     # The final metrics of the training depend on these arguments.
     arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
-    of_training = noted.get("training", {}).get("arguments", {})
+    of_training = (noted.get("training") or {}).get("arguments") or {}
     arguments |= {name: of_training[name] for name in arguments if name in of_training}
     if options.batch_size is not None:
         arguments["per_device_eval_batch_size"] = options.batch_size
