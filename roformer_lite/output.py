@@ -151,8 +151,8 @@ def complete_directory(
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
             finished.rename(kept)
             raise InputError(
-                f"{target}: something else was written there in the meantime, and was kept; "
-                f"{saving} is in {kept}"
+                f"{target}: something else was written there in the meantime, and was kept "
+                f"({error.strerror}); {saving} is in {kept}"
             ) from error
 
 
