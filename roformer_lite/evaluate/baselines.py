@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, compress, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,7 +125,7 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
         new_answers = new_answers[:, : answers.shape[1]]
     elif problem_type == "single_label_classification":
         keep = new_answers <= answers.max()
-    kept_texts = [text for text, is_kept in zip(new_texts, keep, strict=True) if is_kept]
+    kept_texts = compress(new_texts, keep)
     return [*texts, *kept_texts], np.concatenate((answers, new_answers[keep]))
 
 
@@ -167,19 +167,14 @@ def tagging_baselines(
 
 def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
     """The most frequent tag of each word. Unknown words get the most frequent tag overall."""
-    overall: Counter[str] = Counter()
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(*train, strict=True):
-        overall.update(tags)
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
-    default = _most_common(overall)
-    by_word = {word: _most_common(tags) for word, tags in counts.items()}
+    overall = Counter(chain.from_iterable(train[1]))
+    default = max(overall, key=overall.__getitem__)
+    by_word = {word: max(tags, key=tags.__getitem__) for word, tags in counts.items()}
     return defaultdict(lambda: default, by_word)
-
-
-def _most_common(tags: Counter[str]) -> str:
-    return max(tags, key=tags.__getitem__)
 
 
 def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
