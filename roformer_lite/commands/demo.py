@@ -26,7 +26,8 @@ NUM_SHOWN = 4
 # two cores.
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 "
-    "--max_target_length 16 --max_tokens_per_batch 1200 --max_steps 1200 --learning_rate 1e-3 --ema_decay 0.99 "
+    "--max_target_length 16 --max_tokens_per_batch 1200 --max_steps 1200 "
+    "--learning_rate 1e-3 --ema_decay 0.99 "
     "--per_device_eval_batch_size 250 --language en zh --license apache-2.0 "
     "--training_arguments eval_strategy=steps eval_steps=400 save_strategy=steps save_steps=400"
 ).split()
