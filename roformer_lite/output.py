@@ -252,6 +252,11 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
                 if not is_stream and target.exists():
                     shutil.copymode(target, written)
                 yield stream
+                stream.flush()
+                if not is_stream:
+                    # Without this, a crash of the machine after the rename could leave an empty
+                    # file.
+                    os.fsync(stream.fileno())
             if not is_stream:
                 written.replace(target)
         finally:

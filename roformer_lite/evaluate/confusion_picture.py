@@ -28,7 +28,8 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     """Draw a confusion matrix of the labels that are confused most.
 
     The number in a cell is the count. Its colour is the share of all rows with this true label, so
-    that a rare label is as visible as a frequent one.
+    that a rare label is as visible as a frequent one. Labels with characters that no font of this
+    machine has are drawn as numbers, which count all labels in alphabetical order.
 
     Args:
         true, predicted: The labels of each row.
@@ -42,11 +43,16 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     counts = confusion_matrix(true, predicted, labels=labels)
     occurrences = Counter(true)
     totals = np.array([[max(occurrences[label], 1)] for label in labels])
+    fonts = _fonts()
+    drawable = _characters(fonts)
+    everything = sorted({*true, *predicted})
+    names = []
+    for label in labels:
+        can_be_drawn = drawable.issuperset(map(ord, label))
+        names.append(label[:MAX_CHARACTERS] if can_be_drawn else f"#{everything.index(label) + 1}")
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
-    shown = ConfusionMatrixDisplay(
-        counts / totals, display_labels=[label[:MAX_CHARACTERS] for label in labels]
-    )
+    shown = ConfusionMatrixDisplay(counts / totals, display_labels=names)
     shown.plot(
         ax=figure.subplots(),
         cmap="Blues",
@@ -58,14 +64,12 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     for text, count in zip(shown.text_.flat, counts.flat, strict=True):
         text.set_text(f"{count:,}" if count else "")
     axes = shown.ax_
-    fonts = _fonts()
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = accuracy_score(true, predicted, normalize=False)
     title = f"{int(right):,} of {len(true):,} right"
-    num_labels = len({*true, *predicted})
-    if num_labels > MAX_LABELS:
-        title += f"; {MAX_LABELS} of {num_labels} labels, those confused most"
+    if len(everything) > MAX_LABELS:
+        title += f"; {MAX_LABELS} of {len(everything)} labels, those confused most"
     axes.set_title(title, fontsize=10)
     axes.set(xlabel="predicted", ylabel="true")
     figure.savefig(path, dpi=120)
@@ -103,3 +107,10 @@ def _fonts() -> list[str]:
 
     installed = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *sorted(filter(_CHINESE_FONTS.search, installed))]
+
+
+def _characters(fonts: Sequence[str]) -> set[int]:
+    """The code points for which these fonts have glyphs."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return {code for font in fonts for code in get_font(findfont(font)).get_charmap()}
