@@ -8,13 +8,11 @@ imported. Nothing here imports torch, so that `--help` and error messages appear
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
-from transformers.hf_argparser import HfArg
-
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
     MAX_BATCH_SIZE,
@@ -35,7 +33,7 @@ from .export.formats import (
     check_format,
     check_libraries,
 )
-from .options import MAX_SEED
+from .options import MAX_SEED, DatasetArguments, TableArguments
 from .output import (
     RESULTS_FILE,
     check_answers_file,
@@ -101,15 +99,34 @@ FAMILIES = (
     "marian",
 )
 SOURCES = (*SYSTEMS, *FAMILIES)
+# The help text of an argument that is a saved model.
+_MODEL = "the model's directory, or its name on the Hub"
+
+
+@dataclass
+class DeviceArguments:
+    """The device of a model."""
+
+    device: str | None = option(help="cpu, cuda, cuda:1 … Default: cuda if there is one.")
+
+
+@dataclass
+class EngineArguments(DeviceArguments):
+    """The device of a model, and the library that computes."""
+
+    engine: Engine = option(
+        default="torch",
+        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
+    )
 
 
 @dataclass
 class DemoArguments:
     """Options of `roformer-lite demo`."""
 
-    output_dir: str = HfArg(default="roformer-lite-demo", help="Where the finished model goes.")
-    seed: int = HfArg(default=1, help="Seed of the data and of the training.")
-    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier model there.")
+    output_dir: str = option(default="roformer-lite-demo", help="Where the finished model goes.")
+    seed: int = option(default=1, help="Seed of the data and of the training.")
+    overwrite_output_dir: bool = option(default=False, help="Replace an earlier model there.")
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -157,44 +174,31 @@ def parse_train(argv: Sequence[str]) -> tuple[Run]:
 
 
 @dataclass
-class EvaluateArguments:
+class EvaluateArguments(DatasetArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are
     read."""
 
-    test_file: list[str] | None = HfArg(
-        default=None,
+    test_file: list[str] | None = option(
         help=(
             "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
             "another."
         ),
     )
-    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = HfArg(
-        default=None, help="Configuration of that dataset, if it has several."
-    )
-    test_split: str = HfArg(default="test", help="Split of that dataset.")
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
-    )
-    output_dir: str | None = HfArg(
-        default=None,
+    test_split: str = option(default="test", help="Split of that dataset.")
+    output_dir: str | None = option(
         help=(
             "Directory for results, report, picture and the table of all predictions. "
             "Default: none."
         ),
     )
-    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier evaluation there.")
-    table_format: Literal["csv", "jsonl"] = HfArg(default="csv", help="Format of that table.")
-    examples: int = HfArg(default=5, help="How many of the worst answers to print.")
-    batch_size: int | None = HfArg(
-        default=None,
+    overwrite_output_dir: bool = option(default=False, help="Replace an earlier evaluation there.")
+    table_format: Literal["csv", "jsonl"] = option(default="csv", help="Format of that table.")
+    examples: int = option(default=5, help="How many of the worst answers to print.")
+    batch_size: int | None = option(
         help=(
             "Rows in a batch. Default: the same as in the evaluation after training, otherwise "
             f"{EVALUATION_BATCH_SIZE}."
         ),
-    )
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
     )
 
     def __post_init__(self):
@@ -214,25 +218,18 @@ class EvaluateArguments:
 def measuring_arguments() -> type:
     """A dataclass of the options of `train` that determine how labelled data are read and
     evaluated, for all tasks together. None stands for the value in the model's training."""
-    # Each option has a type, a help text and a list of tasks.
-    found: dict[str, tuple[Any, str, list[str]]] = {}
+    tasks: dict[str, list[str]] = {}
     for task, arguments in TASK_ARGUMENTS.items():
-        hints = get_type_hints(arguments)
-        for each in fields(arguments):
-            if each.name in arguments.measuring_options:
-                option = found.setdefault(
-                    each.name, (hints[each.name] | None, each.metadata["help"], [])
-                )
-                option[2].append(task)
-    made = make_dataclass(
-        "MeasuringArguments",
-        [
-            (name, hint, HfArg(default=None, help=f"{', '.join(tasks)}: {help}"))
-            for name, (hint, help, tasks) in found.items()
-        ],
-    )
-    made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
-    return made
+        for name in arguments.measuring_options:
+            tasks.setdefault(name, []).append(task)
+    options = []
+    for name, of_tasks in tasks.items():
+        arguments = TASK_ARGUMENTS[of_tasks[0]]
+        help = arguments.__dataclass_fields__[name].metadata["help"]
+        hint = get_type_hints(arguments)[name] | None
+        options.append((name, hint, option(help=f"{', '.join(of_tasks)}: {help}")))
+    group = "reading and measuring (defaults are those of the model's training)"
+    return make_dataclass("MeasuringArguments", options, namespace={"_argument_group_name": group})
 
 
 def parse_evaluate(
@@ -249,7 +246,7 @@ def parse_evaluate(
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
         "label, and the worst predictions.",
         [EvaluateArguments, measuring_arguments()],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     options, measuring, paths = parser.parse(argv)
     given = {name: value for name, value in vars(measuring).items() if value is not None}
@@ -259,48 +256,34 @@ def parse_evaluate(
 
 
 @dataclass
-class ReadingArguments:
+class ReadingArguments(TableArguments, EngineArguments):
     """The input and output of `roformer-lite predict`, in addition to the model directory."""
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = HfArg(
-        default=None, help="UTF-8 text, also .gz. Default: standard input."
-    )
-    output_file: str | None = HfArg(
-        default=None,
+    input_file: str | None = option(help="UTF-8 text, also .gz. Default: standard input.")
+    output_file: str | None = option(
         help=(
             "Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz. "
             "Default: standard output."
         ),
     )
-    text_column: str | None = HfArg(
-        default=None,
+    text_column: str | None = option(
         help=(
             "Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the output "
             "is then a table, too. Default: every line of the input is a text."
         ),
     )
-    text_pair_column: str | None = HfArg(
-        default=None, help="Column of the second text, for classifiers of pairs."
+    text_pair_column: str | None = option(
+        help="Column of the second text, for classifiers of pairs."
     )
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
+    prefix: str | None = option(
+        help="Prefix for the names of the columns that are added to a table."
     )
-    prefix: str | None = HfArg(
-        default=None, help="Prefix for the names of the columns that are added to a table."
-    )
-    batch_size: int = HfArg(default=32, help="Texts in a batch.")
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
-    )
-    dtype: Literal["float32", "bfloat16"] = HfArg(
+    batch_size: int = option(default=32, help="Texts in a batch.")
+    dtype: Literal["float32", "bfloat16"] = option(
         default="float32",
         help="bfloat16 is faster on some processors; probabilities change in the third decimal.",
-    )
-    engine: Engine = HfArg(
-        default="torch",
-        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
     )
 
     def __post_init__(self):
@@ -341,53 +324,46 @@ class AnsweringArguments:
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = HfArg(
-        default=None,
+    top_k: int | None = option(
         help=(
             "classify: return this many labels, the most probable first. causal: sample from "
             "this many of the most probable tokens. Default: one label; all tokens."
         ),
     )
-    threshold: float | None = HfArg(
-        default=None,
+    threshold: float | None = option(
         help=(
             "classify: leave out labels with a lower probability. Default: no threshold if each "
             "text has one label, 0.5 if it can have several."
         ),
     )
-    none_label: str | None = HfArg(
-        default=None, help="classify: output for a label below the threshold. Default: -"
+    none_label: str | None = option(
+        help="classify: output for a label below the threshold. Default: -"
     )
-    beams: int | None = HfArg(
-        default=None,
+    beams: int | None = option(
         help="seq2seq, causal: number of beams. Default: as saved with the model.",
     )
-    max_new_tokens: int | None = HfArg(
-        default=None,
+    max_new_tokens: int | None = option(
         help=(
             "seq2seq, causal: maximum number of generated tokens. Default: causal 50, "
             "otherwise as saved with the model."
         ),
     )
-    greedy: bool = HfArg(
+    greedy: bool = option(
         default=False, help="causal: always choose the most probable token instead of sampling."
     )
-    temperature: float | None = HfArg(
-        default=None,
+    temperature: float | None = option(
         help="causal: values below 1 make probable tokens even more probable. Default: 0.8",
     )
-    top_p: float | None = HfArg(
-        default=None,
+    top_p: float | None = option(
         help=(
             "causal: sample from the most probable tokens whose probabilities add up to this. "
             "Default: 0.95"
         ),
     )
-    repetition_penalty: float | None = HfArg(
-        default=None,
+    repetition_penalty: float | None = option(
         help="causal: values above 1 penalise tokens that already occur in the text.",
     )
-    seed: int | None = HfArg(default=None, help=f"causal: seed of the sampling. Default: {SEED}")
+    seed: int | None = option(help=f"causal: seed of the sampling. Default: {SEED}")
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -403,26 +379,22 @@ class AnsweringArguments:
         )
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
-        if self.greedy and self.beams is not None:
+        given = self.given
+        searching = [name for name in ("greedy", "beams") if name in given]
+        sampling = [name for name in _SAMPLING if name in given]
+        if len(searching) > 1:
             raise InputError("--greedy can't be combined with --beams; give one of them")
-        searching = ""
-        if self.greedy:
-            searching = "--greedy"
-        elif self.beams is not None:
-            searching = "--beams"
-        sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
             raise InputError(
-                f"--{sampling[0]} can't be combined with {searching}, which does not sample"
+                f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"
             )
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: value
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if value is not None and value is not False
         }
 
@@ -437,7 +409,7 @@ def parse_predict(
         "Read lines, or a column of a table, and write one prediction for each: generated text, "
         "label and probability, or tagged tokens, depending on the task of the model.",
         [ReadingArguments, AnsweringArguments],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     files, answering, paths = parser.parse(argv)
     options = answering.given
@@ -451,25 +423,14 @@ def parse_predict(
 
 
 @dataclass
-class AppArguments:
+class AppArguments(EngineArguments):
     """Options of `roformer-lite app`."""
 
-    host: str | None = HfArg(
-        default=None,
+    host: str | None = option(
         help="Where to listen. Default: 127.0.0.1, which only this machine can reach.",
     )
-    port: int | None = HfArg(
-        default=None, help="Port to listen on. Default: the first free one from 7860."
-    )
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
-    )
-    engine: Engine = HfArg(
-        default="torch",
-        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
-    )
-    texts: str | None = HfArg(
-        default=None,
+    port: int | None = option(help="Port to listen on. Default: the first free one from 7860.")
+    texts: str | None = option(
         help=(
             "UTF-8 file of examples, one per line; for models that compare texts, a query and "
             "the texts to compare with it."
@@ -488,7 +449,7 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
         "app",
         "Open a page in the browser to try a model.",
         [AppArguments],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     options, paths = parser.parse(argv)
     require_packages("a page", {"gradio": "app"})
@@ -553,12 +514,11 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
 class ExportArguments:
     """Options of `roformer-lite export`."""
 
-    format: str = HfArg(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
-    quantization: str | None = HfArg(
-        default=None,
+    format: str = option(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
+    quantization: str | None = option(
         help=f"How to store the weights, for formats with a choice ({_QUANTIZATIONS}).",
     )
-    embeddings: bool = HfArg(
+    embeddings: bool = option(
         default=False,
         help=(
             "onnx: export one vector per text, pooled according to `classifier_pooling`, instead "
@@ -592,25 +552,23 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
 class ServeArguments:
     """Options of `roformer-lite serve`, with the same names as in `transformers serve`."""
 
-    host: str = HfArg(default="localhost", help="Where to listen.")
-    port: int = HfArg(default=8000, help="Port to listen on.")
-    device: str = HfArg(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
+    host: str = option(default="localhost", help="Where to listen.")
+    port: int = option(default=8000, help="Port to listen on.")
+    device: str = option(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         default="auto", help="Data type of the weights; auto: as saved."
     )
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = HfArg(
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = option(
         default="warning", help="What is logged."
     )
-    continuous_batching: bool = HfArg(
+    continuous_batching: bool = option(
         default=False, help="Causal models: compute requests together, with a paged cache."
     )
-    cb_block_size: int | None = HfArg(default=None, help="Tokens in a block of that cache.")
-    cb_num_blocks: int | None = HfArg(default=None, help="Blocks of that cache.")
-    cb_max_batch_tokens: int | None = HfArg(
-        default=None, help="Maximum number of tokens in a step."
-    )
-    cb_max_memory_percent: float | None = HfArg(
-        default=None, help="Maximum fraction of a GPU's memory for that cache."
+    cb_block_size: int | None = option(help="Tokens in a block of that cache.")
+    cb_num_blocks: int | None = option(help="Blocks of that cache.")
+    cb_max_batch_tokens: int | None = option(help="Maximum number of tokens in a step.")
+    cb_max_memory_percent: float | None = option(
+        help="Maximum fraction of a GPU's memory for that cache."
     )
 
     def __post_init__(self):
@@ -632,7 +590,7 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
         "has a chat template, /v1/chat/completions), by the server of transformers. vLLM also "
         "serves encoders and classifiers: see docs/exporting.md.",
         [ServeArguments],
-        MODEL="the model's directory, or its name on the Hub",
+        MODEL=_MODEL,
     )
     options, paths = parser.parse(argv)
     require_packages("serving", dict.fromkeys(("fastapi", "openai", "uvicorn"), "serve"))

@@ -1,17 +1,30 @@
-"""How every command parses its options: transformers' `HfArgumentParser` on plain dataclasses."""
+"""Parses the options of every command: transformers' `HfArgumentParser` on plain dataclasses."""
 
 import argparse
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from transformers.hf_argparser import HfArgumentParser, string_to_bool
+from transformers.hf_argparser import HfArg, HfArgumentParser, string_to_bool
 
 from .errors import InputError, did_you_mean
 
 
+def option(help: str, default: Any = None, **arguments: Any) -> Any:
+    """A field of a dataclass of options, with its help text.
+
+    Args:
+        help: The text that `--help` shows.
+        default: The default. Every object gets its own copy of a list.
+        arguments: Further arguments of `HfArg`.
+    """
+    if isinstance(default, list):
+        return HfArg(default_factory=default.copy, help=help, **arguments)
+    return HfArg(default=default, help=help, **arguments)
+
+
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows one spelling of each option, and no default where none is meant."""
+    """Shows one spelling of each option, and only defaults that have a value."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         action = copy.copy(action)
@@ -25,18 +38,18 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Value(str):
-    """A word of a line that is the value of an option, whatever it begins with."""
+    """A word of the command line that is the value of an option, even if it begins with hyphens."""
 
 
 class CommandParser(HfArgumentParser):
     """The parser of one command.
 
     Args:
-        command: The command's name, as it is typed after `roformer-lite`.
-        description: What `--help` says before the options.
-        options: Dataclasses, every field of which is an option.
-        **positionals: Help of the positional arguments by their names in capitals, as `DIR="the
-            model's directory"`.
+        command: The name of the command, as it is typed after `roformer-lite`.
+        description: The text that `--help` shows before the options.
+        options: Dataclasses. Every field is an option.
+        **positionals: The help texts of the positional arguments by their names in capitals, for
+            example `DIR="the model's directory"`.
     """
 
     def __init__(
@@ -59,12 +72,13 @@ class CommandParser(HfArgumentParser):
                 action.nargs = "?"
                 action.const = True
             if action.option_strings and action.option_strings[0].startswith("--no_"):
-                # HfArgumentParser adds these, with the help of the option that they negate.
+                # HfArgumentParser adds these options with the help text of the option that they
+                # negate.
                 action.help = argparse.SUPPRESS
 
     @property
     def names(self) -> list[str]:
-        """The names of all options, as they are typed after two hyphens."""
+        """The names of all options, without the two hyphens."""
         return [action.option_strings[0][2:] for action in self._actions if action.option_strings]
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
@@ -72,7 +86,7 @@ class CommandParser(HfArgumentParser):
         has any.
 
         Raises:
-            InputError: for an unknown option, and when the dataclasses refuse a value.
+            InputError: for an unknown option, and if the dataclasses refuse a value.
         """
         _, unknown = self.parse_known_args(list(argv))
         if unknown:
@@ -80,15 +94,15 @@ class CommandParser(HfArgumentParser):
         return self.parse_args_into_dataclasses(args=list(argv), look_for_args_file=False)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """What argparse asks of every word: which option it is, None for a value. All options but
-        one begin with two hyphens, so that a column may be called `-x`."""
+        """Tell argparse whether a word is an option. All options except `-h` begin with two
+        hyphens, so a column may be called `-x`."""
         is_value = isinstance(arg_string, Value) or not arg_string.startswith("--")
         if is_value and arg_string != "-h":
             return None
         return super()._parse_optional(arg_string)
 
     def unknown_message(self, word: str) -> str:
-        """The message about a word that is no option."""
+        """The message about a word that is not an option."""
         if not word.startswith("--"):
             return f"unexpected argument {word}; `{self.prog} --help` lists the options"
         name = word[2:].partition("=")[0]
@@ -98,5 +112,5 @@ class CommandParser(HfArgumentParser):
         return f"there is no option --{name}{hint}"
 
     def error(self, message: str) -> NoReturn:
-        """Refuse what argparse finds wrong in one sentence, as everything else is refused."""
+        """Report a mistake that argparse has found in the same way as all other mistakes."""
         raise InputError(f"{message}; `{self.prog} --help` lists the options")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import yaml
-from transformers.hf_argparser import HfArg
 
+from .command_parser import option
 from .errors import InputError, check_file, check_number
 from .output import check_place
 
@@ -29,25 +29,42 @@ def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
 
 
 @dataclass
-class DataArguments:
+class TableArguments:
+    """Tables without a header line."""
+
+    column_names: list[str] | None = option(
+        help="Names of the columns of .tsv and .csv files that have no header line."
+    )
+
+
+@dataclass
+class DatasetArguments(TableArguments):
+    """A dataset on the Hub."""
+
+    dataset_name: str | None = option(help="A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = option(
+        help="Configuration of that dataset, if it has several."
+    )
+
+
+@dataclass
+class DataArguments(DatasetArguments):
     """Where the examples come from."""
 
     _argument_group_name: ClassVar[str] = "data"
 
-    train_file: list[str] | None = HfArg(
-        default=None,
+    train_file: list[str] | None = option(
         help=(
             "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after "
             "another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and "
             "its tag on each line."
         ),
     )
-    validation_file: list[str] | None = HfArg(
-        default=None, help="Validation data, measured during training and at the end."
+    validation_file: list[str] | None = option(
+        help="Validation data, measured during training and at the end."
     )
-    test_file: list[str] | None = HfArg(default=None, help="Test data, measured only at the end.")
-    validation_fraction: float | None = HfArg(
-        default=None,
+    test_file: list[str] | None = option(help="Test data, measured only at the end.")
+    validation_fraction: float | None = option(
         help=(
             "Without validation data: hold out this fraction of the training data (0.05 is "
             "one row in twenty); 0 holds out nothing. Default: 0.1, but at most 2,000 rows. Data "
@@ -55,30 +72,23 @@ class DataArguments:
             "are not split."
         ),
     )
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
-    )
-    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = HfArg(
-        default=None, help="Configuration of that dataset, if it has several."
-    )
-    train_split: str = HfArg(default="train", help="Split of that dataset to train on.")
-    validation_split: str = HfArg(
+    train_split: str = option(default="train", help="Split of that dataset to train on.")
+    validation_split: str = option(
         default="validation", help="Split of that dataset for validation, used if it exists."
     )
-    test_split: str = HfArg(
+    test_split: str = option(
         default="test", help="Split of that dataset for testing, used if it exists."
     )
 
     def __post_init__(self):
-        if sum(value is not None for value in self.sources.values()) != 1:
-            raise InputError(f"give either {' or '.join(self.sources)}")
-        if self.validation_fraction is not None:
-            check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("give either --train_file or --dataset_name")
+        check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         if self.validation_fraction and self.validation_file:
-            raise InputError(
-                f"--validation_fraction {self.validation_fraction} has no effect with "
-                "--validation_file; leave out one of the two"
+            refuse_ignored(
+                {"validation_fraction": self.validation_fraction},
+                given="--validation_file",
+                why="whose rows are used",
             )
         if self.dataset_name is not None and (self.validation_file or self.test_file):
             raise InputError(
@@ -88,11 +98,6 @@ class DataArguments:
             for path in getattr(self, name) or ():
                 check_file(name, path)
 
-    @property
-    def sources(self) -> dict[str, Any]:
-        """The options that name the training data. Exactly one of them must be given."""
-        return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
-
 
 @dataclass
 class TokenizerArguments:
@@ -100,20 +105,16 @@ class TokenizerArguments:
 
     _argument_group_name: ClassVar[str] = "tokenizer"
 
-    tokenizer: str | None = HfArg(
-        default=None, help="Tokenizer to use. Default: train one on the training data."
+    tokenizer: str | None = option(
+        help="Tokenizer to use. Default: train one on the training data."
     )
-    vocab_size: int | None = HfArg(
-        default=None, help="Largest vocabulary of a new tokenizer. Default: 8192."
-    )
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = HfArg(
-        default=None,
+    vocab_size: int | None = option(help="Largest vocabulary of a new tokenizer. Default: 8192.")
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = option(
         help=(
             "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."
         ),
     )
-    tokenizer_min_frequency: int | None = HfArg(
-        default=None,
+    tokenizer_min_frequency: int | None = option(
         help=(
             "How often a token must occur in the training data to enter the vocabulary of a "
             "new tokenizer. Default: 2."
@@ -143,20 +144,18 @@ class ModelArguments(TokenizerArguments):
 
     _argument_group_name: ClassVar[str] = "model and tokenizer"
 
-    size: Literal["tiny", "mini", "small", "base"] | None = HfArg(
-        default=None,
+    size: Literal["tiny", "mini", "small", "base"] | None = option(
         help="Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.",
     )
-    config: list[str] = HfArg(
-        default_factory=list,
+    config: list[str] = option(
+        default=[],
         help=(
             "Fields of the configuration that differ from those of the size, as name=value, "
             "for example hidden_dropout=0.3; with seq2seq, encoder.name=value and "
             "decoder.name=value set one of the two."
         ),
     )
-    model_name_or_path: str | None = HfArg(
-        default=None,
+    model_name_or_path: str | None = option(
         help=(
             "Start from the weights and the tokenizer of this model instead of from scratch: a "
             "directory or a name on the Hub. It can be a model of this package or of "
@@ -183,8 +182,7 @@ class ModelArguments(TokenizerArguments):
 class Seq2SeqModelArguments(ModelArguments):
     """Which model and tokenizer, or which encoder for a new encoder–decoder."""
 
-    encoder_name_or_path: str | None = HfArg(
-        default=None,
+    encoder_name_or_path: str | None = option(
         help=(
             "Start from this encoder and its tokenizer, without its head. The decoder is new; "
             "--size sets its size, and it shares the token embeddings of the encoder."
@@ -212,61 +210,55 @@ class TrainingOptions:
 
     _argument_group_name: ClassVar[str] = "training"
 
-    output_dir: str | None = HfArg(default=None, help="Directory of the finished model. Required.")
-    overwrite_output_dir: bool = HfArg(
+    output_dir: str | None = option(help="Directory of the finished model. Required.")
+    overwrite_output_dir: bool = option(
         default=False,
         help="Replace a finished model, and discard an unfinished training with other options.",
     )
-    num_train_epochs: float | None = HfArg(
-        default=None,
+    num_train_epochs: float | None = option(
         help=(
             "Passes over the training data. Default: enough for 300,000 examples or, with "
             "labels, 8 million tokens, but at least 3 and at most 20; fine-tuning: 4."
         ),
     )
-    max_steps: int | None = HfArg(default=None, help="Number of training steps, instead of epochs.")
-    time_limit_minutes: float | None = HfArg(
-        default=None,
+    max_steps: int | None = option(help="Number of training steps, instead of epochs.")
+    time_limit_minutes: float | None = option(
         help=(
             "Stop training after this time. The learning rate follows its schedule over all "
             "steps, regardless of the limit. Data preparation and the final evaluation take "
             "additional time."
         ),
     )
-    per_device_train_batch_size: int | None = HfArg(
-        default=None,
+    per_device_train_batch_size: int | None = option(
         help=(
             "Rows in a training batch on each device. Default: 32, or fewer with labels if 32 "
             "rows have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
             "16."
         ),
     )
-    max_tokens_per_batch: int | None = HfArg(
-        default=None,
+    max_tokens_per_batch: int | None = option(
         help=(
             "Limit on the real tokens in a training batch on each device, instead of a fixed "
             "number of rows."
         ),
     )
-    per_device_eval_batch_size: int = HfArg(
+    per_device_eval_batch_size: int = option(
         default=64, help="Rows in an evaluation batch on each device."
     )
-    learning_rate: float | None = HfArg(
-        default=None,
+    learning_rate: float | None = option(
         help=(
             "Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4 for "
             "models that this command has trained from scratch."
         ),
     )
-    warmup_steps: float | None = HfArg(
-        default=None,
+    warmup_steps: float | None = option(
         help=(
             "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; "
             "fine-tuning: 0.1."
         ),
     )
-    weight_decay: float = HfArg(default=0.01, help="Weight decay.")
-    optim: str = HfArg(
+    weight_decay: float = option(default=0.01, help="Weight decay.")
+    optim: str = option(
         default="adamw_torch_fused",
         help=(
             "The optimizer: one of transformers, or muon, which uses torch's Muon for the "
@@ -274,56 +266,52 @@ class TrainingOptions:
             "--training_arguments optim_args=lr=0.02."
         ),
     )
-    bf16: bool | None = HfArg(
-        default=None,
+    bf16: bool | None = option(
         help=(
             "Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU "
             "with instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for "
             "embed and rerank."
         ),
     )
-    ema_decay: float | None = HfArg(
-        default=None,
+    ema_decay: float | None = option(
         help=(
             "Evaluate and save an exponential moving average of the weights with this decay. "
             "Default: no average; 0.999 for new classifiers and taggers, where 0 disables it."
         ),
     )
-    word_dropout: float | None = HfArg(
-        default=None,
+    word_dropout: float | None = option(
         help=(
             "Fraction of the tokens in a training batch to replace by [MASK], or by the unknown "
             "or padding token if there is no mask token; not for mlm. Default: 0; 0.2 for new "
             "classifiers and taggers."
         ),
     )
-    early_stopping_patience: int = HfArg(
+    early_stopping_patience: int = option(
         default=4,
         help=(
             "Stop after this many consecutive evaluations without improvement, if the best "
             "checkpoint is kept; 0: never."
         ),
     )
-    baselines: bool = HfArg(
+    baselines: bool = option(
         default=True,
         help="Evaluate baselines, such as a linear model, on the same data; takes seconds.",
     )
-    seed: int = HfArg(default=42, help="Seed of initialisation, shuffling and dropout.")
-    seeds: list[int] | None = HfArg(
-        default=None,
+    seed: int = option(default=42, help="Seed of initialisation, shuffling and dropout.")
+    seeds: list[int] | None = option(
         help=(
             "Train once with each of these seeds, keep the model that is best on the "
             "validation data, and report mean and standard deviation of all metrics. The first "
             "seed chooses the held-out rows for all of them."
         ),
     )
-    keep_checkpoints: bool = HfArg(
+    keep_checkpoints: bool = option(
         default=False, help="Keep the checkpoints after the model is finished."
     )
-    use_cpu: bool = HfArg(default=False, help="Train on the CPU, even if there is a GPU.")
-    disable_tqdm: bool = HfArg(default=False, help="Show no progress bars.")
-    training_arguments: list[str] = HfArg(
-        default_factory=list,
+    use_cpu: bool = option(default=False, help="Train on the CPU, even if there is a GPU.")
+    disable_tqdm: bool = option(default=False, help="Show no progress bars.")
+    training_arguments: list[str] = option(
+        default=[],
         help=(
             "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments "
             "for seq2seq), as name=value, for example lr_scheduler_type=cosine "
@@ -400,31 +388,26 @@ class PublishingOptions:
 
     _argument_group_name: ClassVar[str] = "model card and Hub"
 
-    title: str | None = HfArg(
-        default=None, help="Title of the model card. Default: name of the directory."
+    title: str | None = option(help="Title of the model card. Default: name of the directory.")
+    language: list[str] = option(default=[], help="Language codes, for example en de.")
+    license: str | None = option(help="Licence of the model, for example apache-2.0.")
+    dataset_title: str | None = option(
+        help="Name of the data on the card. Default: the file names."
     )
-    language: list[str] = HfArg(default_factory=list, help="Language codes, for example en de.")
-    license: str | None = HfArg(default=None, help="Licence of the model, for example apache-2.0.")
-    dataset_title: str | None = HfArg(
-        default=None, help="Name of the data on the card. Default: the file names."
-    )
-    datasets: list[str] = HfArg(
-        default_factory=list,
+    datasets: list[str] = option(
+        default=[],
         help="Names of the datasets on the Hub, if the files are copies of them.",
     )
-    limitations: str | None = HfArg(
-        default=None, help="A sentence on what the model should not be used for."
-    )
-    card_example: bool = HfArg(
+    limitations: str | None = option(help="A sentence on what the model should not be used for.")
+    card_example: bool = option(
         default=False,
         help="Show a row of the validation data in the card's code instead of a made-up one.",
     )
-    push_to_hub: bool = HfArg(default=False, help="Upload the finished model to the Hub.")
-    hub_model_id: str | None = HfArg(
-        default=None,
+    push_to_hub: bool = option(default=False, help="Upload the finished model to the Hub.")
+    hub_model_id: str | None = option(
         help="Repository to upload to. Default: name of the directory, under your account.",
     )
-    remote_code: bool = HfArg(
+    remote_code: bool = option(
         default=False,
         help=(
             "Save the package's code with the model, for people who have not installed the package."

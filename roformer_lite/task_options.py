@@ -7,8 +7,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from transformers.hf_argparser import HfArg
-
+from .command_parser import option
 from .errors import InputError, check_number, require_packages
 from .options import (
     DataArguments,
@@ -81,15 +80,14 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 class LabelArguments(TaskArguments):
     """The options that classify and tag share."""
 
-    text_scores: bool | None = HfArg(
-        default=None,
+    text_scores: bool | None = option(
         help=(
             "Fit a linear model on n-grams (classify) or a conditional random field on words "
             "(tag) in addition to the encoder, and combine the two if that is better on the "
             "validation data. Default: true for new models, false with --model_name_or_path."
         ),
     )
-    fit_head: bool = HfArg(
+    fit_head: bool = option(
         default=True,
         help=(
             "Fit the new head of a --model_name_or_path as a linear model on the frozen "
@@ -116,14 +114,13 @@ class Seq2SeqDataArguments(TaskArguments):
         "bleu_tokenizer",
     )
 
-    source_column: str = HfArg(default="source", help="Column of the input text.")
-    target_column: str = HfArg(default="target", help="Column of the output text.")
-    max_source_length: int = HfArg(default=128, help="Truncate inputs to this many tokens.")
-    max_target_length: int = HfArg(
+    source_column: str = option(default="source", help="Column of the input text.")
+    target_column: str = option(default="target", help="Column of the output text.")
+    max_source_length: int = option(default=128, help="Truncate inputs to this many tokens.")
+    max_target_length: int = option(
         default=128, help="Truncate outputs to this many tokens, in training only."
     )
-    bleu_tokenizer: BleuTokenizer | None = HfArg(
-        default=None,
+    bleu_tokenizer: BleuTokenizer | None = option(
         help=(
             "Tokenizer of sacrebleu. Those for Japanese and Korean, and those of sentencepiece "
             "(spm, flores, spBLEU), need further packages. Default: zh for Chinese targets, "
@@ -149,19 +146,18 @@ class LanguageModelDataArguments(TaskArguments):
     summary = "causal language model: a decoder learns to continue text"
     measuring_options = ("text_column", "block_size", "line_by_line")
 
-    text_column: str = HfArg(default="text", help="Column of the text in tables and datasets.")
-    block_size: int | None = HfArg(
-        default=None, help="Split documents into blocks of at most this many tokens. Default: 256."
+    text_column: str = option(default="text", help="Column of the text in tables and datasets.")
+    block_size: int | None = option(
+        help="Split documents into blocks of at most this many tokens. Default: 256."
     )
-    line_by_line: bool = HfArg(default=False, help="Every line of a .txt file is a document.")
-    packing: int | None = HfArg(
-        default=None,
+    line_by_line: bool = option(default=False, help="Every line of a .txt file is a document.")
+    packing: int | None = option(
         help=(
             "Fill the rows of a batch up to this many tokens with blocks that do not attend to "
             "each other. Documents are then split at this length, unless --block_size is given."
         ),
     )
-    streaming: bool = HfArg(
+    streaming: bool = option(
         default=False,
         help=(
             "Read the training data during training, without a copy on the disk; needs --max_steps."
@@ -210,7 +206,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
-    mlm_probability: float = HfArg(default=0.3, help="Fraction of the tokens to mask and predict.")
+    mlm_probability: float = option(default=0.3, help="Fraction of the tokens to mask and predict.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -232,11 +228,10 @@ class ClassifyDataArguments(LabelArguments):
         "max_length",
     )
 
-    text_column: str = HfArg(default="text", help="Column of the text.")
-    text_pair_column: str | None = HfArg(default=None, help="Column of a second text, for pairs.")
-    label_column: str = HfArg(default="label", help="Column of the label, any text or number.")
-    max_length: int | None = HfArg(
-        default=None,
+    text_column: str = option(default="text", help="Column of the text.")
+    text_pair_column: str | None = option(help="Column of a second text, for pairs.")
+    label_column: str = option(default="label", help="Column of the label, any text or number.")
+    max_length: int | None = option(
         help=(
             "Truncate texts (a pair together) to this many tokens. Default: 2048; "
             "fine-tuning: 256, or as many as the model has positions for."
@@ -244,34 +239,30 @@ class ClassifyDataArguments(LabelArguments):
     )
     problem_type: (
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = HfArg(
-        default=None,
+    ) = option(
         help=(
             "single_label_classification, multi_label_classification or regression. Default: "
             "multi_label with lists of labels or --label_separator, otherwise single_label."
         ),
     )
-    label_separator: str | None = HfArg(
-        default=None, help="Text between several labels of one row. Default: a row has one label."
+    label_separator: str | None = option(
+        help="Text between several labels of one row. Default: a row has one label."
     )
-    teacher: str | None = HfArg(
-        default=None,
+    teacher: str | None = option(
         help=(
             "A model of sentence-transformers, as a directory or a name on the Hub. A new model "
             "uses its tokenizer, and its token embeddings are initialised from the teacher's "
             "vectors of single tokens."
         ),
     )
-    class_weights: Literal["balanced"] | None = HfArg(
-        default=None,
+    class_weights: Literal["balanced"] | None = option(
         help=(
             "balanced: rows of rare labels get higher weights, so that all labels have the same "
             "total weight, and the best model is the one with the highest macro F1. Default: "
             "all rows have the same weight."
         ),
     )
-    min_precision: float | None = HfArg(
-        default=None,
+    min_precision: float | None = option(
         help=(
             "Let predict leave out uncertain labels: a threshold for the scores is chosen so "
             "that this fraction of the predictions on the validation data is right, for example "
@@ -320,29 +311,26 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    train_file: list[str] | None = HfArg(
-        default=None,
+    train_file: list[str] | None = option(
         help=(
             "Training data: .jsonl with lists of tokens and of tags, or any other text file "
             "with a token and its tag on each line; also .gz. Several are read one after "
             "another."
         ),
     )
-    token_column: str | None = HfArg(
-        default=None,
+    token_column: str | None = option(
         help=(
             "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 "
             "in others (default: 1)."
         ),
     )
-    tag_column: str | None = HfArg(
-        default=None,
+    tag_column: str | None = option(
         help=(
             "Column of the tags: a name in .jsonl files (default: tags), a number in others "
             "(default: -1, the last)."
         ),
     )
-    unit: Literal["auto", "words", "characters"] = HfArg(
+    unit: Literal["auto", "words", "characters"] = option(
         default="auto",
         help=(
             "The unit that gets a tag. characters splits the words of the data, for languages "
@@ -350,7 +338,7 @@ class TagDataArguments(LabelArguments):
             "and the tags are IOB."
         ),
     )
-    max_length: int = HfArg(default=512, help="Truncate training sentences to this many tokens.")
+    max_length: int = option(default=512, help="Truncate training sentences to this many tokens.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -371,7 +359,7 @@ class SentenceDataArguments(TaskArguments):
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
 
-    max_length: int = HfArg(default=128, help="Truncate texts to this many tokens.")
+    max_length: int = option(default=128, help="Truncate texts to this many tokens.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -399,8 +387,7 @@ class EmbedDataArguments(SentenceDataArguments):
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
 
-    teacher: str | None = HfArg(
-        default=None,
+    teacher: str | None = option(
         help=(
             "A model of sentence-transformers, as a directory or a name on the Hub, whose "
             "vectors of the texts in the column text are learned. A new model also uses its "
@@ -408,8 +395,8 @@ class EmbedDataArguments(SentenceDataArguments):
             "such as --vocab_size request a new tokenizer."
         ),
     )
-    matryoshka: list[int] = HfArg(
-        default_factory=list,
+    matryoshka: list[int] = option(
+        default=[],
         help="Make vectors usable when cut to these dimensions, for example 128 64.",
     )
 
@@ -428,7 +415,7 @@ class RerankDataArguments(SentenceDataArguments):
     # Each query is scored with several documents, so batches are small.
     training_defaults = {"per_device_train_batch_size": 16}
 
-    max_length: int = HfArg(
+    max_length: int = option(
         default=256, help="Truncate pairs of texts to this many tokens together."
     )
 

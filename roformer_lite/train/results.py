@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -20,12 +21,7 @@ from hf_roformer_lite.version import __version__
 from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.evaluation import Evaluation
-from ..evaluate.metrics import (
-    FRACTIONS,
-    LOWER_IS_BETTER,
-    is_within_chance,
-    mcnemar,
-)
+from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, is_within_chance, mcnemar
 from ..options import TrainingOptions
 from ..recipes.base import Recipe
 from ..run import Run
@@ -259,59 +255,40 @@ def verdict(
     return f"A baseline is better: the model's {values}."
 
 
-class Measured(NamedTuple):
-    """The value of a metric at one step of the training."""
-
-    step: int
-    epoch: float
-    value: float
-
-
 def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
     """Sentences for the summary and the card about a training whose best checkpoint is kept."""
     args = finished.trainer.args
-    history = finished.trainer.state.log_history
     metric = args.metric_for_best_model.removeprefix("eval_")
-    measured = measured_in_training(history, metric)
+    key = f"eval_{metric}"
+    measured = [entry for entry in finished.trainer.state.log_history if key in entry]
     if not args.load_best_model_at_end or not measured:
         return ""
-    best = best_of(measured, args.greater_is_better)
+    choose = max if args.greater_is_better else min
+    # The first one of equally good checkpoints is kept.
+    best = choose(measured, key=itemgetter(key))
     last = measured[-1]
-    alone = " of the encoder alone" if finished.parts else ""
+    part = " of the encoder" if finished.parts else ""
     sentences = [
-        f"The checkpoint after epoch {best.epoch:.4g}, step {best.step:,}, is kept, with the best "
-        f"validation {metric.replace('_', ' ')}{alone}, {best.value:.4g}."
+        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, with the "
+        f"best validation {metric.replace('_', ' ')}{part}, {best[key]:.4g}."
     ]
-    if finished.stopped_early and last.epoch < args.num_train_epochs - 0.5:
-        sentences.append(f"Training stopped after epoch {last.epoch:.4g}, as it no longer helped.")
-    losses = measured_in_training(history, "loss")
-    lowest_loss = best_of(losses, greater_is_better=False) if losses else None
-    if not has_learned(finished, evaluations, metric, best.value):
-        sentences.append("That is no better than the simplest baseline: it did not learn.")
-    elif lowest_loss and losses[-1].value > lowest_loss.value * (1 + MIN_LOSS_RISE):
+    if finished.stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
         sentences.append(
-            f"The validation loss has risen since epoch {lowest_loss.epoch:.4g}: from there on the "
+            f"Training stopped after epoch {last['epoch']:.4g} because it no longer helped."
+        )
+    losses = [entry for entry in measured if "eval_loss" in entry]
+    lowest = min(losses, key=itemgetter("eval_loss"), default=None)
+    validation = evaluations[0].metrics if evaluations else {}
+    if not has_learned(finished, evaluations, metric, best[key]):
+        sentences.append("That is no better than the simplest baseline: the model did not learn.")
+    elif lowest and losses[-1]["eval_loss"] > lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
+        sentences.append(
+            f"The validation loss has risen since epoch {lowest['epoch']:.4g}: from there on the "
             "model overfits."
         )
-    elif best is last and not is_perfect(evaluations):
-        sentences.append("It was still getting better: a longer training may help.")
+    elif best is last and 1 not in [validation.get(fraction) for fraction in FRACTIONS]:
+        sentences.append("The model was still improving: a longer training may help.")
     return " ".join(sentences)
-
-
-def measured_in_training(history: Sequence[dict[str, float]], metric: str) -> list[Measured]:
-    """The values of a validation metric in the log of a training."""
-    key = f"eval_{metric}"
-    return [
-        Measured(step=entry["step"], epoch=entry["epoch"], value=entry[key])
-        for entry in history
-        if key in entry
-    ]
-
-
-def best_of(measured: Sequence[Measured], greater_is_better: bool) -> Measured:
-    """The best value, and the first of equally good ones."""
-    choose = max if greater_is_better else min
-    return choose(measured, key=lambda one: one.value)
 
 
 def has_learned(
@@ -322,23 +299,14 @@ def has_learned(
 
     Only tasks with labels have a baseline, the most frequent label, that requires no learning.
     """
-    if not finished.recipe.has_labels:
-        return True
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
-    if metric not in simplest or not evaluations:
+    if not finished.recipe.has_labels or metric not in simplest or not evaluations:
         return True
     validation = evaluations[0]
     value = of_checkpoint
     if finished.parts:
         value = validation.metrics.get(metric, of_checkpoint)
     return not is_within_chance(metric, value, simplest[metric], validation.measurements)
-
-
-def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether a metric of the validation data has the best possible value."""
-    if not evaluations:
-        return False
-    return any(evaluations[0].metrics.get(fraction) == 1 for fraction in FRACTIONS)
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -4,7 +4,6 @@ smoothing in the model.
 Everything else, above all the training loop, is transformers' own.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -84,14 +83,17 @@ def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
     return int((counted != IGNORE_INDEX).sum())
 
 
-class RoFormerLiteTrainerMixin:
-    """The additions of this package to `Trainer` and `Seq2SeqTrainer`.
+class RoFormerLiteTrainer(Trainer):
+    """The `Trainer` with `TrainingOptions`. Together with a subclass of `Trainer`, such as
+    `Seq2SeqTrainer`, it is a base class of the trainers of other tasks.
 
     Args:
         options: The training options of the run. Default: none, for a trainer that only evaluates.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
         command_started: Time at which the command began, for the clock. Default: now.
     """
+
+    args_class: type[TrainingArguments] = TrainingArguments
 
     def __init__(
         self,
@@ -103,10 +105,13 @@ class RoFormerLiteTrainerMixin:
     ):
         super().__init__(*args, **kwargs)
         # The class holds the defaults; an instance would need an output directory.
-        self.options = options or TrainingOptions
+        self.options: TrainingOptions | type[TrainingOptions] = options or TrainingOptions
         self.lengths = lengths
-        if self.is_fsdp_enabled:
-            refuse_with_fsdp(self.options)
+        needs_whole_weights = self.options.ema_decay or self.options.optim == MUON
+        if self.is_fsdp_enabled and needs_whole_weights:
+            raise InputError(
+                "--ema_decay and --optim muon can't be combined with FSDP, which shards the weights"
+            )
         # Our language model heads smooth labels themselves, only at the labelled positions. The
         # smoother of the Trainer needs all logits.
         self.label_smoothing = 0.0
@@ -141,20 +146,19 @@ class RoFormerLiteTrainerMixin:
     def get_train_dataloader(self) -> DataLoader:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         given = self.data_collator
-        collator = given
         if hasattr(given, "generator"):
-            collator = SeededCollator(given, seed)
-            # An earlier loader may have added one.
+            # Only training uses this collator. An earlier loader may have added another one.
             self.remove_callback(SeededCollator)
-            self.add_callback(collator)
-        if self.options.max_tokens_per_batch:
-            return self._loader_with_token_budget(collator, seed)
-        self.data_collator = collator
-        loader = super().get_train_dataloader()
-        self.data_collator = given
-        return loader
+            self.data_collator = SeededCollator(given, seed)
+            self.add_callback(self.data_collator)
+        try:
+            if self.options.max_tokens_per_batch:
+                return self._loader_with_token_budget(seed)
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = given
 
-    def _loader_with_token_budget(self, collator: Any, seed: int) -> DataLoader:
+    def _loader_with_token_budget(self, seed: int) -> DataLoader:
         sampler = TokenBudgetBatchSampler(
             self.lengths,
             max_tokens=self.options.max_tokens_per_batch,
@@ -165,7 +169,7 @@ class RoFormerLiteTrainerMixin:
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
-            collate_fn=collator,
+            collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
@@ -189,7 +193,7 @@ class RoFormerLiteTrainerMixin:
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.options.optim == MUON and self.optimizer is None:
-            model = self.model if model is None else model
+            model = model or self.model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
         return super().create_optimizer(model)
 
@@ -270,31 +274,14 @@ class RoFormerLiteTrainerMixin:
             return super().evaluate(*args, **kwargs)
 
 
-def refuse_with_fsdp(options: TrainingOptions) -> None:
-    """Refuse options that need whole weights in every process, because FSDP shards them."""
-    refused = []
-    if options.ema_decay:
-        refused.append("--ema_decay")
-    if options.optim == MUON:
-        refused.append("--optim muon")
-    if refused:
-        raise InputError(f"{refused[0]} can't be combined with FSDP, which shards the weights")
-
-
-class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
-    """`Trainer` with `TrainingOptions`."""
-
-    args_class = TrainingArguments
-
-
-class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
+class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainer, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with `TrainingOptions`."""
 
     args_class = Seq2SeqTrainingArguments
 
 
 def make_trainer(
-    kind: type[RoFormerLiteTrainerMixin],
+    kind: type[RoFormerLiteTrainer],
     run: Run,
     recipe: "Recipe",
     args: TrainingArguments,
@@ -302,7 +289,7 @@ def make_trainer(
     rows: DatasetDict,
     encoded: DatasetDict,
     started: float,
-) -> Trainer:
+) -> RoFormerLiteTrainer:
     """Make the trainer of the task. The `args` that depend on the data are filled in.
 
     Args:
@@ -366,7 +353,7 @@ def _mean_length(recipe: "Recipe", train: Dataset) -> float:
     return sum(recipe.lengths(sample)) / len(sample)
 
 
-def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -> bool:
+def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: "Recipe") -> bool:
     """Whether to multiply matrices in bfloat16 if no option decides it.
 
     This is done on a CPU with instructions for it, unless the training is too short to benefit.
@@ -381,20 +368,14 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -
     # Some versions of torch lack this function.
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
-    return is_native and num_steps(trainer) >= MIN_BFLOAT16_STEPS
-
-
-def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
-    """The number of steps of the whole training."""
-    args = trainer.args
-    if args.max_steps > 0:
-        return args.max_steps
+    if not is_native or args.max_steps > 0:
+        return is_native and args.max_steps >= MIN_BFLOAT16_STEPS
     batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
-    return math.ceil(batches / args.gradient_accumulation_steps)
+    return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
 
 
 def fit(
-    trainer: RoFormerLiteTrainerMixin, recipe: "Recipe", train: Dataset, checkpoint: str | None
+    trainer: RoFormerLiteTrainer, recipe: "Recipe", train: Dataset, checkpoint: str | None
 ) -> None:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
     save."""
@@ -424,7 +405,7 @@ def fit(
     vars(trainer.model).pop("forward", None)
 
 
-def _resume(trainer: RoFormerLiteTrainerMixin, train: Dataset, checkpoint: str) -> None:
+def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> None:
     args = trainer.args
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
