@@ -8,11 +8,11 @@ imported. Nothing here imports torch, so that `--help` and error messages appear
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser, help_texts
 from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
     MAX_BATCH_SIZE,
@@ -26,7 +26,6 @@ from .errors import (
     require_packages,
 )
 from .export.formats import (
-    FORMATS,
     QUANTIZATIONS,
     Engine,
     check_engine,
@@ -105,28 +104,39 @@ _MODEL = "the model's directory, or its name on the Hub"
 
 @dataclass
 class DeviceArguments:
-    """The device of a model."""
+    """The device of a model.
 
-    device: str | None = option(help="cpu, cuda, cuda:1 … Default: cuda if there is one.")
+    Args:
+        device: cpu, cuda, cuda:1 … Default: cuda if there is one.
+    """
+
+    device: str | None = None
 
 
 @dataclass
 class EngineArguments(DeviceArguments):
-    """The device of a model, and the library that computes."""
+    """The device of a model, and the library that computes.
 
-    engine: Engine = option(
-        default="torch",
-        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
-    )
+    Args:
+        engine: The library that computes. onnx reads what `roformer-lite export` wrote.
+    """
+
+    engine: Engine = "torch"
 
 
 @dataclass
 class DemoArguments:
-    """Options of `roformer-lite demo`."""
+    """Options of `roformer-lite demo`.
 
-    output_dir: str = option(default="roformer-lite-demo", help="Where the finished model goes.")
-    seed: int = option(default=1, help="Seed of the data and of the training.")
-    overwrite_output_dir: bool = option(default=False, help="Replace an earlier model there.")
+    Args:
+        output_dir: Where the finished model goes.
+        seed: Seed of the data and of the training.
+        overwrite_output_dir: Replace an earlier model there.
+    """
+
+    output_dir: str = "roformer-lite-demo"
+    seed: int = 1
+    overwrite_output_dir: bool = False
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -176,30 +186,28 @@ def parse_train(argv: Sequence[str]) -> tuple[Run]:
 @dataclass
 class EvaluateArguments(DatasetArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are
-    read."""
+    read.
 
-    test_file: list[str] | None = option(
-        help=(
-            "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
-            "another."
-        ),
-    )
-    test_split: str = option(default="test", help="Split of that dataset.")
-    output_dir: str | None = option(
-        help=(
-            "Directory for results, report, picture and the table of all predictions. "
-            "Default: none."
-        ),
-    )
-    overwrite_output_dir: bool = option(default=False, help="Replace an earlier evaluation there.")
-    table_format: Literal["csv", "jsonl"] = option(default="csv", help="Format of that table.")
-    examples: int = option(default=5, help="How many of the worst answers to print.")
-    batch_size: int | None = option(
-        help=(
-            "Rows in a batch. Default: the same as in the evaluation after training, otherwise "
-            f"{EVALUATION_BATCH_SIZE}."
-        ),
-    )
+    Args:
+        test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
+            another.
+        test_split: Split of that dataset.
+        output_dir: Directory for results, report, picture and the table of all predictions.
+            Default: none.
+        overwrite_output_dir: Replace an earlier evaluation there.
+        table_format: Format of that table.
+        examples: How many of the worst answers to print.
+        batch_size: Rows in a batch. Default: the same as in the evaluation after training,
+            otherwise 64.
+    """
+
+    test_file: list[str] | None = None
+    test_split: str = "test"
+    output_dir: str | None = None
+    overwrite_output_dir: bool = False
+    table_format: Literal["csv", "jsonl"] = "csv"
+    examples: int = 5
+    batch_size: int | None = None
 
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
@@ -225,9 +233,9 @@ def measuring_arguments() -> type:
     options = []
     for name, of_tasks in tasks.items():
         arguments = TASK_ARGUMENTS[of_tasks[0]]
-        help = arguments.__dataclass_fields__[name].metadata["help"]
+        help = f"{', '.join(of_tasks)}: {help_texts(arguments)[name]}"
         hint = get_type_hints(arguments)[name] | None
-        options.append((name, hint, option(help=f"{', '.join(of_tasks)}: {help}")))
+        options.append((name, hint, field(default=None, metadata={"help": help})))
     group = "reading and measuring (defaults are those of the model's training)"
     return make_dataclass("MeasuringArguments", options, namespace={"_argument_group_name": group})
 
@@ -257,34 +265,29 @@ def parse_evaluate(
 
 @dataclass
 class ReadingArguments(TableArguments, EngineArguments):
-    """The input and output of `roformer-lite predict`, in addition to the model directory."""
+    """The input and output of `roformer-lite predict`, in addition to the model directory.
+
+    Args:
+        input_file: UTF-8 text, also .gz. Default: standard input.
+        output_file: Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz.
+            Default: standard output.
+        text_column: Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the
+            output is then a table, too. Default: every line of the input is a text.
+        text_pair_column: Column of the second text, for classifiers of pairs.
+        prefix: Prefix for the names of the columns that are added to a table.
+        batch_size: Texts in a batch.
+        dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
+    """
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = option(help="UTF-8 text, also .gz. Default: standard input.")
-    output_file: str | None = option(
-        help=(
-            "Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz. "
-            "Default: standard output."
-        ),
-    )
-    text_column: str | None = option(
-        help=(
-            "Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the output "
-            "is then a table, too. Default: every line of the input is a text."
-        ),
-    )
-    text_pair_column: str | None = option(
-        help="Column of the second text, for classifiers of pairs."
-    )
-    prefix: str | None = option(
-        help="Prefix for the names of the columns that are added to a table."
-    )
-    batch_size: int = option(default=32, help="Texts in a batch.")
-    dtype: Literal["float32", "bfloat16"] = option(
-        default="float32",
-        help="bfloat16 is faster on some processors; probabilities change in the third decimal.",
-    )
+    input_file: str | None = None
+    output_file: str | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    prefix: str | None = None
+    batch_size: int = 32
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
@@ -320,50 +323,37 @@ class ReadingArguments(TableArguments, EngineArguments):
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each is for some tasks, and refused for models of other tasks."""
+    """Options of the predictions. Each is for some tasks, and refused for models of other tasks.
+
+    Args:
+        top_k: classify: return this many labels, the most probable first. causal: sample from this
+            many of the most probable tokens. Default: one label; all tokens.
+        threshold: classify: leave out labels with a lower probability. Default: no threshold if
+            each text has one label, 0.5 if it can have several.
+        none_label: classify: output for a label below the threshold. Default: -
+        beams: seq2seq, causal: number of beams. Default: as saved with the model.
+        max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
+            otherwise as saved with the model.
+        greedy: causal: always choose the most probable token instead of sampling.
+        temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
+        top_p: causal: sample from the most probable tokens whose probabilities add up to this.
+            Default: 0.95
+        repetition_penalty: causal: values above 1 penalise tokens that already occur in the text.
+        seed: causal: seed of the sampling. Default: 42
+    """
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = option(
-        help=(
-            "classify: return this many labels, the most probable first. causal: sample from "
-            "this many of the most probable tokens. Default: one label; all tokens."
-        ),
-    )
-    threshold: float | None = option(
-        help=(
-            "classify: leave out labels with a lower probability. Default: no threshold if each "
-            "text has one label, 0.5 if it can have several."
-        ),
-    )
-    none_label: str | None = option(
-        help="classify: output for a label below the threshold. Default: -"
-    )
-    beams: int | None = option(
-        help="seq2seq, causal: number of beams. Default: as saved with the model.",
-    )
-    max_new_tokens: int | None = option(
-        help=(
-            "seq2seq, causal: maximum number of generated tokens. Default: causal 50, "
-            "otherwise as saved with the model."
-        ),
-    )
-    greedy: bool = option(
-        default=False, help="causal: always choose the most probable token instead of sampling."
-    )
-    temperature: float | None = option(
-        help="causal: values below 1 make probable tokens even more probable. Default: 0.8",
-    )
-    top_p: float | None = option(
-        help=(
-            "causal: sample from the most probable tokens whose probabilities add up to this. "
-            "Default: 0.95"
-        ),
-    )
-    repetition_penalty: float | None = option(
-        help="causal: values above 1 penalise tokens that already occur in the text.",
-    )
-    seed: int | None = option(help=f"causal: seed of the sampling. Default: {SEED}")
+    top_k: int | None = None
+    threshold: float | None = None
+    none_label: str | None = None
+    beams: int | None = None
+    max_new_tokens: int | None = None
+    greedy: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -424,18 +414,18 @@ def parse_predict(
 
 @dataclass
 class AppArguments(EngineArguments):
-    """Options of `roformer-lite app`."""
+    """Options of `roformer-lite app`.
 
-    host: str | None = option(
-        help="Where to listen. Default: 127.0.0.1, which only this machine can reach.",
-    )
-    port: int | None = option(help="Port to listen on. Default: the first free one from 7860.")
-    texts: str | None = option(
-        help=(
-            "UTF-8 file of examples, one per line; for models that compare texts, a query and "
-            "the texts to compare with it."
-        ),
-    )
+    Args:
+        host: Where to listen. Default: 127.0.0.1, which only this machine can reach.
+        port: Port to listen on. Default: the first free one from 7860.
+        texts: UTF-8 file of examples, one per line; for models that compare texts, a query and the
+            texts to compare with it.
+    """
+
+    host: str | None = None
+    port: int | None = None
+    texts: str | None = None
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)
@@ -512,19 +502,19 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
 
 @dataclass
 class ExportArguments:
-    """Options of `roformer-lite export`."""
+    """Options of `roformer-lite export`.
 
-    format: str = option(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
-    quantization: str | None = option(
-        help=f"How to store the weights, for formats with a choice ({_QUANTIZATIONS}).",
-    )
-    embeddings: bool = option(
-        default=False,
-        help=(
-            "onnx: export one vector per text, pooled according to `classifier_pooling`, instead "
-            "of the head's output (the default for models without a head)."
-        ),
-    )
+    Args:
+        format: What to write: onnx, torch, ctranslate2, gguf.
+        quantization: How to store the weights, for formats with a choice (onnx: int8; ctranslate2:
+            int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
+        embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
+            instead of the head's output (the default for models without a head).
+    """
+
+    format: str = "onnx"
+    quantization: str | None = None
+    embeddings: bool = False
 
     def __post_init__(self):
         if self.embeddings and self.format != "onnx":
@@ -550,26 +540,31 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
 
 @dataclass
 class ServeArguments:
-    """Options of `roformer-lite serve`, with the same names as in `transformers serve`."""
+    """Options of `roformer-lite serve`, with the same names as in `transformers serve`.
 
-    host: str = option(default="localhost", help="Where to listen.")
-    port: int = option(default=8000, help="Port to listen on.")
-    device: str = option(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        default="auto", help="Data type of the weights; auto: as saved."
-    )
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = option(
-        default="warning", help="What is logged."
-    )
-    continuous_batching: bool = option(
-        default=False, help="Causal models: compute requests together, with a paged cache."
-    )
-    cb_block_size: int | None = option(help="Tokens in a block of that cache.")
-    cb_num_blocks: int | None = option(help="Blocks of that cache.")
-    cb_max_batch_tokens: int | None = option(help="Maximum number of tokens in a step.")
-    cb_max_memory_percent: float | None = option(
-        help="Maximum fraction of a GPU's memory for that cache."
-    )
+    Args:
+        host: Where to listen.
+        port: Port to listen on.
+        device: cpu, cuda, cuda:1 …; auto is cuda if there is one.
+        dtype: Data type of the weights; auto: as saved.
+        log_level: What is logged.
+        continuous_batching: Causal models: compute requests together, with a paged cache.
+        cb_block_size: Tokens in a block of that cache.
+        cb_num_blocks: Blocks of that cache.
+        cb_max_batch_tokens: Maximum number of tokens in a step.
+        cb_max_memory_percent: Maximum fraction of a GPU's memory for that cache.
+    """
+
+    host: str = "localhost"
+    port: int = 8000
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = "warning"
+    continuous_batching: bool = False
+    cb_block_size: int | None = None
+    cb_num_blocks: int | None = None
+    cb_max_batch_tokens: int | None = None
+    cb_max_memory_percent: float | None = None
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)

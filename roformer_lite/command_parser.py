@@ -2,25 +2,27 @@
 
 import argparse
 import copy
+import inspect
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from transformers.hf_argparser import HfArg, HfArgumentParser, string_to_bool
+from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from .errors import InputError, did_you_mean
 
+# An entry of the section `Args` of a docstring, and its further lines.
+_ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
-def option(help: str, default: Any = None, **arguments: Any) -> Any:
-    """A field of a dataclass of options, with its help text.
 
-    Args:
-        help: The text that `--help` shows.
-        default: The default. Every object gets its own copy of a list.
-        arguments: Further arguments of `HfArg`.
-    """
-    if isinstance(default, list):
-        return HfArg(default_factory=default.copy, help=help, **arguments)
-    return HfArg(default=default, help=help, **arguments)
+def help_texts(options: type) -> dict[str, str]:
+    """The help texts of the fields of a dataclass: the section `Args` of its docstring and those of
+    its base classes."""
+    found: dict[str, str] = {}
+    for base in reversed(options.__mro__):
+        for name, text in _ARGUMENT.findall(inspect.getdoc(base) or ""):
+            found[name] = " ".join(text.split())
+    return found
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -47,7 +49,7 @@ class CommandParser(HfArgumentParser):
     Args:
         command: The name of the command, as it is typed after `roformer-lite`.
         description: The text that `--help` shows before the options.
-        options: Dataclasses. Every field is an option.
+        options: Dataclasses. Every field is an option, whose help text is in the docstring.
         **positionals: The help texts of the positional arguments by their names in capitals, for
             example `DIR="the model's directory"`.
     """
@@ -64,17 +66,20 @@ class CommandParser(HfArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
-        for name, text in positionals.items():
-            self.add_argument(name.lower(), metavar=name, help=text)
+        texts: dict[str, str] = {}
+        for kind in self.dataclass_types:
+            texts |= help_texts(kind)
         for action in self._actions:
+            action.help = action.help or texts.get(action.dest)
             if action.type is string_to_bool:
                 # Every yes-or-no option may be given without a value.
                 action.nargs = "?"
                 action.const = True
             if action.option_strings and action.option_strings[0].startswith("--no_"):
-                # HfArgumentParser adds these options with the help text of the option that they
-                # negate.
+                # HfArgumentParser adds these options, which negate others.
                 action.help = argparse.SUPPRESS
+        for name, text in positionals.items():
+            self.add_argument(name.lower(), metavar=name, help=text)
 
     @property
     def names(self) -> list[str]:

@@ -66,7 +66,9 @@ def load_splits(
             counted = sum(1 for _ in islice(streamed.rows(), 5 * MAX_HELD_OUT_ROWS))
             num_first = _rows_to_hold_out(recipe, counted, None, "the first ones")
         if num_first:
-            sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), num_first))
+            sources["validation"] = Source(
+                streamed.name, lambda: islice(streamed.rows(), num_first)
+            )
         splits["train"] = IterableDataset.from_generator(
             _stream, gen_kwargs={"recipe": recipe, "source": streamed, "num_skipped": num_first}
         )
