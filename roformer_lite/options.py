@@ -100,8 +100,8 @@ class DataArguments(DatasetArguments):
 
 
 @dataclass
-class TokenizerArguments:
-    """Which tokenizer.
+class ModelArguments:
+    """Which model and tokenizer.
 
     Args:
         tokenizer: Tokenizer to use. Default: train one on the training data.
@@ -110,37 +110,6 @@ class TokenizerArguments:
             Default: bpe.
         tokenizer_min_frequency: How often a token must occur in the training data to enter the
             vocabulary of a new tokenizer. Default: 2.
-    """
-
-    _argument_group_name: ClassVar[str] = "tokenizer"
-
-    tokenizer: str | None = None
-    vocab_size: int | None = None
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = None
-    tokenizer_min_frequency: int | None = None
-
-    def __post_init__(self):
-        if self.tokenizer is not None:
-            self.refuse_new_tokenizer("--tokenizer", "which is used as it is")
-        check_number("vocab_size", self.vocab_size, at_least=1)
-        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
-
-    @property
-    def new_tokenizer(self) -> dict[str, Any]:
-        """The options of a new tokenizer that were given."""
-        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def refuse_new_tokenizer(self, given: str, why: str) -> None:
-        """Refuse options of a new tokenizer, because the option `given` makes them ineffective."""
-        refuse_ignored(self.new_tokenizer, given, why)
-
-
-@dataclass
-class ModelArguments(TokenizerArguments):
-    """Which model and tokenizer.
-
-    Args:
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
         config: Fields of the configuration that differ from those of the size, as name=value, for
             example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value set
@@ -152,23 +121,33 @@ class ModelArguments(TokenizerArguments):
 
     _argument_group_name: ClassVar[str] = "model and tokenizer"
 
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = None
+    tokenizer_min_frequency: int | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: list[str] = field(default_factory=list)
     model_name_or_path: str | None = None
 
     def __post_init__(self):
-        super().__post_init__()
+        if self.tokenizer is not None:
+            refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
+        check_number("vocab_size", self.vocab_size, at_least=1)
+        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
         if self.model_name_or_path is not None:
-            refuse_ignored({"size": self.size}, "--model_name_or_path", "which has its own size")
-            self.refuse_new_tokenizer("--model_name_or_path", "which has its own tokenizer")
-        for assignment in self.config:
-            if "=" not in assignment:
-                raise InputError(f"--config {assignment}: name=value is needed")
+            new = {"size": self.size, **self.new_tokenizer}
+            refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
 
     @property
     def pretrained(self) -> list[str]:
         """The models whose weights the training starts from."""
         return [] if self.model_name_or_path is None else [self.model_name_or_path]
+
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        """The options of a new tokenizer that were given."""
+        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass

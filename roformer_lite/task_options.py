@@ -13,6 +13,7 @@ from .options import (
     ModelArguments,
     Seq2SeqModelArguments,
     TrainingOptions,
+    refuse_ignored,
 )
 
 # The shortest text consists of [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
@@ -151,7 +152,7 @@ class LanguageModelDataArguments(TaskArguments):
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
-    measuring_options = ("text_column", "block_size", "line_by_line")
+    measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
     block_size: int | None = None
@@ -281,7 +282,7 @@ class ClassifyDataArguments(LabelArguments):
         super().check_combination(model, training)
         if self.teacher is not None:
             require_packages("--teacher", EmbedDataArguments.packages)
-            model.refuse_new_tokenizer("--teacher", "which has its own tokenizer")
+            refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
             if model.pretrained or model.tokenizer:
                 raise InputError(
                     "--teacher is for a new model with the teacher's tokenizer; it can't be "
@@ -313,7 +314,6 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    train_file: list[str] | None = None
     token_column: str | None = None
     tag_column: str | None = None
     unit: Literal["auto", "words", "characters"] = "auto"

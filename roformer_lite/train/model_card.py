@@ -17,8 +17,8 @@ from ..run import Run
 from .results import FinishedTraining, comparison_table, seeds_sentence
 
 LIMITATIONS = (
-    "A small model, suited only to text like that it was trained on. Check its output before "
-    "relying on it."
+    "A small model, suited only to text like its training data. Check its output before relying on "
+    "it."
 )
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")

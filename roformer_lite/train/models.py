@@ -240,7 +240,8 @@ def pretrained_for_task(
     recipe.has_own_class = is_own
     if wants_scores:
         # The scores are fitted once the encoder is trained. Until then, the model has none.
-        model.add_text_scores(None)
+        classifier: Any = model
+        classifier.add_text_scores(None)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
@@ -262,8 +263,9 @@ def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
         messages.append(f"{error} Its padding is computed")
     if getattr(recipe.options, "packing", False) and not keeps_apart:
         raise InputError(
-            f"--packing: in {type(model).__name__} the documents of one row would attend to each other; leave the "
-            "option out, or start from a model that separates them by position_ids, such as Llama"
+            f"--packing: in {type(model).__name__} the documents of one row would attend to each "
+            "other; leave the option out, or start from a model that separates them by "
+            "position_ids, such as Llama"
         )
     return messages
 

@@ -236,23 +236,23 @@ def verdict(
     }
     best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
     theirs = values_of_baselines[best]
-    values = (
-        f"{metric} on the {last.split} data is {ours:.4f}, compared with {theirs:.4f} for the best "
-        f"baseline, {best}"
+    comparison = (
+        f"on the {last.split} data, the {metric} of the model is {ours:.4f} and the {metric} of the "
+        f"best baseline, {best}, is {theirs:.4f}"
     )
     are_equal = is_within_chance(metric, ours, theirs, last.measurements)
     if metric == "accuracy" and best in baselines_right:
         chance = mcnemar(last.right, baselines_right[best][last.split])
         are_equal = chance >= SIGNIFICANCE_LEVEL
-        values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
+        comparison += f" (McNemar's test: p = {chance:.2g})"
     if are_equal:
         return (
-            f"The model and the best baseline are about equal: its {values}; "
-            f"the difference is not significant (n = {last.measurements:,})."
+            f"The model and the best baseline are about equal: {comparison}. The difference is not "
+            f"significant (n = {last.measurements:,})."
         )
     if sign * ours > sign * theirs:
-        return f"The model is better than the baselines: its {values}."
-    return f"A baseline is better: the model's {values}."
+        return f"The model is better than the baselines: {comparison}."
+    return f"A baseline is better: {comparison}."
 
 
 def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
@@ -267,14 +267,15 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
     # The first one of equally good checkpoints is kept.
     best = choose(measured, key=itemgetter(key))
     last = measured[-1]
-    part = " of the encoder" if finished.parts else ""
+    owner = "its encoder" if finished.parts else "it"
     sentences = [
-        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, with the "
-        f"best validation {metric.replace('_', ' ')}{part}, {best[key]:.4g}."
+        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, because "
+        f"{owner} has the best validation {metric.replace('_', ' ')}, {best[key]:.4g}."
     ]
     if finished.stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
         sentences.append(
-            f"Training stopped after epoch {last['epoch']:.4g} because it no longer helped."
+            f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
+            "improved."
         )
     losses = [entry for entry in measured if "eval_loss" in entry]
     lowest = min(losses, key=itemgetter("eval_loss"), default=None)
@@ -283,8 +284,8 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
         sentences.append("That is no better than the simplest baseline: the model did not learn.")
     elif lowest and losses[-1]["eval_loss"] > lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
         sentences.append(
-            f"The validation loss has risen since epoch {lowest['epoch']:.4g}: from there on the "
-            "model overfits."
+            f"The validation loss has risen since epoch {lowest['epoch']:.4g}: the model overfits "
+            "from there on."
         )
     elif best is last and 1 not in [validation.get(fraction) for fraction in FRACTIONS]:
         sentences.append("The model was still improving: a longer training may help.")
@@ -342,9 +343,9 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     name, value = chosen_by(results)
     of_all = seeds["chosen_values"].values()
     return (
-        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is "
+        f"Over the seeds {', '.join(seeds['metrics'])}, the {metric} on the {split} data is "
         f"{mean:.4f} ± {deviation:.4f} (mean and standard deviation). The model of seed "
-        f"{seeds['kept']} is kept: its validation {name} is best, {value:.4f} (from "
+        f"{seeds['kept']} is kept, because it has the best validation {name}, {value:.4f} (from "
         f"{min(of_all):.4f} to {max(of_all):.4f})."
     )
 

@@ -4,7 +4,7 @@ The training loop, the batches and the losses come from sentence-transformers.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -74,7 +74,8 @@ class SentenceTrainerMixin(RoFormerLiteTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's own card."""
-        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+        model = cast(BaseModel, self.model)
+        model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
 
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
