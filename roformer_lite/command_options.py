@@ -26,7 +26,6 @@ from .errors import (
     require_packages,
 )
 from .export.formats import (
-    QUANTIZATIONS,
     Engine,
     check_engine,
     check_format,
@@ -55,7 +54,6 @@ EVALUATION_BATCH_SIZE = 64
 REPORT_FILE = "report.txt"
 # A finished evaluation consists of these files.
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
-_QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUANTIZATIONS.items())
 # This stands for the family that config.json names, or for one that supports all features of a model.
 AUTO = "auto"
 # These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.

@@ -69,14 +69,15 @@ MIN_BFLOAT16_STEPS = 200
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether the labels of a model are shifted. Not every class of transformers says so by its type
-    of loss: GPT-2's has none."""
+    """Whether a model shifts the labels. The type of its loss does not always show this, because
+    some models, such as GPT-2, have none."""
     has_causal_loss = getattr(model, "loss_type", None) == CAUSAL_LOSS
     return has_causal_loss or type(model).__name__ in CAUSAL_CLASSES
 
 
 def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
-    """The number of labels that count; of shifted ones not the first of a row."""
+    """The number of labels that contribute to the loss. The first label of a row does not if the
+    labels are shifted."""
     if labels.is_floating_point():
         return labels.numel()
     counted = labels[..., 1:] if is_shifted else labels
@@ -188,7 +189,7 @@ class RoFormerLiteTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> None:
         """Keep the order of the rows, because predictions are compared with references by position.
-        With `group_by_length` the Trainer would sort them."""
+        With `group_by_length`, the Trainer would sort them."""
         return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -239,8 +240,8 @@ class RoFormerLiteTrainer(Trainer):
         num_labels = count_labels(labels, is_shifted=is_causal(self.model))
         divisor = num_labels
         if self.model_accepts_loss_kwargs:
-            # The Trainer has the model divide by the number of labels that it counts itself. It
-            # knows by the type of loss alone that labels are shifted.
+            # The Trainer lets the model divide by the number of labels that it counts itself. It
+            # only recognizes shifted labels by the type of loss.
             is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
             divisor = count_labels(labels, is_shifted=is_shifted)
         if num_labels:
