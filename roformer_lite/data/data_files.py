@@ -61,7 +61,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     mark.
 
     Raises:
-        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is
+        InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
     for number, text, _ in _read(path, MAX_LINE_BYTES):
@@ -168,7 +168,7 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
     """Rows `{"source", "target", "origin"}` from two files, line by line.
 
     Raises:
-        InputError: when one of the files has more lines than the other.
+        InputError: if one of the files has more lines than the other.
     """
     lines = zip_longest(numbered_lines(source), numbered_lines(target))
     for number, (left, right) in enumerate(lines, start=1):
@@ -455,7 +455,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
     error names the `option` that chooses the column.
 
     Raises:
-        InputError: when the row has no such column; it lists the existing ones.
+        InputError: if the row has no such column; it lists the existing ones.
     """
     columns = columns_of(row)
     if column in columns:
