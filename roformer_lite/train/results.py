@@ -277,19 +277,31 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
             f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
             "improved."
         )
-    losses = [entry for entry in measured if "eval_loss" in entry]
-    lowest = min(losses, key=itemgetter("eval_loss"), default=None)
-    validation = evaluations[0].metrics if evaluations else {}
+    overfits_since = epoch_of_lowest_loss(measured)
     if not has_learned(finished, evaluations, metric, best[key]):
         sentences.append("That is no better than the simplest baseline: the model did not learn.")
-    elif lowest and losses[-1]["eval_loss"] > lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
+    elif overfits_since is not None:
         sentences.append(
-            f"The validation loss has risen since epoch {lowest['epoch']:.4g}: the model overfits "
+            f"The validation loss has risen since epoch {overfits_since:.4g}: the model overfits "
             "from there on."
         )
-    elif best is last and 1 not in [validation.get(fraction) for fraction in FRACTIONS]:
+    elif best is last and not is_perfect(evaluations):
         sentences.append("The model was still improving: a longer training may help.")
     return " ".join(sentences)
+
+
+def epoch_of_lowest_loss(measured: Sequence[dict[str, float]]) -> float | None:
+    """The epoch with the lowest validation loss, or None if the loss has not risen since then."""
+    losses = [entry for entry in measured if "eval_loss" in entry]
+    lowest = min(losses, key=itemgetter("eval_loss"), default=None)
+    if lowest is None or losses[-1]["eval_loss"] <= lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
+        return None
+    return lowest["epoch"]
+
+
+def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether a metric of the first evaluation has the best possible value."""
+    return any(1 in map(entry.metrics.get, FRACTIONS) for entry in evaluations[:1])
 
 
 def has_learned(
