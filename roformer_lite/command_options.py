@@ -231,7 +231,7 @@ def measuring_arguments() -> type:
     options = []
     for name, of_tasks in tasks.items():
         arguments = TASK_ARGUMENTS[of_tasks[0]]
-        help = f"{', '.join(of_tasks)}: {help_texts(arguments)[name]}"
+        help = f"{', '.join(of_tasks)}: {help_texts(arguments).get(name)}"
         hint = get_type_hints(arguments)[name] | None
         options.append((name, hint, field(default=None, metadata={"help": help})))
     group = "reading and measuring (defaults are those of the model's training)"
