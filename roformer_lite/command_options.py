@@ -96,6 +96,16 @@ FAMILIES = (
     "marian",
 )
 SOURCES = (*SYSTEMS, *FAMILIES)
+# The option --from.
+_SOURCE: dict[str, Any] = {
+    "dest": "source",
+    "metavar": "SYSTEM",
+    "choices": (AUTO, *SOURCES),
+    "help": (
+        f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), "
+        f"or one of {', '.join(SOURCES)}."
+    ),
+}
 # The help text of an argument that is a saved model.
 _MODEL = "the model's directory, or its name on the Hub"
 
@@ -471,17 +481,7 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         OUT="the directory to write",
     )
     direction = parser.add_mutually_exclusive_group()
-    direction.add_argument(
-        "--from",
-        dest="source",
-        metavar="SYSTEM",
-        choices=(AUTO, *SOURCES),
-        help=(
-            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
-            f"names), or one of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a "
-            "model of this package."
-        ),
-    )
+    direction.add_argument("--from", **_SOURCE)
     direction.add_argument(
         "--to",
         dest="target",
@@ -489,8 +489,7 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         choices=(AUTO, *FAMILIES),
         help=(
             f"The family to convert a model of this package to: {AUTO} (one that supports all "
-            f"features of the model), or one of {', '.join(FAMILIES)}. Default: "
-            f"{AUTO}, for a model of this package."
+            f"features of the model), or one of {', '.join(FAMILIES)}."
         ),
     )
     (options,) = parser.parse(argv)
@@ -598,17 +597,7 @@ def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
         "outputs are.",
         CHECKPOINT="a directory with config.json and weights",
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="SYSTEM",
-        choices=(AUTO, *SOURCES),
-        default=AUTO,
-        help=(
-            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
-            f"names), or one of {', '.join(SOURCES)}."
-        ),
-    )
+    parser.add_argument("--from", default=AUTO, **_SOURCE)
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random input.")
     (options,) = parser.parse(argv)
     check_number("seed", options.seed, at_least=0, at_most=MAX_SEED)

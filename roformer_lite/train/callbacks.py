@@ -1,6 +1,5 @@
 """Callbacks for the stock Trainer: a clock with a time limit, progress lines, averaged weights, a
-guard against diverged trainings, early stopping that survives an interruption, and masks that are
-the same when a training continues."""
+guard against diverged trainings, and masks that are the same when a training continues."""
 
 import copy
 import math
@@ -20,7 +19,6 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from transformers import (
-    EarlyStoppingCallback,
     PreTrainedModel,
     TrainerCallback,
     TrainerControl,
@@ -334,24 +332,6 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
     if hasattr(parameter, "to_local"):
         return parameter.to_local()
     return parameter
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """The callback of transformers, with a count that is restored when a training continues.
-
-    (`restore_callback_states_from_checkpoint` would recreate all callbacks, and ours without their
-    arguments.)
-    """
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        # It is declared as a list, but the state turns it into a dictionary.
-        callbacks: Any = state.stateful_callbacks
-        if state.global_step and type(self).__name__ in callbacks:
-            saved = callbacks[type(self).__name__]["attributes"]
-            self.early_stopping_patience_counter = saved["early_stopping_patience_counter"]
 
 
 class SeededCollator(TrainerCallback):

@@ -17,6 +17,7 @@ from datasets import Dataset, DatasetDict
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
@@ -39,7 +40,6 @@ from ..saved_model import reason
 from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,
-    EarlyStopping,
     ProgressLines,
     SeededCollator,
     TrainingClock,
@@ -139,7 +139,7 @@ class RoFormerLiteTrainer(Trainer):
             self.add_callback(self.averaging)
         self.add_callback(self.clock)
         if self.options.early_stopping_patience and self.args.load_best_model_at_end:
-            self.add_callback(EarlyStopping(self.options.early_stopping_patience))
+            self.add_callback(EarlyStoppingCallback(self.options.early_stopping_patience))
         self.add_callback(ProgressLines(self.clock))
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
@@ -411,6 +411,12 @@ def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> No
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+    callback = trainer.pop_callback(EarlyStoppingCallback)
+    if callback is not None:
+        # The Trainer would only restore the count together with the arguments of all callbacks.
+        state = saved.stateful_callbacks["EarlyStoppingCallback"]["attributes"]
+        callback.early_stopping_patience_counter = state["early_stopping_patience_counter"]
+        trainer.add_callback(callback)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)
         return
