@@ -26,7 +26,7 @@ from roformer_lite.cli import main as roformer_lite
 from roformer_lite.run import parse_run
 from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
-from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
+from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 # The number of short blocks in a block, and of small batches in a batch.
 NUM_SHORT_BLOCKS = 4
@@ -151,7 +151,7 @@ def cut(rows: list[Any], size: int) -> list[list[Any]]:
 
 def plan_batches(small: bool, by_length: bool) -> None:
     """Growing batches (Smith et al. 2017, arXiv:1711.00489), or shorter rows first."""
-    usual = RoFormerLiteTrainerMixin.get_train_dataloader
+    usual = RoFormerLiteTrainer.get_train_dataloader
 
     def get_train_dataloader(trainer: Any) -> DataLoader:
         loader = usual(trainer)
@@ -167,7 +167,7 @@ def plan_batches(small: bool, by_length: bool) -> None:
             trainer.train_dataset, batch_sampler=batches, collate_fn=loader.collate_fn
         )
 
-    RoFormerLiteTrainerMixin.get_train_dataloader = get_train_dataloader
+    RoFormerLiteTrainer.get_train_dataloader = get_train_dataloader
 
 
 def cut_blocks() -> None:
@@ -201,7 +201,7 @@ def learn_both_ways() -> None:
     This is similar to Charpentier & Samuel 2024, arXiv:2410.24159. They predict masked tokens from
     the position before; here only causal models do.
     """
-    usual = RoFormerLiteTrainerMixin.compute_loss
+    usual = RoFormerLiteTrainer.compute_loss
 
     def compute_loss(
         trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -222,7 +222,7 @@ def learn_both_ways() -> None:
         finally:
             _set_causal(stack, was_causal)
 
-    RoFormerLiteTrainerMixin.compute_loss = compute_loss
+    RoFormerLiteTrainer.compute_loss = compute_loss
 
 
 def masked_inputs(inputs: dict[str, Any], mask_token_id: int) -> dict[str, Any]:
