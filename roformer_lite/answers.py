@@ -62,8 +62,10 @@ class SavedModel:
     @cached_property
     def pipe(self) -> Pipeline:
         """The stock pipeline of the task."""
+        # The type of the function lists every task of transformers.
+        make: Callable[..., Pipeline] = pipeline
         # Some pipelines change their tokenizer, so they get a copy.
-        return pipeline(
+        return make(
             self.recipe.pipeline_tag,
             model=self.model,
             tokenizer=copy(self.tokenizer),

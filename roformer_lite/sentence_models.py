@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -53,9 +53,10 @@ def make_sentence_model(
             except ConversionError as error:
                 raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
-    # The library has loaded copies of them.
-    made[0].model = model
-    made[0].processor = tokenizer
+    # The library has loaded copies of both.
+    transformer: Any = made[0]
+    transformer.model = model
+    transformer.processor = tokenizer
     made.max_seq_length = max_length
     return made
 
