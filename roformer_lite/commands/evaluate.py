@@ -28,7 +28,6 @@ from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..output import RESULTS_FILE, complete_directory
 from ..recipes.base import Recipe
-from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
@@ -50,9 +49,8 @@ def main(
         argv: The line, which the results show.
     """
     saved = open_model(directory, options.device)
-    noted = read_optional_object(directory, RESULTS_FILE)
-    recipe = recipe_for(saved, options, given, noted.get("settings", {}))
-    arguments = noted_arguments(noted.get("training"), options)
+    recipe = recipe_for(saved, options, given, saved.results.get("settings", {}))
+    arguments = noted_arguments(saved.results.get("training"), options)
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
         found = evaluate(

@@ -485,7 +485,8 @@ class Embed(SentenceRecipe):
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
             raise InputError(ONLY_TEXTS)
-        # The rows have the same order in the Trainer.
+        # The pairs depend on the order of the rows. In this one, a text is compared with texts of
+        # similar length.
         rows = longest_first(rows, self.lengths(rows))
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
@@ -595,7 +596,7 @@ class Rerank(SentenceRecipe):
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
             made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
         else:
-            # The order, which determines the wrong documents, is the same in the Trainer.
+            # The wrong documents of each query depend on the order of the rows.
             rows = longest_first(rows, self.lengths(rows))
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
         keys = {name: name for name in self.metric_names}
