@@ -518,10 +518,10 @@ class Classify(LabelRecipe):
         return float(np.mean(losses)) if losses else 0.0
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
-        texts = {name: row[name] for name in ("text", "text_pair") if name in row}
+        texts: Values = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.problem_type == REGRESSION:
             value = answer["value"]
-            columns: Values = {**texts, "label": row["number"], "prediction": significant(value)}
+            columns = {**texts, "label": row["number"], "prediction": significant(value)}
             return Outcome(row["origin"], columns, severity=abs(row["number"] - value))
         true = row["labels"]
         predicted = self.labels_in(answer)
@@ -665,7 +665,9 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
         InputError: if the model or its tokenizer does not support a linear model.
     """
     model: Any = trainer.model
-    train: Iterable[Row] = trainer.train_dataset
+    # Rows of any kind of dataset.
+    train: Any = trainer.train_dataset
+    validation: Any = trainer.eval_dataset
     problem_type = problem_type_of(model.config)
     tokens = token_bytes(trainer.processing_class)
     if tokens is None or not hasattr(model, "add_text_scores"):
@@ -676,8 +678,8 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     labels = np.array([row["labels"] for row in train])
     model.add_text_scores(None)
     scores = fit_document_scores(tokens, ids, labels, model.config)
-    true = np.array([row["labels"] for row in trainer.eval_dataset])
-    split = split_of(trainer, scores, trainer.eval_dataset, problem_type, true)
+    true = np.array([row["labels"] for row in validation])
+    split = split_of(trainer, scores, validation, problem_type, true)
     parts, _ = add_fitted_scores(model, scores, {"validation": split}, MAIN_METRICS[problem_type])
     return {name: by_split["validation"] for name, by_split in parts.items()}
 

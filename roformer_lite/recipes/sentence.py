@@ -590,7 +590,7 @@ class Rerank(SentenceRecipe):
         from sentence_transformers.cross_encoder import evaluation
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
-        made: BaseEvaluator
+        made: Any
         if self.are_correlations:
             first, second, scores = self.scored_pairs(rows)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
