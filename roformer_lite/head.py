@@ -165,7 +165,9 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
     model.train()
     for _ in range(num_steps):
         rows = _draw_by_label(labels, num_texts, generator)
-        (batch,) = _batches(trainer, train.select(rows), batch_size=len(rows))
+        # A loader would draw random numbers of its own, and thus change the dropout.
+        batch = trainer.data_collator([train[row] for row in rows])
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         model(**batch)
         loss = _contrastive_loss(head_inputs.pop(), batch["labels"])
         loss.backward()
@@ -177,9 +179,11 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
     model.train(was_training)
 
 
-def _batches(trainer: Trainer, rows: Dataset, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
+def _batches(trainer: Trainer, rows: Dataset) -> Iterator[dict[str, torch.Tensor]]:
     """Batches of encoded rows in their order, on the device of the model."""
-    loader = DataLoader(rows, batch_size=batch_size, collate_fn=trainer.data_collator)
+    loader = DataLoader(
+        rows, batch_size=trainer.args.eval_batch_size, collate_fn=trainer.data_collator
+    )
     for batch in loader:
         yield {name: tensor.to(trainer.model.device) for name, tensor in batch.items()}
 
@@ -284,7 +288,7 @@ def _labelled_states(
     hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
     was_training = model.training
     model.eval()
-    for batch in _batches(trainer, train.select(order), trainer.args.eval_batch_size):
+    for batch in _batches(trainer, train.select(order)):
         labels.append(batch["labels"])
         model(**batch)
         has_token_states = states[-1].ndim == 3
@@ -313,7 +317,7 @@ def _training_loss(trainer: Trainer, train: Dataset) -> float:
     model.train()
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        for batch in _batches(trainer, rows, trainer.args.eval_batch_size):
+        for batch in _batches(trainer, rows):
             losses.append(model(**batch).loss.item())
     model.train(was_training)
     return sum(losses) / len(losses)
