@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,18 +52,22 @@ class SavedModel:
         model: A model of transformers or sentence-transformers, or an exported graph.
         tokenizer: The saved tokenizer.
         positions: The number of tokens for which the model has positions, if it is limited.
+        results: The saved results of its training; empty for other checkpoints.
     """
 
     recipe: Recipe
     model: Any
     tokenizer: PreTrainedTokenizerBase
     positions: int | None = None
+    results: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def pipe(self) -> Pipeline:
         """The stock pipeline of the task."""
+        # The type of the function lists every task of transformers.
+        make: Callable[..., Pipeline] = pipeline
         # Some pipelines change their tokenizer, so they get a copy.
-        return pipeline(
+        return make(
             self.recipe.pipeline_tag,
             model=self.model,
             tokenizer=copy(self.tokenizer),
@@ -135,8 +139,8 @@ class SavedModel:
             if length + more > self.positions:
                 generated = f", {more} of them to be generated (--max_new_tokens)" if more else ""
                 raise InputError(
-                    f"{given[:40]!r} has {length + more} tokens{generated}; this model has places "
-                    f"for {self.positions}"
+                    f"{given[:40]!r} has {length + more} tokens{generated}, but this model has "
+                    f"positions for only {self.positions}"
                 )
 
 
@@ -161,7 +165,8 @@ def open_model(
     """
     directory = str(directory)
     config = load_config(directory)
-    recipe = recipe_of(directory, config)
+    results = read_optional_object(directory, RESULTS_FILE)
+    recipe = recipe_of(directory, config, results)
     tokenizer = load_tokenizer(directory, config)
     if tokenizer is None:
         raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
@@ -185,27 +190,28 @@ def open_model(
     positions = positions_of(model, config)
     if positions is not None:
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
-    saved = SavedModel(recipe=recipe, model=model, tokenizer=tokenizer, positions=positions)
+    saved = SavedModel(
+        recipe=recipe, model=model, tokenizer=tokenizer, positions=positions, results=results
+    )
     try_model(saved, directory)
     batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))
     if batch_dependent:
         logger.warning(
-            "%s has positions of the type %s, which the longest text of a batch scales for all of "
-            "them: answers depend on the batch (--batch_size 1 reads each text alone)",
+            "%s has positions of the type %s, which are scaled by the longest text of a batch: "
+            "predictions depend on the batch (with --batch_size 1 each text has a batch of its own)",
             directory,
             ", ".join(sorted(batch_dependent)),
         )
     return saved
 
 
-def recipe_of(directory: str, config: PreTrainedConfig) -> Recipe:
+def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any]) -> Recipe:
     """The recipe of the task that fits the architecture of a model, with the settings of its
     training. If several tasks fit, it is the one that the model was trained for.
 
     Raises:
         InputError: if no task fits, or if the settings are damaged.
     """
-    results = read_optional_object(directory, RESULTS_FILE)
     named = config.architectures if isinstance(config.architectures, list) else []
     architecture = str((named or ["no architecture"])[0])
     fitting = [kind for kind in RECIPES.values() if architecture.endswith(kind.architecture)]

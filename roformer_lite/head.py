@@ -8,6 +8,7 @@ arXiv:2202.10054).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,7 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
     model.train()
     for _ in range(num_steps):
         rows = _draw_by_label(labels, num_texts, generator)
+        # A loader would draw random numbers of its own, and thus change the dropout.
         batch = trainer.data_collator([train[row] for row in rows])
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         model(**batch)
@@ -175,6 +177,15 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
         model.zero_grad()
     hook.remove()
     model.train(was_training)
+
+
+def _batches(trainer: Trainer, rows: Dataset) -> Iterator[dict[str, torch.Tensor]]:
+    """Batches of encoded rows in their order, on the device of the model."""
+    loader = DataLoader(
+        rows, batch_size=trainer.args.eval_batch_size, collate_fn=trainer.data_collator
+    )
+    for batch in loader:
+        yield {name: tensor.to(trainer.model.device) for name, tensor in batch.items()}
 
 
 def _draw_by_label(labels: np.ndarray, num_rows: int, generator: np.random.Generator) -> list[int]:
@@ -272,19 +283,14 @@ def _labelled_states(
     """The inputs of the last layer for training data in random order, and their labels."""
     model = trainer.model
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
-    loader = DataLoader(
-        train.select(order),
-        batch_size=trainer.args.eval_batch_size,
-        collate_fn=trainer.data_collator,
-    )
     states: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
     was_training = model.training
     model.eval()
-    for batch in loader:
-        labels.append(batch["labels"].to(model.device))
-        model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+    for batch in _batches(trainer, train.select(order)):
+        labels.append(batch["labels"])
+        model(**batch)
         has_token_states = states[-1].ndim == 3
         if has_token_states:
             is_labelled = labels[-1] != IGNORE_INDEX
@@ -305,18 +311,13 @@ def _training_loss(trainer: Trainer, train: Dataset) -> float:
     them has weights so large that dropout outweighs the differences.
     """
     model = trainer.model
-    loader = DataLoader(
-        train.select(range(min(len(train), NUM_COMPARED_TEXTS))),
-        batch_size=trainer.args.eval_batch_size,
-        collate_fn=trainer.data_collator,
-    )
+    rows = train.select(range(min(len(train), NUM_COMPARED_TEXTS)))
     losses = []
     was_training = model.training
     model.train()
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        for batch in loader:
-            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        for batch in _batches(trainer, rows):
             losses.append(model(**batch).loss.item())
     model.train(was_training)
     return sum(losses) / len(losses)

@@ -1,7 +1,7 @@
-"""Exported ONNX graphs in the place of the model that they were made from.
+"""Exported ONNX graphs that replace the model they were made from.
 
-The loop of generation stays that of transformers' `generate`, so that all its options work; the
-graphs compute the steps.
+The loop of generation is transformers' `generate`, so that all its options work. The graphs only
+compute its steps.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from .saved_model import load_generation_config, naming, read_object
 if TYPE_CHECKING:
     from transformers.exporters.metadata import ExportMetadata
 
-Graph = Callable[..., ModelOutput]  # It is called with the arguments of `forward`, by name.
+# A graph is called with the arguments of `forward` by name.
+Graph = Callable[..., ModelOutput]
 # transformers calls the keys and values of the tokens before `past_key_values` before 5.24, and
 # `cache` from then on. The inputs of a graph have the name of the version that exported it.
 _NAMES_OF_CACHE = ("cache", "past_key_values")
@@ -30,18 +31,19 @@ _NAME_OF_CACHE = next(name for name in _NAMES_OF_CACHE if name in _OUTPUTS)
 
 
 class OnnxModel(GenerationMixin):
-    """A model whose numbers onnxruntime computes, with as many threads as torch would.
+    """A model that onnxruntime computes, with as many threads as torch would use.
 
     Args:
-        graphs: `model` alone; or, of a model that generates, `prefill`, which reads the prompt, and
-            `decode`, which reads one more token, and `encoder`, where there is one.
-        config: Of the model.
-        generation_config: As saved with the model.
+        graphs: One graph called `model`. A model that generates has `prefill`, which reads the
+            prompt, `decode`, which reads one more token, and possibly `encoder`.
+        config: The configuration of the model.
+        generation_config: The generation configuration that was saved with the model.
     """
 
     device = torch.device("cpu")
     dtype = torch.float32
-    # `generate` reads these of every model; the last is a private name of transformers.
+    # `generate` reads these attributes of every model. The last one is a private name of
+    # transformers.
     main_input_name = "input_ids"
     base_model_prefix = "model"
     input_modalities = ("text",)
@@ -59,10 +61,10 @@ class OnnxModel(GenerationMixin):
 
     @classmethod
     def load(cls, directory: str, config: PreTrainedConfig) -> "OnnxModel":
-        """The graphs that `roformer-lite export` wrote into the folder `onnx` of `directory`.
+        """Load the graphs that `roformer-lite export` wrote into the folder `onnx` of `directory`.
 
         Raises:
-            InputError: when a file is missing or cannot be read.
+            InputError: if a file is missing or cannot be read.
         """
         from transformers.exporters.metadata import ExportMetadata
 
@@ -86,7 +88,7 @@ class OnnxModel(GenerationMixin):
         return None
 
     def __call__(self, **inputs: Any) -> ModelOutput:
-        """What the model returns for the inputs that it was exported with; it takes no others."""
+        """The outputs of the model. It only takes the inputs that it was exported with."""
         if self.can_generate():
             return self.forward(**inputs)
         return self.graphs["model"](**inputs)
@@ -94,7 +96,7 @@ class OnnxModel(GenerationMixin):
     def generate(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any
     ) -> torch.Tensor:
-        """As the `generate` of transformers."""
+        """Generate tokens in the same way as transformers' `generate`."""
         if self.config.is_encoder_decoder:
             encoder = self.graphs["encoder"]
             options["encoder_outputs"] = encoder(input_ids=input_ids, attention_mask=attention_mask)
@@ -111,12 +113,13 @@ class OnnxModel(GenerationMixin):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> ModelOutput:
-        """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it, with
-        `cache` or, before transformers 5.24, `past_key_values`."""
+        """Compute one step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it with
+        `cache`, or with `past_key_values` before transformers 5.24."""
         cache = past_key_values if cache is None else cache
         num_past = cache.get_seq_length()
         graph = self.graphs["decode" if num_past else "prefill"]
-        if attention_mask is None:  # `generate` leaves out a mask without padding.
+        # `generate` leaves out a mask without padding.
+        if attention_mask is None:
             if self.config.is_encoder_decoder:
                 rows, length, _ = encoder_outputs.last_hidden_state.shape
             else:
@@ -136,21 +139,21 @@ class OnnxModel(GenerationMixin):
         outputs = graph(**inputs)
         for layer in _cache_of_target(outputs[_NAME_OF_CACHE]).layers:
             if layer.is_sliding:
-                # Exporters trace a layer with a window as one without, which has the keys of all
-                # tokens, and keep the number of tokens that it had in the trace.
+                # Exporters trace a layer with a window as one without. It then has the keys of all
+                # tokens, but keeps the number of tokens that it had in the trace.
                 layer.cumulative_length = layer.keys.shape[-2]
         return outputs
 
     def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
-        """Move the keys and values of the target alone, because all beams of a source share those
-        of the source. `generate` calls this private name of transformers, where a model has it, in
-        place of moving the whole cache."""
+        """Reorder only the keys and values of the target, because all beams share the keys and
+        values of their source. If a model has a method with this private name of transformers,
+        `generate` calls it instead of reordering the whole cache."""
         _cache_of_target(cache).reorder_cache(beam_idx)
         return cache
 
 
 def _cache_of_target(cache: Cache) -> Cache:
-    """The keys and values of the tokens that are generated, without those of a source."""
+    """The keys and values of the generated tokens, without those of a source."""
     if isinstance(cache, EncoderDecoderCache):
         return cache.self_attention_cache
     return cache
@@ -160,8 +163,8 @@ def _open_graph(path: Path, metadata: "ExportMetadata") -> Graph:
     from onnxruntime import InferenceSession, SessionOptions
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
-    # Name the outputs as the installed transformers does, which may not be the version that
-    # exported the graph. The names are a string of JSON within one of JSON, so their quotes are
+    # The outputs get the names of the installed transformers, which may not be the version that
+    # exported the graph. The names are in a JSON string within a JSON string, so their quotes are
     # escaped.
     for name in _NAMES_OF_CACHE:
         metadata.out_spec = metadata.out_spec.replace(f'\\"{name}\\"', f'\\"{_NAME_OF_CACHE}\\"')

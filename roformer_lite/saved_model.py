@@ -1,11 +1,11 @@
-"""A saved model and its tokenizer, opened from a directory or from the Hub, or refused with the
-file that is wrong.
+"""Opens saved models and their tokenizers from a directory or from the Hub, and names the file if
+one of them is wrong.
 
-transformers refuses most damage itself, and `naming` turns what it raises into one sentence. The
-checks here are about what it accepts in silence: tensors that are missing (it fills them with
-random numbers), unknown, of another type or not finite, the tokenizer of another model, an adapter
-in the place of a model, and missing modules of sentence-transformers. No code of a saved model is
-run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
+transformers refuses most damaged files itself, and `naming` turns its errors into one sentence. The
+checks here are for faults that it silently accepts: missing tensors, which it fills with random
+numbers, tensors that are unknown, of another type or not finite, the tokenizer of another model, an
+adapter instead of a model, and missing modules of sentence-transformers. No code of a saved model
+is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
 import json
@@ -90,7 +90,7 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     """The configuration of a saved model.
 
     Raises:
-        InputError: when there is none, or a field is wrong.
+        InputError: if there is none, or if a field is wrong.
     """
     path = find_file(name, "config.json")
     if path is None:
@@ -115,7 +115,7 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
     """The class that a model was saved from, of this package or of transformers.
 
     Raises:
-        InputError: when the configuration names none, or one of another type of model.
+        InputError: if the configuration names no class, or a class for another type of model.
     """
     for architecture in config.architectures or []:
         for package in (hf_roformer_lite, transformers):
@@ -294,8 +294,8 @@ def check_shards(name: str | Path, folder: str = "") -> None:
     config = read_optional_object(name, os.path.join(folder, "config.json"))
     if config.get("transformers_weights"):
         raise InputError(
-            f"{name}: its config.json names the file of its weights in transformers_weights; remove that field, "
-            "and name the file model.safetensors"
+            f"{name}: its config.json names the file of its weights in transformers_weights; remove "
+            "that field, and name the file model.safetensors"
         )
     for file in INDEX_FILES:
         index = find_file(name, os.path.join(folder, file))
@@ -335,7 +335,7 @@ def _refuse_tensors(name: str | Path, fault: str, keys: Iterable[str]) -> None:
 def load_tokenizer(
     name: str | Path, config: PreTrainedConfig | None = None
 ) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a directory or of a repository on the Hub; None without one.
+    """The tokenizer of a directory or of a repository on the Hub; None if it has none.
 
     Args:
         name: The directory or repository.
@@ -457,8 +457,8 @@ def sentence_modules(name: str | Path) -> list[str]:
             kinds.append(kind)
             if os.path.isabs(folder) or ".." in Path(folder).parts:
                 raise InputError(
-                    f"{path}: names {folder!r}, which is not a folder of the model; get the model again from a "
-                    "source that you trust"
+                    f"{path}: names {folder!r}, which is not a folder of the model; get the model "
+                    "again from a source that you trust"
                 )
             check_shards(name, folder)
             # Older versions of the library saved no options of Normalize.

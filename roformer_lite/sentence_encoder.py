@@ -71,7 +71,7 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         model: The bare stack, a masked language model, or another model of one encoder.
 
     Raises:
-        InputError: when the model is a decoder or has two stacks.
+        InputError: if the model is a decoder or has two stacks.
     """
 
     def __init__(self, model: PreTrainedModel):

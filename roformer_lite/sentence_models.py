@@ -1,11 +1,11 @@
-"""Models of sentence-transformers: around a model of this package, and from a saved directory."""
+"""Models of sentence-transformers, made from a model of transformers or from a saved directory."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -25,20 +25,20 @@ def make_sentence_model(
     max_length: int,
     modules_of: str | None = None,
 ) -> BaseModel:
-    """A model of the class `kind` around `model` and `tokenizer`, which it shares.
+    """Make a model of sentence-transformers that wraps `model` and `tokenizer` and shares them.
 
     Args:
-        kind: Of sentence-transformers.
-        model: With the head that `kind` reads.
-        tokenizer: That of the model.
+        kind: The class of sentence-transformers.
+        model: The model, with the head that `kind` reads.
+        tokenizer: The tokenizer of the model.
         max_length: Longer texts are truncated to this many tokens.
-        modules_of: Where the modules after the model come from, if it is a saved model of `kind`.
-            Default: the library's own choice.
+        modules_of: A saved model. If it is of the class `kind`, the modules after the model are
+            copied from it. Default: the library chooses the modules.
 
     Raises:
-        InputError: when those modules cannot be used.
+        InputError: if those modules cannot be used.
     """
-    # This imports all sources of weights.
+    # This imports the converters of all architectures.
     from hf_roformer_lite.conversion.checkpoints import ConversionError, copy_sentence_modules
 
     theirs = None
@@ -53,9 +53,10 @@ def make_sentence_model(
             except ConversionError as error:
                 raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
-    # The library has loaded copies of them.
-    made[0].model = model
-    made[0].processor = tokenizer
+    # The library has loaded copies of both.
+    transformer: Any = made[0]
+    transformer.model = model
+    transformer.processor = tokenizer
     made.max_seq_length = max_length
     return made
 
@@ -63,10 +64,10 @@ def make_sentence_model(
 def open_sentence_model(
     kind: type[BaseModel], directory: str | Path, device: str | None = None
 ) -> BaseModel:
-    """A saved model of sentence-transformers, opened by its class `kind`.
+    """Open a saved model of sentence-transformers in its class `kind`.
 
     Raises:
-        InputError: when the library cannot open it.
+        InputError: if the library cannot open it.
     """
     sentence_modules(directory)
     with naming(directory):

@@ -27,7 +27,6 @@ from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
-from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
@@ -49,11 +48,10 @@ def main(
         argv: The command line, which is written to the results.
     """
     saved = open_model(directory, options.device)
-    noted = read_optional_object(directory, RESULTS_FILE)
-    recipe = recipe_for(saved, options, given, noted.get("settings", {}))
+    recipe = recipe_for(saved, options, given, saved.results.get("settings", {}))
     # The final metrics of the training depend on these arguments.
     arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
-    of_training = (noted.get("training") or {}).get("arguments") or {}
+    of_training = (saved.results.get("training") or {}).get("arguments") or {}
     arguments |= {name: of_training[name] for name in arguments if name in of_training}
     if options.batch_size is not None:
         arguments["per_device_eval_batch_size"] = options.batch_size

@@ -42,8 +42,14 @@ if TYPE_CHECKING:
 
 # An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]
+# Values by name: the options of `predict` that were given, saved settings, or fields.
+Values = dict[str, Any]
 # The prediction of a model for one input, before `predict` formats it according to its options.
 Answer = dict[str, Any]
+# The metrics of a model on some rows, and its prediction for each of them.
+Measured = tuple[Metrics, list[Outcome]]
+# The metrics of each baseline, and whether each of its predictions is right.
+MeasuredBaselines = tuple[Baselines, BaselinesRight]
 OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
@@ -57,7 +63,7 @@ class Shown:
     """
 
     line: str
-    columns: dict[str, Any]
+    columns: Values
 
 
 class Recipe(ABC):
@@ -95,7 +101,7 @@ class Recipe(ABC):
     architecture: ClassVar[str | tuple[str, ...]]
     auto_model: ClassVar[type]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
-    new_model: ClassVar[dict[str, Any]] = {}
+    new_model: ClassVar[Values] = {}
     uses_bfloat16: ClassVar[bool] = True
     rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
@@ -153,7 +159,7 @@ class Recipe(ABC):
         """
         return None
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
         """Find the same properties in a saved model.
 
         Raises:
@@ -169,7 +175,7 @@ class Recipe(ABC):
         """
         return None
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         """The settings needed for predicting and evaluating that the configuration of the model
         does not contain."""
         return {name: getattr(self.options, name) for name in self.options.measuring_options}
@@ -193,7 +199,7 @@ class Recipe(ABC):
         return self.options.max_length
 
     @property
-    def new_tokenizer(self) -> dict[str, Any]:
+    def new_tokenizer(self) -> Values:
         """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
         return {}
 
@@ -216,7 +222,7 @@ class Recipe(ABC):
 
     # The model, and its training.
 
-    def config_fields(self) -> dict[str, Any]:
+    def config_fields(self) -> Values:
         """Fields of the configuration that the task determines."""
         return {}
 
@@ -248,7 +254,7 @@ class Recipe(ABC):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> dict[str, Any]:
+    ) -> Values:
         """Arguments of the trainer's class: the model, the data, the collator and the metrics."""
         compute_metrics = None
         if "validation" in encoded and self.metrics_in_training(args) != ["loss"]:
@@ -362,7 +368,7 @@ class Recipe(ABC):
         model_class = model_class_of(config, directory)
         return load_complete_model(directory, config, model_class).to(device)
 
-    def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
+    def check_options(self, config: PreTrainedConfig, given: Values) -> None:
         """Refuse options of `predict` that a saved model does not use, before its weights are read.
 
         Raises:
@@ -414,7 +420,7 @@ class Recipe(ABC):
         """The input in a row of labelled data."""
 
     @abstractmethod
-    def answer(self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Any]:
         """The predictions of a saved model for a batch of inputs, none of which is empty.
 
         Args:
@@ -423,12 +429,12 @@ class Recipe(ABC):
             options: The `answer_options` that were given.
         """
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+    def answer_columns(self, options: Values) -> list[str]:
         """The names of the columns of a prediction in a table."""
         return ["prediction"]
 
     @abstractmethod
-    def show(self, answer: Any, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Any, options: Values) -> Shown:
         """A prediction in the form that `predict` writes."""
 
     # Measuring.
@@ -439,9 +445,7 @@ class Recipe(ABC):
         return rows
 
     @abstractmethod
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of a saved model on labelled data, and its prediction for each row.
 
         Args:
@@ -459,12 +463,14 @@ class Recipe(ABC):
         """The metrics of each label; None for tasks without labels."""
         return None
 
-    @abstractmethod
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         """Metrics on the other splits of baselines that learn from the training rows, and whether
-        each of their predictions is right, for tasks in which this is defined."""
+        each of their predictions is right, for tasks in which this is defined.
+
+        Args:
+            rows: The results of `rows_to_measure`.
+        """
+        return {}, {}
 
     # What the card shows.
 
@@ -503,9 +509,19 @@ class Recipe(ABC):
 class AnsweringRecipe(Recipe):
     """A task whose models are evaluated by their predictions for labelled rows."""
 
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        return rows.map(
+            partial(self.encode_batch, training=training),
+            batched=True,
+            remove_columns=rows.column_names,
+            desc="Encoding",
+        )
+
+    @abstractmethod
+    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
+        """Model inputs and labels of some rows, as in `encode`."""
+
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         inputs = [self.input_of_row(row) for row in rows]
         answers = saved.answers(inputs, batch_size=batch_size)
         outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]

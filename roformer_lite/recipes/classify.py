@@ -23,7 +23,7 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight, classification_baselines
+from ..evaluate.baselines import BaselinesRight, classification_baselines
 from ..evaluate.metrics import (
     Metrics,
     classification_metrics,
@@ -37,7 +37,7 @@ from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
 from ..text_scores.token_bytes import token_bytes
 from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
-from .base import Answer, Input, Shown, quoted, significant
+from .base import Answer, Input, MeasuredBaselines, Shown, Values, quoted, significant
 from .labels import LabelRecipe
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Classify(LabelRecipe):
                     "leave it out"
                 )
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
         self.problem_type = problem_type_of(config)
         if self.problem_type != REGRESSION:
             super().inspect_model(config, settings)
@@ -187,6 +187,9 @@ class Classify(LabelRecipe):
             raise InputError(
                 "this model takes pairs of texts; give --text_pair_column, the column of the second"
             )
+        self.check_pair_column(given)
+
+    def check_pair_column(self, given: str | None) -> None:
         if given is not None and not self.takes_pairs:
             raise InputError(
                 f"--text_pair_column {given}: this model takes single texts, not pairs"
@@ -197,7 +200,7 @@ class Classify(LabelRecipe):
             return ["value"]
         return super().config_labels()
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         found = {
             "pairs": self.takes_pairs,
             **super().settings(),
@@ -212,11 +215,9 @@ class Classify(LabelRecipe):
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         if self.problem_type != REGRESSION:
             self.note_unseen_labels(rows["labels"])
-        return rows.map(
-            self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
-        )
+        return super().encode(rows, training)
 
-    def encode_batch(self, batch: dict[str, list]) -> dict[str, list]:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
         inputs = self.tokenizer(
             batch["text"],
             batch.get("text_pair"),
@@ -236,7 +237,7 @@ class Classify(LabelRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> dict[str, Any]:
+    def config_fields(self) -> Values:
         return {"problem_type": self.problem_type, **super().config_fields()}
 
     def trainer_parts(
@@ -246,14 +247,14 @@ class Classify(LabelRecipe):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> dict[str, Any]:
+    ) -> Values:
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.options.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
 
             weights = compute_class_weight(
                 self.options.class_weights,
-                classes=np.arange(model.num_labels),
+                classes=np.arange(len(self.labels)),
                 y=np.array(encoded["train"]["labels"]),
             )
             parts["compute_loss_func"] = partial(
@@ -290,8 +291,8 @@ class Classify(LabelRecipe):
             trainer.args.warmup_steps = 1
             trainer.args.lr_scheduler_type = SchedulerType.LINEAR
         if self.options.teacher is not None:
-            teacher = open_teacher(self.options.teacher)
-            take_over_tokens(trainer.model.get_input_embeddings(), teacher)
+            model: Any = trainer.model
+            take_over_tokens(model.get_input_embeddings(), open_teacher(self.options.teacher))
         return is_fitted
 
     def fit_text_scores(
@@ -328,8 +329,9 @@ class Classify(LabelRecipe):
             if label != IGNORE_INDEX
         ]
         rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
-        scores = self.fit_text_scores(rows, trainer.model.config, calibrates=False)
-        trainer.model.add_text_scores(weighted(scores, self.text_weights))
+        model: Any = trainer.model
+        scores = self.fit_text_scores(rows, model.config, calibrates=False)
+        model.add_text_scores(weighted(scores, self.text_weights))
         self.has_learned_validation_rows = True
         return True
 
@@ -383,7 +385,7 @@ class Classify(LabelRecipe):
 
     # Answering.
 
-    def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
+    def check_options(self, config: PreTrainedConfig, given: Values) -> None:
         super().check_options(config, given)
         ranking = [name for name in LABEL_OPTIONS if name in given]
         if ranking and self.problem_type == REGRESSION:
@@ -395,11 +397,7 @@ class Classify(LabelRecipe):
             )
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
-        if "text_pair_column" in given and not self.takes_pairs:
-            raise InputError(
-                f"--text_pair_column {given['text_pair_column']}: this model takes single texts, "
-                "not pairs"
-            )
+        self.check_pair_column(given.get("text_pair_column"))
 
     def text_columns(self) -> list[str]:
         columns = [self.options.text_column]
@@ -412,11 +410,9 @@ class Classify(LabelRecipe):
             return [row["text"], row["text_pair"]]
         return row["text"]
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
-        given = list(inputs)
+        given: list[Any] = list(inputs)
         if self.takes_pairs:
             given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
         found = saved.pipe(
@@ -430,7 +426,7 @@ class Classify(LabelRecipe):
             return [{"value": scores[0]["score"]} for scores in found]
         return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+    def answer_columns(self, options: Values) -> list[str]:
         if self.problem_type == REGRESSION:
             return ["value"]
         if "top_k" not in options:
@@ -438,7 +434,7 @@ class Classify(LabelRecipe):
         places = range(1, options["top_k"] + 1)
         return [f"{name}_{place}" for place in places for name in ("label", "score")]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         """`label TAB score`, or several of them with `top_k`. If a text can have several labels,
         these are the ones with a score above one half or the `threshold`. A regression shows its
         number.
@@ -462,7 +458,7 @@ class Classify(LabelRecipe):
         columns = dict(zip(self.answer_columns(options), found, strict=True))
         return Shown(line="\t".join(texts), columns=columns)
 
-    def show_all(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show_all(self, answer: Answer, options: Values) -> Shown:
         """Every label that the text has."""
         chosen = self.labels_in(answer, options.get("threshold"))
         label = self.label_separator.join(chosen)
@@ -501,15 +497,13 @@ class Classify(LabelRecipe):
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = self.truth(rows)
         if self.problem_type == REGRESSION:
-            predicted = np.array([answer["value"] for answer in answers])
-            return {"loss": float(np.mean((predicted - true) ** 2))} | regression_metrics(
-                predicted, true
-            )
+            metrics = regression_metrics(np.array([answer["value"] for answer in answers]), true)
+            return {"loss": metrics["mse"], **metrics}
         self.unseen_labels = self.find_unseen_labels(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)
-        return {"loss": self.loss_of(answers, rows["labels"])} | metrics
+        return {"loss": self.loss_of(answers, rows["labels"]), **metrics}
 
     def loss_of(self, answers: list[Answer], labels: Iterable[Sequence[str]]) -> float:
         """The mean cross-entropy of the scores, in nats, of rows whose labels the model has."""
@@ -524,7 +518,7 @@ class Classify(LabelRecipe):
         return float(np.mean(losses)) if losses else 0.0
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
-        texts = {name: row[name] for name in ("text", "text_pair") if name in row}
+        texts: Values = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.problem_type == REGRESSION:
             value = answer["value"]
             columns = {**texts, "label": row["number"], "prediction": significant(value)}
@@ -560,9 +554,7 @@ class Classify(LabelRecipe):
             [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
         )
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         examples = {
             split: (["\t".join(self.texts([row])) for row in rows[split]], self.truth(rows[split]))
             for split in rows
@@ -618,7 +610,7 @@ def weighted_loss(
     """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
     In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
     logits = outputs.logits.float()
-    options: dict[str, Any] = {}
+    options: Values = {}
     if logits.requires_grad:
         options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
     total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
@@ -672,19 +664,22 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     Raises:
         InputError: if the model or its tokenizer does not support a linear model.
     """
-    model = trainer.model
+    model: Any = trainer.model
+    # Rows of any kind of dataset.
+    train: Any = trainer.train_dataset
+    validation: Any = trainer.eval_dataset
     problem_type = problem_type_of(model.config)
     tokens = token_bytes(trainer.processing_class)
     if tokens is None or not hasattr(model, "add_text_scores"):
         raise InputError(
             f"{type(model).__name__} with this tokenizer does not support a linear model"
         )
-    ids = [row["input_ids"] for row in trainer.train_dataset]
-    labels = np.array([row["labels"] for row in trainer.train_dataset])
+    ids = [row["input_ids"] for row in train]
+    labels = np.array([row["labels"] for row in train])
     model.add_text_scores(None)
     scores = fit_document_scores(tokens, ids, labels, model.config)
-    true = np.array([row["labels"] for row in trainer.eval_dataset])
-    split = split_of(trainer, scores, trainer.eval_dataset, problem_type, true)
+    true = np.array([row["labels"] for row in validation])
+    split = split_of(trainer, scores, validation, problem_type, true)
     parts, _ = add_fitted_scores(model, scores, {"validation": split}, MAIN_METRICS[problem_type])
     return {name: by_split["validation"] for name, by_split in parts.items()}
 

@@ -23,15 +23,14 @@ from transformers import (
 from ..data.blocks import BlockCollator, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Recipe, Shown, quoted, shown_text
+from .base import Answer, Input, Measured, Recipe, Shown, Values, quoted, shown_text
 from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict, IterableDataset
+    from datasets import Dataset, IterableDataset
     from transformers import EvalPrediction
 
     from ..answers import SavedModel
@@ -82,7 +81,7 @@ class LanguageModel(Recipe):
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row["text"] for row in rows)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         return {**super().settings(), "block_size": self.options.longest_block}
 
     # Encoding.
@@ -117,7 +116,7 @@ class LanguageModel(Recipe):
             return packed(encoded, self.options.packing)
         return encoded
 
-    def require_word(self, rows: Dataset, options: dict[str, Any]) -> None:
+    def require_word(self, rows: Dataset, options: Values) -> None:
         """Check that there is at least one word.
 
         Raises:
@@ -144,14 +143,12 @@ class LanguageModel(Recipe):
     def input_of_row(self, row: Row) -> Input:
         return row["text"]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         return shown_text(answer)
 
     # Measuring.
 
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, training=False)
         # Sorting is useless for the blocks of a long document, which have nearly the same length.
@@ -196,11 +193,6 @@ class LanguageModel(Recipe):
         had to be."""
         return {}
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
-        return {}, {}
-
 
 class MaskedLM(LanguageModel):
     """Filling in masked tokens: an encoder with a head that predicts them."""
@@ -222,17 +214,20 @@ class MaskedLM(LanguageModel):
 
     # Answering.
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The text with the most probable token instead of each mask, as `prediction`."""
         saved.check_positions(inputs)
-        mask = saved.tokenizer.mask_token
-        found = iter(fillings_of(saved, [text for text in inputs if mask in text]))
+        tokenizer = saved.tokenizer
+        encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
+        encoded = encoded.to(saved.model.device)
+        logits = saved.model(**encoded).logits
+        # A mask hides text, so it is not filled by a special token.
+        logits[..., tokenizer.all_special_ids] = -torch.inf
+        best = logits.argmax(-1)
+        is_mask = encoded["input_ids"] == tokenizer.mask_token_id
         answers = []
-        for text in inputs:
-            if mask in text:
-                text = filled(saved.tokenizer, text, next(found))
+        for text, own_best, own_masks in zip(inputs, best, is_mask, strict=True):
+            text = filled(tokenizer, text, own_best[own_masks].tolist())
             answers.append({"prediction": text.strip()})
         return answers
 
@@ -298,7 +293,7 @@ class CausalLM(LanguageModel):
         tokenizer.padding_side = "right"
         return BlockCollator(tokenizer, mlm=False)
 
-    def config_fields(self) -> dict[str, Any]:
+    def config_fields(self) -> Values:
         return {"is_decoder": True}
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -307,14 +302,12 @@ class CausalLM(LanguageModel):
 
     # Answering.
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
         is given."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         first, _ = document_tokens(saved.tokenizer)
-        prompts = [first + text for text in inputs]
+        prompts = [f"{first}{text}" for text in inputs]
         saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
         # A [SEP] would end the text, so no special tokens are added.
         found = saved.pipe(
@@ -373,30 +366,6 @@ class CausalLM(LanguageModel):
         )
 
 
-def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
-    """The most probable token for each mask of each text, except for special tokens, because a mask
-    hides text."""
-    if not texts:
-        return []
-    special = set(saved.tokenizer.all_special_ids)
-    found = saved.pipe(
-        texts,
-        top_k=len(special) + 1,
-        tokenizer_kwargs={"verbose": False},
-        batch_size=len(texts),
-    )
-    # For a single text or a single mask, the pipeline omits the enclosing list.
-    if len(texts) == 1:
-        found = [found]
-    fillings = []
-    for masks in found:
-        if isinstance(masks[0], dict):
-            masks = [masks]
-        ranked = [[candidate["token"] for candidate in candidates] for candidates in masks]
-        fillings.append([next(token for token in row if token not in special) for row in ranked])
-    return fillings
-
-
 def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
     """Replace the masks of a text by the text of tokens."""
     found, *parts = text.split(tokenizer.mask_token)
@@ -410,14 +379,14 @@ def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> 
     return found
 
 
-def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
+def choice_of_tokens(saved: Any, options: Values) -> Values:
     """Arguments of `generate` that determine how the next token is chosen.
 
     Args:
         saved: The generation configuration of the model, which overrides the defaults here.
         options: The options of `predict` that were given.
     """
-    chosen: dict[str, Any] = {}
+    chosen: Values = {}
     if "repetition_penalty" in options:
         chosen["repetition_penalty"] = options["repetition_penalty"]
     if options.get("greedy"):

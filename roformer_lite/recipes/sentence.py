@@ -17,13 +17,23 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
 from ..data.sentence_data import KINDS, candidates, kind_of, queries_and_documents, row_of_kind
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight, ScoredPairs, TfidfCosine
+from ..evaluate.baselines import ScoredPairs, TfidfCosine
 from ..evaluate.metrics import Metrics
-from ..evaluate.report import Outcome
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_options import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
 from ..teacher import open_teacher, principal_axes, take_over_tokens
-from .base import OWN_IMPORT, Answer, Input, Recipe, Shown, quoted, significant
+from .base import (
+    OWN_IMPORT,
+    Answer,
+    Input,
+    Measured,
+    MeasuredBaselines,
+    Recipe,
+    Shown,
+    Values,
+    quoted,
+    significant,
+)
 from .token_losses import longest_first
 
 if TYPE_CHECKING:
@@ -149,8 +159,8 @@ class SentenceRecipe(Recipe):
         """Whether the loss of a row depends only on the other rows of its batch."""
 
     @abstractmethod
-    def loss(self, model: BaseModel) -> torch.nn.Module:
-        """The library's loss for the kind of the training data."""
+    def loss(self) -> torch.nn.Module:
+        """The library's loss of `sentence_model` for the kind of the training data."""
 
     def with_targets(self, encoded: DatasetDict) -> DatasetDict:
         """The encoded data in the form that the loss needs."""
@@ -163,7 +173,7 @@ class SentenceRecipe(Recipe):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> dict[str, Any]:
+    ) -> Values:
         from sentence_transformers.base.sampler import BatchSamplers
 
         number = len(encoded["train"])
@@ -188,7 +198,7 @@ class SentenceRecipe(Recipe):
             "train_dataset": targets["train"],
             "eval_dataset": targets.get("validation") if has_loss else None,
             "evaluator": evaluator,
-            "loss": self.loss(self.sentence_model),
+            "loss": self.loss(),
         }
 
     def save_further_files(self, folder: Path) -> None:
@@ -228,9 +238,7 @@ class SentenceRecipe(Recipe):
 
     # Measuring.
 
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the library's evaluators, which do not judge single rows."""
         self.measured_kind = kind_of(rows)
         max_length = self.options.max_length
@@ -247,12 +255,10 @@ class SentenceRecipe(Recipe):
         # The encoded rows may also contain the vectors of a teacher.
         return encoded
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         by_split: dict[str, Metrics] = {}
-        for split, dataset in encoded.items():
+        for split, dataset in rows.items():
             if split == "train":
                 continue
             if self.are_correlations:
@@ -304,6 +310,7 @@ class Embed(SentenceRecipe):
         self.widths: list[int] = list(options.matryoshka)
         # The model whose vectors are learned. It is only kept while it is needed.
         self.teacher: SentenceTransformer | None = None
+        self.sentence_model: SentenceTransformer | None = None
 
     @classmethod
     def sentence_class(cls) -> type[SentenceTransformer]:
@@ -322,14 +329,14 @@ class Embed(SentenceRecipe):
         if "texts" in (self.kind, self.measured_kind) and teacher is None:
             raise InputError(ONLY_TEXTS)
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
         widths = settings.get("matryoshka", [])
         is_list = isinstance(widths, list)
         if not is_list or not all(type(width) is int and width > 0 for width in widths):
             raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
         self.widths = widths
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         return {**super().settings(), "matryoshka": self.widths}
 
     # Encoding.
@@ -345,7 +352,7 @@ class Embed(SentenceRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> dict[str, Any]:
+    def config_fields(self) -> Values:
         return {"add_pooling_layer": False}
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
@@ -361,7 +368,7 @@ class Embed(SentenceRecipe):
             take_over_tokens(model.get_input_embeddings(), self.teacher)
         return wrapped
 
-    def check_widths(self, model: BaseModel) -> None:
+    def check_widths(self, model: SentenceTransformer) -> None:
         """Refuse Matryoshka dimensions larger than the vectors, and leave out the full dimension."""
         width = model.get_embedding_dimension()
         for part in self.widths:
@@ -373,9 +380,10 @@ class Embed(SentenceRecipe):
     def compares_rows(self) -> bool:
         return self.kind in ("pairs", "scores")
 
-    def loss(self, model: BaseModel) -> torch.nn.Module:
+    def loss(self) -> torch.nn.Module:
         from sentence_transformers.sentence_transformer import losses
 
+        model = self.sentence_model
         kinds = {"scores": losses.CoSENTLoss, "texts": losses.EmbedDistillLoss}
         loss = kinds.get(self.kind, losses.MultipleNegativesRankingLoss)(model)
         if not self.widths:
@@ -426,7 +434,7 @@ class Embed(SentenceRecipe):
         from sentence_transformers.sentence_transformer import evaluation
 
         kind: type[BaseEvaluator]
-        options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
+        options: Values = {"batch_size": batch_size, "write_csv": False}
         if self.are_correlations:
             kind = evaluation.EmbeddingSimilarityEvaluator
             keys = {name: f"{name}_cosine" for name in CORRELATIONS}
@@ -451,26 +459,22 @@ class Embed(SentenceRecipe):
     def input_of_row(self, row: Row) -> Input:
         return next(self.texts([row]))
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The vector as `embedding`."""
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"embedding": vector} for vector in vectors.tolist()]
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+    def answer_columns(self, options: Values) -> list[str]:
         return ["embedding"]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         """A JSON list with the precision of 32-bit numbers."""
         numbers = [float(f"{number:.8g}") for number in answer["embedding"]]
         return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
 
     # Measuring.
 
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         self.check_widths(saved.model)
         return super().evaluate(saved, rows, batch_size, seed)
 
@@ -481,7 +485,8 @@ class Embed(SentenceRecipe):
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
             raise InputError(ONLY_TEXTS)
-        # The rows have the same order in the Trainer.
+        # The pairs depend on the order of the rows. In this one, a text is compared with texts of
+        # similar length.
         rows = longest_first(rows, self.lengths(rows))
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
@@ -555,7 +560,7 @@ class Rerank(SentenceRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> dict[str, Any]:
+    def config_fields(self) -> Values:
         return {"num_labels": 1}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
@@ -568,12 +573,12 @@ class Rerank(SentenceRecipe):
     def compares_rows(self) -> bool:
         return self.kind == "pairs"
 
-    def loss(self, model: BaseModel) -> torch.nn.Module:
+    def loss(self) -> torch.nn.Module:
         from sentence_transformers.cross_encoder import losses
 
         if self.kind == "scores":
-            return losses.BinaryCrossEntropyLoss(model)
-        return losses.MultipleNegativesRankingLoss(model)
+            return losses.BinaryCrossEntropyLoss(self.sentence_model)
+        return losses.MultipleNegativesRankingLoss(self.sentence_model)
 
     # Choosing a checkpoint.
 
@@ -585,13 +590,13 @@ class Rerank(SentenceRecipe):
         from sentence_transformers.cross_encoder import evaluation
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
-        made: BaseEvaluator
+        made: Any
         if self.are_correlations:
             first, second, scores = self.scored_pairs(rows)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
             made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
         else:
-            # The order, which determines the wrong documents, is the same in the Trainer.
+            # The wrong documents of each query depend on the order of the rows.
             rows = longest_first(rows, self.lengths(rows))
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
         keys = {name: name for name in self.metric_names}
@@ -605,17 +610,15 @@ class Rerank(SentenceRecipe):
     def input_of_row(self, row: Row) -> Input:
         return list(self.texts([row]))[:2]
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The `score` of each pair."""
         scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"score": score} for score in scores.tolist()]
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+    def answer_columns(self, options: Values) -> list[str]:
         return ["score"]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         score = significant(answer["score"])
         return Shown(line=str(score), columns={"score": score})
 
@@ -626,12 +629,10 @@ class Rerank(SentenceRecipe):
             return len(rows)
         return len(candidates(rows))
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         if not self.are_correlations:
             return {}, {}
-        return super().baselines(rows, encoded)
+        return super().baselines(rows)
 
     # What the card shows.
 
@@ -650,7 +651,9 @@ class Rerank(SentenceRecipe):
 
 
 def named_metrics(
-    model: BaseModel, evaluators: Mapping[str, BaseEvaluator], keys: Mapping[str, str]
+    model: BaseModel,
+    evaluators: Mapping[str, Callable[[BaseModel], Any]],
+    keys: Mapping[str, str],
 ) -> Metrics:
     """The metrics of several evaluators of the library, under our names.
 
@@ -686,7 +689,7 @@ def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
     return texts.map(project, batched=True, desc="Principal axes")
 
 
-def search(rows: Dataset) -> dict[str, Any]:
+def search(rows: Dataset) -> Values:
     """Pairs or triplets as arguments of the library's evaluator of retrieval."""
     queries, documents, right = queries_and_documents(rows)
     relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}

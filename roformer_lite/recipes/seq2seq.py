@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2S
 
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight, text_to_text_baselines
+from ..evaluate.baselines import text_to_text_baselines
 from ..evaluate.metrics import (
     Metrics,
     bleu_tokenizer_for,
@@ -25,7 +25,17 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import Outcome
 from ..task_options import Seq2SeqDataArguments
-from .base import Answer, AnsweringRecipe, Input, Shown, quoted, shown_text
+from .base import (
+    Answer,
+    AnsweringRecipe,
+    Input,
+    Measured,
+    MeasuredBaselines,
+    Shown,
+    Values,
+    quoted,
+    shown_text,
+)
 from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
@@ -97,6 +107,7 @@ class Seq2Seq(AnsweringRecipe):
 
     def inspect(self, rows: DatasetDict) -> None:
         self.choose_bleu_tokenizer(rows["train"])
+        self.check_data_options()
 
     def choose_bleu_tokenizer(self, rows: Dataset) -> str:
         """The tokenizer of sacrebleu that was requested, or the one for the language."""
@@ -105,7 +116,7 @@ class Seq2Seq(AnsweringRecipe):
             self.bleu_tokenizer = bleu_tokenizer_for("".join(sample))
         return self.bleu_tokenizer
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         return {**super().settings(), "bleu_tokenizer": self.bleu_tokenizer}
 
     # Encoding.
@@ -114,12 +125,7 @@ class Seq2Seq(AnsweringRecipe):
     def max_length(self) -> int:
         return self.options.max_source_length
 
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
-        return rows.map(
-            self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
-        )
-
-    def encode_batch(self, batch: dict[str, list]) -> dict[str, list]:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
         inputs = self.tokenizer(
             batch["source"], truncation=True, max_length=self.options.max_source_length
         )
@@ -157,10 +163,6 @@ class Seq2Seq(AnsweringRecipe):
             return super().metrics_in_training(args)
         return ["loss"]
 
-    def check_metric(self, args: TrainingArguments, best: str | None = None) -> None:
-        super().check_metric(args, best)
-        self.check_data_options()
-
     def check_data_options(self) -> None:
         tokenizer = self.bleu_tokenizer
         if tokenizer is None:
@@ -175,7 +177,7 @@ class Seq2Seq(AnsweringRecipe):
             ) from error
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        token_ids = prediction.predictions[: len(rows)]
+        token_ids = np.asarray(prediction.predictions)[: len(rows)]
         # The Trainer pads with -100.
         token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
         return self.measure(self.answers_of(token_ids), rows)
@@ -188,9 +190,7 @@ class Seq2Seq(AnsweringRecipe):
     def input_of_row(self, row: Row) -> Input:
         return row["source"]
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The generated text as `prediction`. Transformers has no pipeline for this task."""
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
@@ -201,14 +201,12 @@ class Seq2Seq(AnsweringRecipe):
         texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         return [{"prediction": text.strip()} for text in texts]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         return shown_text(answer)
 
     # Measuring.
 
-    def evaluate(
-        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
-    ) -> tuple[Metrics, list[Outcome]]:
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
         return {"loss": self.loss_of(saved, rows, batch_size), **metrics}, outcomes
 
@@ -239,15 +237,12 @@ class Seq2Seq(AnsweringRecipe):
         severity = 0.0 if text == row["target"] else MAX_SEVERITY - chrf
         return Outcome(row["origin"], columns, severity)
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         pairs = {
             split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
         }
         train = pairs.pop("train")
-        tokenizer = self.choose_bleu_tokenizer(rows["train"])
-        return text_to_text_baselines(tokenizer, train, pairs), {}
+        return text_to_text_baselines(self.bleu_tokenizer, train, pairs), {}
 
     # What the card shows.
 
@@ -278,9 +273,9 @@ def is_plain_text(path: str) -> bool:
     return is_short and suffix not in (".tsv", ".csv")
 
 
-def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
+def generation_limits(options: Values) -> Values:
     """Arguments of `generate` for the options `beams` and `max_new_tokens`, if they were given."""
-    arguments: dict[str, Any] = {}
+    arguments: Values = {}
     if "beams" in options:
         arguments["num_beams"] = options["beams"]
     if "max_new_tokens" in options:

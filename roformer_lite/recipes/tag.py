@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +33,14 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight, tagging_baselines
+from ..evaluate.baselines import Baselines, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..task_options import TagDataArguments
 from ..text_scores.fit import fit_word_scores, tags_of_words
 from ..text_scores.token_bytes import SPACE_MARK, speller_of
 from ..text_scores.weights import Split, make_split
-from .base import Answer, Input, Shown, quoted
+from .base import Answer, Input, MeasuredBaselines, Shown, Values, quoted
 from .labels import LabelRecipe, labels_of
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ class Tag(LabelRecipe):
             tags |= self.added
         self.set_labels(sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag)))
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
         super().inspect_model(config, settings)
         self.scheme = settings.get("scheme", scheme_of([list(self.labels)]))
         self.unit = settings.get("unit", WORDS)
         self.joiner = settings.get("joiner")
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         own = {"unit": self.unit, "joiner": self.joiner, "scheme": self.scheme}
         return {**own, **super().settings()}
 
@@ -176,12 +176,16 @@ class Tag(LabelRecipe):
             return list(tokens)
         return [character for token in tokens for character in characters_of(token)]
 
-    def unit_tags(self, row: Row) -> list[str]:
-        """The tags of the units of a row."""
+    def truth(self, rows: Dataset | dict[str, list]) -> list[list[str]]:
+        """The tags of the units of each row."""
+        return list(map(self.unit_tags, rows["tokens"], rows["tags"]))
+
+    def unit_tags(self, tokens: Sequence[str], tags: Sequence[str]) -> list[str]:
+        """The tags of the units of a sentence."""
         if self.unit != CHARACTERS:
-            return row["tags"]
+            return list(tags)
         found = []
-        for token, tag in zip(row["tokens"], row["tags"], strict=True):
+        for token, tag in zip(tokens, tags, strict=True):
             inside = "I" + tag[1:] if tag.startswith("B-") else tag
             found.append(tag)
             found.extend([inside] * (len(characters_of(token)) - 1))
@@ -190,7 +194,7 @@ class Tag(LabelRecipe):
     # The tokenizer, and encoding.
 
     @property
-    def new_tokenizer(self) -> dict[str, Any]:
+    def new_tokenizer(self) -> Values:
         if self.unit == CHARACTERS:
             return {"algorithm": "wordpiece", "lowercase": False}
         return {}
@@ -222,31 +226,17 @@ class Tag(LabelRecipe):
         """Encode the rows. Without `training`, they are encoded in the same way as in prediction: a
         long sentence becomes several consecutive examples."""
         if not training:
-            self.note_unseen_labels(self.unit_tags(row) for row in rows)
-        return rows.map(
-            partial(self.encode_batch, training=training),
-            batched=True,
-            remove_columns=rows.column_names,
-            desc="Encoding",
-        )
+            self.note_unseen_labels(self.truth(rows))
+        return super().encode(rows, training)
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, list]:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
-        if training:
-            split = [[sentence] for sentence in self.with_unknown(sentences)]
-        else:
-            split = self.split(sentences)
-        parts: list[list[str]] = []
-        tags: list[list[str]] = []
-        for number, own_parts in enumerate(split):
-            row = {"tokens": batch["tokens"][number], "tags": batch["tags"][number]}
-            left = iter(self.unit_tags(row))
-            for part in own_parts:
-                parts.append(part)
-                tags.append(list(islice(left, len(part))))
+        parts = self.with_unknown(sentences) if training else self.split(sentences)
         inputs, starts = self.encode_units(parts, truncation=True)
+        tags = chain.from_iterable(self.truth(batch))
         labels = []
-        for ids, places, own_tags in zip(inputs["input_ids"], starts, tags, strict=True):
+        for part, ids, places in zip(parts, inputs["input_ids"], starts, strict=True):
+            own_tags = list(islice(tags, len(part)))
             own_labels = [IGNORE_INDEX] * len(ids)
             for unit, place in places.items():
                 # For tags of entities, the number of O is 0.
@@ -285,16 +275,16 @@ class Tag(LabelRecipe):
         return encoded, starts
 
     @cached_property
-    def blank_tokens(self) -> dict[int, str]:
-        """The tokens that consist only of spaces, by their ids. Tokenizers may split the space from
-        a rare word and regard it as the first token of the word, although it does not have the
-        word's tag."""
+    def blank_tokens(self) -> set[int]:
+        """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a
+        rare word and regard it as the first token of the word, although it does not have the word's
+        tag."""
         if not self.tokenizer.is_fast:
-            return {}
+            return set()
         spell = speller_of(self.tokenizer)
         marks = {token for token in self.tokenizer.get_vocab() if not token.strip(SPACE_MARKS)}
         blanks = [token for token in marks if not spell(token).strip()]
-        return {self.tokenizer.convert_tokens_to_ids(token): token for token in blanks}
+        return set(self.tokenizer.convert_tokens_to_ids(blanks))
 
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
         """Replace units that have no token, such as a lone control character, by the unknown token,
@@ -306,20 +296,20 @@ class Tag(LabelRecipe):
             for sentence, places in zip(sentences, starts, strict=True)
         ]
 
-    def split(self, sentences: list[list[str]]) -> list[list[list[str]]]:
-        """Split sentences into parts of as many whole units as fit into the model. Most sentences
-        have one part. A unit that is too long is a part of its own."""
+    def split(self, sentences: list[list[str]]) -> list[list[str]]:
+        """Split sentences into parts of as many whole units as fit into the model, and return the
+        parts of all sentences. Most sentences have one part. A unit that is too long is a part of
+        its own."""
         sentences = self.with_unknown(sentences)
         encoded, starts = self.encode_units(sentences, add_special_tokens=False)
         room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
-        found = []
+        parts = []
         for sentence, ids, places in zip(sentences, encoded["input_ids"], starts, strict=True):
             if len(ids) <= room:
-                found.append([sentence])
+                parts.append(sentence)
                 continue
             # The number of tokens before each unit, and before the end.
             before = [*places.values(), len(ids)]
-            parts = []
             begin = 0
             while begin < len(sentence):
                 end = bisect_right(before, before[begin] + room) - 1
@@ -329,8 +319,7 @@ class Tag(LabelRecipe):
                 end = max(end, begin + 1)
                 parts.append(sentence[begin:end])
                 begin = end
-            found.append(parts)
-        return found
+        return parts
 
     def is_too_long(self, sentence: list[str]) -> bool:
         encoded, _ = self.encode_units([sentence])
@@ -415,9 +404,9 @@ class Tag(LabelRecipe):
         """Forbid the transitions to I-X from other tags than B-X and I-X, unless the training data
         have them."""
         lefts: dict[int, tuple[int, int]] = {}
-        for tag, number in self.labels.items():
-            if begin_of(tag) in self.labels:
-                lefts[number] = (self.labels[begin_of(tag)], number)
+        for name, number in self.labels.items():
+            if begin_of(name) in self.labels:
+                lefts[number] = (self.labels[begin_of(name)], number)
         counts = Counter(chain.from_iterable(sentences))
         # -1 represents the beginning of a sentence.
         pairs = Counter(chain.from_iterable(pairwise([-1, *tags]) for tags in sentences))
@@ -438,17 +427,18 @@ class Tag(LabelRecipe):
     ) -> Split:
         ids = encoded["input_ids"][:]
         labels = np.concatenate([np.array(own) for own in encoded["labels"]])
+        # The weights depend on all logits.
         trainer.preprocess_logits_for_metrics = None
         predictions = trainer.predict(encoded).predictions[: len(ids)]
-        trainer.preprocess_logits_for_metrics = self.reduce_logits
         logits = np.concatenate(
             [own[: len(own_ids)] for own, own_ids in zip(predictions, ids, strict=True)]
         )
-        true = [self.unit_tags(row) for row in rows]
+        true = self.truth(rows)
 
         def measure(joint: np.ndarray) -> Metrics:
             found = joint.argmax(-1)[labels != IGNORE_INDEX]
-            return tagging_metrics(self.by_sentence(found, true), true, self.scheme)
+            predicted = self.by_sentence(found.tolist(), true)
+            return tagging_metrics(predicted, true, self.scheme)
 
         return make_split(scores, ids, logits, labels, measure)
 
@@ -469,20 +459,20 @@ class Tag(LabelRecipe):
         return logits.argmax(-1)
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        true = [self.unit_tags(row) for row in rows]
+        true = self.truth(rows)
         found = [
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        predicted = self.by_sentence(np.concatenate(found), true)
+        predicted = self.by_sentence(np.concatenate(found).tolist(), true)
         return tagging_metrics(predicted, true, self.scheme)
 
-    def by_sentence(self, numbers: np.ndarray, sentences: list[list[str]]) -> list[list[str]]:
+    def by_sentence(self, numbers: Iterable[int], sentences: list[list[str]]) -> list[list[str]]:
         """Divide the consecutive numbers of tags into sentences with the lengths of `sentences`, and
         return the names of the tags."""
         names = list(self.labels)
-        left = iter(numbers.tolist())
-        return [[names[number] for number in islice(left, len(tags))] for tags in sentences]
+        left = iter(numbers)
+        return [[names[number] for number in islice(left, len(units))] for units in sentences]
 
     # Answering.
 
@@ -502,9 +492,7 @@ class Tag(LabelRecipe):
     def input_of_row(self, row: Row) -> Input:
         return self.units(row["tokens"])
 
-    def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
-    ) -> list[Answer]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
         """The words of a sentence as `tokens`, and their `tags`. A word gets the tag of its first
         unit.
 
@@ -522,45 +510,22 @@ class Tag(LabelRecipe):
 
     def tags_of(self, saved: SavedModel, sentences: list[list[str]]) -> list[list[str]]:
         """The tags of the units of each sentence. A unit gets the tag of its first token."""
-        split = self.split(sentences)
-        parts = [part for own_parts in split for part in own_parts]
+        parts = self.split(sentences)
         batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
-        given: list[Any] = parts
-        if self.joiner is not None:
-            given = [self.joiner.join(part) for part in parts]
-        elif self.tokenizer.padding_side == "left":
-            # With padding on the left, the pipeline would shift the tokens of split words by the
-            # number of padding tokens.
-            batch_size = 1
-        found = saved.pipe(
-            given,
-            is_split_into_words=self.joiner is None,
-            ignore_labels=[],
-            batch_size=batch_size,
-        )
-        tags = iter([self.tags_in(*pair) for pair in zip(parts, found, strict=True)])
-        return [list(chain.from_iterable(islice(tags, len(own_parts)))) for own_parts in split]
+        numbers: list[int] = []
+        for start in range(0, len(parts), batch_size):
+            batch = parts[start : start + batch_size]
+            encoded, starts = self.encode_units(batch, truncation=True, padding=True)
+            inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
+            best = saved.model(**inputs).logits.argmax(-1).tolist()
+            for part, places, own_best in zip(batch, starts, best, strict=True):
+                numbers.extend(own_best[places[unit]] for unit in range(len(part)))
+        return self.by_sentence(numbers, sentences)
 
-    def tags_in(self, part: list[str], found: list[dict[str, Any]]) -> list[str]:
-        """The tags of units, from the pipeline's predictions for tokens."""
-        # The pipeline puts a space between split words.
-        owners = unit_of_characters(part, " " if self.joiner is None else self.joiner)
-        first: dict[int | None, dict[str, Any]] = {}
-        for token in found:
-            start = token["start"]
-            end = token["end"]
-            if self.joiner is None:
-                # A token of a split word belongs to the word even if it has no character.
-                end = max(end, start + 1)
-            unit = first_unit(owners[start:end])
-            if unit not in first or first[unit]["word"] in self.blank_tokens.values():
-                first[unit] = token
-        return [first[unit]["entity"] for unit in range(len(part))]
-
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+    def answer_columns(self, options: Values) -> list[str]:
         return ["tags"]
 
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+    def show(self, answer: Answer, options: Values) -> Shown:
         """`token/TAG token/TAG …` as a line; only the tags as a column."""
         tags = answer["tags"]
         if self.unit == CHARACTERS and self.scheme == "IOB2":
@@ -572,13 +537,13 @@ class Tag(LabelRecipe):
     # Measuring.
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
-        true = [self.unit_tags(row) for row in rows]
+        true = self.truth(rows)
         self.unseen_labels = self.find_unseen_labels(true)
         predicted = [answer["tags"] for answer in answers]
         return tagging_metrics(predicted, true, self.scheme)
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
-        true = self.unit_tags(row)
+        true = self.unit_tags(row["tokens"], row["tags"])
         predicted = answer["tags"]
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
@@ -593,13 +558,11 @@ class Tag(LabelRecipe):
             [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
         )
 
-    def baselines(
-        self, rows: DatasetDict, encoded: DatasetDict
-    ) -> tuple[Baselines, BaselinesRight]:
+    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         examples = {}
         for split, own_rows in rows.items():
-            sentences = tuple(self.units(row["tokens"]) for row in own_rows)
-            examples[split] = (sentences, tuple(self.unit_tags(row) for row in own_rows))
+            sentences = tuple(self.units(tokens) for tokens in own_rows["tokens"])
+            examples[split] = (sentences, tuple(self.truth(own_rows)))
         train = examples.pop("train")
         return tagging_baselines(self.scheme, train, examples), {}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ MIN_HAN_SHARE = 0.25
 # The token ids of each example.
 Examples = Sequence[Sequence[int]]
 FindFeatures = Callable[[Words], tuple[torch.Tensor, torch.Tensor]]
+Scores = TypeVar("Scores", bound=RoFormerLiteTextScores)
 
 
 def fit_document_scores(
@@ -158,11 +159,11 @@ def fit_word_scores(
 
 
 def empty_scores(
-    kind: type[RoFormerLiteTextScores],
+    kind: type[Scores],
     config: RoFormerLiteConfig,
     tokens: torch.Tensor,
     num_features: int,
-) -> RoFormerLiteTextScores:
+) -> Scores:
     sized = copy(config)
     sized.classifier_text_features = num_features
     scores = kind(sized, config.num_labels)
@@ -281,10 +282,10 @@ def tags_of_words(
 
     The arguments are those of `fit_word_scores`.
     """
-    numbers = {name: number for number, name in config.id2label.items()}
-    inside = {}
-    for number, name in config.id2label.items():
-        inside[number] = number
+    names = [str(name) for _, name in sorted(config.id2label.items())]
+    numbers = {name: number for number, name in enumerate(names)}
+    inside = list(range(len(names)))
+    for number, name in enumerate(names):
         if name.startswith("B-"):
             inside[number] = numbers.get("I-" + name[2:], number)
     labelled = np.concatenate(answers)

@@ -66,9 +66,9 @@ def fit_linear_model(
 
     share = NAIVE_BAYES_SHARES[0]
     scale = 1.0
-    if len(labels) >= MIN_TRIED_ROWS:
-        order = np.random.default_rng(0).permutation(len(labels))
-        tried = order[: MAX_TRIED_LABELS // labels.shape[1]]
+    order = np.random.default_rng(0).permutation(len(labels))
+    tried = order[: MAX_TRIED_LABELS // labels.shape[1]]
+    if len(tried) >= MIN_TRIED_ROWS:
         rows = Rows(features, labels, importance)[tried]
         share, scores = best_share(rows, is_exclusive)
         if calibrates:
@@ -101,7 +101,7 @@ class Rows:
 
 
 def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
-    """Find the share of naive Bayes with the highest accuracy on held-out rows.
+    """Find the share of naive Bayes with the highest accuracy in cross-validation.
 
     Args:
         rows: At least `NUM_FOLDS` rows.
@@ -114,7 +114,7 @@ def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
     """
     from sklearn.model_selection import KFold
 
-    best = (-1.0, 0.0, np.empty(0))
+    found = []
     for share in NAIVE_BAYES_SHARES:
         scores = np.empty(rows.labels.shape)
         for known, asked in KFold(NUM_FOLDS).split(rows.labels):
@@ -122,11 +122,11 @@ def best_share(rows: Rows, is_exclusive: bool) -> tuple[float, np.ndarray]:
             scores[asked] = rows.features[asked] @ weights + bias
         answers = scores > 0
         if is_exclusive:
-            answers = np.eye(scores.shape[1])[scores.argmax(axis=1)]
+            answers = np.eye(rows.labels.shape[1])[scores.argmax(axis=1)]
         fraction = (answers == rows.labels).mean()
-        if fraction > best[0]:
-            best = (fraction, share, scores)
-    return best[1], best[2]
+        found.append((fraction, share, scores))
+    _, share, scores = max(found, key=lambda tried: tried[0])
+    return share, scores
 
 
 def best_scale(scores: np.ndarray, labels: np.ndarray, is_exclusive: bool) -> float:

@@ -148,6 +148,7 @@ def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
     therefore shrunk towards the best weights without the encoder: by a half with 100 rows, by a
     tenth with 900.
     """
+    parts: Sequence[Split]
     if split.chain is None:
         parts = [split.rows(sample_rows(np.arange(len(split.answers)), MAX_ROWS))]
     else:
@@ -182,8 +183,7 @@ def search_weights(
         return total, weights.grad.numpy()
 
     start = np.ones(parts[0].number_of_weights)
-    bounds = [(0.0, None)] * len(start)
-    bounds[0] = (0.0, max_encoder)
+    bounds = [(0.0, max_encoder)] + [(0.0, None)] * (len(start) - 1)
     options = {"maxiter": MAX_STEPS}
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return found.x
@@ -217,7 +217,10 @@ def add_fitted_scores(
         validation loss.
     """
     name = "CRF" if isinstance(scores, RoFormerLiteWordScores) else "linear model"
-    alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
+    alone: dict[str, tuple[float, ...]] = {
+        "its encoder alone": (1.0, 0.0, 0.0),
+        f"its {name} alone": (0.0, 1.0, 1.0),
+    }
     parts: Baselines = {}
     for part, weights in alone.items():
         parts[part] = {name: split.metrics(weights) for name, split in splits.items()}

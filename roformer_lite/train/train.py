@@ -140,7 +140,8 @@ def measure_baselines(
     if there are neither validation nor test data."""
     if not run.training.baselines or not is_main_process or len(rows) < 2:
         return {}, {}
-    baselines, right = recipe.baselines(rows, encoded)
+    measured = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
+    baselines, right = recipe.baselines(DatasetDict(measured))
     for name, by_split in baselines.items():
         values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
         print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)

@@ -538,7 +538,7 @@ def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, k
     if kind == "classify":
         expected = "1 lines are truncated to 24 tokens"
     else:
-        expected = "this model has places for 24"
+        expected = "this model has positions for only 24"
     assert expected in caplog.text + capsys.readouterr().err
     assert Path("lines.out").exists() == (kind == "classify")
 
@@ -623,4 +623,4 @@ def test_positions_that_depend_on_the_batch_are_named(models, tmp_path, caplog):
         caplog.clear()
         answers.open_model(model, device="cpu")
         said = " ".join(record.getMessage() for record in caplog.records)
-        assert ("answers depend on the batch" in said) == (kind == "dynamic")
+        assert ("predictions depend on the batch" in said) == (kind == "dynamic")
