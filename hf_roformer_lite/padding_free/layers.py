@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
+from transformers.utils.import_utils import is_tracing
 
 from .attention import DocumentMask, FlatMask
 from .batch import RealTokens
@@ -90,6 +91,8 @@ def enter_layer(
 ) -> Arguments | None:
     """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
     mask = mask_of(layer, args, kwargs)
+    if isinstance(mask, torch.Tensor) and not is_tracing(mask):
+        mask = vars(mask).get("documents")  # (`attention_modules.py` reads them off some masks.)
     return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
 
 
@@ -119,18 +122,16 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
     if isinstance(output, ModelOutput):  # of a stack of layers
         output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
         return output
-    if not isinstance(output, tuple | list):
+    if isinstance(output, torch.Tensor):
         return tokens.restore_output(output)
     states, *others = output
     restored = [tokens.restore_output(states)]
     for value in others:
-        restored.append(tokens.restore(value) if has_shape_of(value, states) else value)
-    return restored if isinstance(output, list) else tuple(restored)
-
-
-def has_shape_of(value: Any, states: torch.Tensor) -> bool:
-    is_tensor = isinstance(value, torch.Tensor)
-    return is_tensor and value.ndim == states.ndim and value.shape[:2] == states.shape[:2]
+        is_like_states = isinstance(value, torch.Tensor) and value.ndim == states.ndim
+        if is_like_states and value.shape[:2] == states.shape[:2]:
+            value = tokens.restore(value)
+        restored.append(value)
+    return type(output)(restored)
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
@@ -144,7 +145,8 @@ def flat_arguments(
     given = dict(zip(names, args, strict=True)) | kwargs
     if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
-    if has_uncounted_holes(layer, mask, given) or mask.flat is None or has_foreign_hook(layer):
+    # A flat row would not count the padding between tokens in a bias of distances.
+    if mask.has_holes and has_bias(layer, given) or mask.flat is None or has_user_hook(layer):
         return None
     source = None
     cross_mask = given.get("encoder_attention_mask")
@@ -154,34 +156,22 @@ def flat_arguments(
             return None
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
-    flatten_all(given, mask.tokens, source)
-    given[name_of_mask(given)] = mask.flat
-    if "position_bias" in parameters_of(layer):
-        add_position_bias(layer, given, mask.tokens.longest)
-    return tuple(given.pop(name) for name in names), given
-
-
-def has_uncounted_holes(layer: nn.Module, mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether padding stands between tokens, and the layer has a bias of distances, which in a flat
-    row would not count it."""
-    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in TABLES)
-    return has_bias and mask.has_holes
-
-
-def flatten_all(given: dict[str, Any], tokens: RealTokens, source: RealTokens | None) -> None:
-    """Make the arguments of a layer flat.
-
-    Args:
-        given: The arguments by name. They are replaced.
-        tokens: Of self-attention.
-        source: The real tokens of the encoder; None where there is no cross-attention.
-    """
+    tokens = mask.tokens
     for name, value in given.items():
         own_tokens = source if name.startswith("encoder_") else tokens
         if name == "alibi" and value is not None:
             value = slopes_of_tokens(value, batch_size=tokens.shape[0])
         if own_tokens is not None and name not in TABLES:
             given[name] = flatten(value, own_tokens)
+    given[name_of_mask(given)] = mask.flat
+    if "position_bias" in parameters_of(layer):
+        add_position_bias(layer, given, tokens.longest)
+    return tuple(given.pop(name) for name in names), given
+
+
+def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
+    is_given = any(given.get(name) is not None for name in TABLES)
+    return is_given or bias_of(layer) is not None
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
@@ -195,6 +185,8 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
         return False
     if given.get("output_g") is not None:  # XLNet's second stream
+        return False
+    if given.get("is_causal") is not None:  # Attention reads it in a full batch only.
         return False
     has_source = given.get("encoder_hidden_states") is not None
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
@@ -214,8 +206,12 @@ def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
     return mask.share_of_padding < MIN_PADDING
 
 
-def has_foreign_hook(layer: nn.Module) -> bool:
-    """Whether a hook of other code would see a flat row, of which it may not know."""
+def has_user_hook(layer: nn.Module) -> bool:
+    """Whether a hook of other code within a layer would get a flat row in place of the batch."""
+    # torch numbers all hooks. As long as there is no new one, a layer without any still has none.
+    newest = RemovableHandle.next_id
+    if vars(layer).get("_has_no_user_hook") == newest:
+        return False
     for module in layer.modules():
         hooks: list[Any] = list(module._forward_pre_hooks.values())
         if module is layer:  # Its other hooks get the batch.
@@ -224,25 +220,23 @@ def has_foreign_hook(layer: nn.Module) -> bool:
             hooks += module._forward_hooks.values()
         hooks += module._backward_hooks.values()
         hooks += module._backward_pre_hooks.values()
-        for hook in filter(is_foreign, hooks):
-            logger.warning_once(
-                f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
-                f"{hook_name(hook)}, would get one row of all real tokens in place of the batch."
-            )
-            return True
+        for hook in hooks:
+            name = name_of_hook(hook)
+            if name.partition(".")[0] not in LIBRARIES:
+                logger.warning_once(
+                    f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
+                    f"{name}, would get one row of all real tokens in place of the batch."
+                )
+                return True
+    vars(layer)["_has_no_user_hook"] = newest
     return False
 
 
-def hook_name(hook: Any) -> str:
+def name_of_hook(hook: Any) -> str:
     while isinstance(hook, partial):
         hook = hook.func
     name = getattr(hook, "__qualname__", type(hook).__name__)
     return f"{getattr(hook, '__module__', '')}.{name}"
-
-
-def is_foreign(hook: Any) -> bool:
-    """Whether a hook comes from outside of the libraries that run models."""
-    return hook_name(hook).partition(".")[0] not in LIBRARIES
 
 
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
@@ -299,19 +293,24 @@ def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
 
 class FlatCache:
     """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
-    attention gets those of the flat row."""
+    attention gets those of the flat row, at once or run by run."""
 
     def __init__(self, cache: DynamicCache, tokens: RealTokens):
         self.cache = cache
         self.tokens = tokens
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(1, heads, N, head_dim)`, and return it."""
-        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
-        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
-        self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        """Take `(count, heads, length, head_dim)`, and return it."""
+        self.keys.append(key.transpose(1, 2).flatten(0, 1))
+        self.values.append(value.transpose(1, 2).flatten(0, 1))
+        if sum(map(len, self.keys)) == sum(self.tokens.lengths):
+            keys = self.tokens.restore(torch.cat(self.keys).unsqueeze(0)).transpose(1, 2)
+            values = self.tokens.restore(torch.cat(self.values).unsqueeze(0)).transpose(1, 2)
+            self.cache.update(keys, values, layer_idx, *args, **kwargs)
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
