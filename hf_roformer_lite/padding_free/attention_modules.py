@@ -261,8 +261,7 @@ def attend_to_documents(
     for number, (_, num_queries, num_keys) in enumerate(mask.runs):
         arguments = {name: values[number] for name, values in pieces.items()}
         rows = arguments[states]
-        is_seen = keys_seen(rows, num_queries, num_keys, mask)
-        arguments[name_of_mask(given)] = mask_for(name_of_module, rows, is_seen)
+        arguments[name_of_mask(given)] = mask_for(name_of_module, rows, num_queries, num_keys, mask)
         arguments[states] = rows.transpose(*axes)
         with once:
             outputs.append(forward(module, **arguments))
@@ -302,34 +301,21 @@ class Once(TorchFunctionMode):
         return result
 
 
-def keys_seen(
-    states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
+def mask_for(
+    name_of_module: str, states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
 ) -> torch.Tensor | None:
-    """Which keys the queries of a document see, `(Lq, Lk)`; None: all."""
+    """A mask as an attention module takes it, for documents `(count, length, hidden)`."""
+    if name_of_module.endswith("DisentangledSelfAttention"):  # True where a key is seen: all are
+        return states.new_ones(1, 1, 1, 1, dtype=torch.bool)
     window = mask.window or num_keys
     if not mask.is_causal and window >= num_keys:
         return None
     queries = torch.arange(num_queries, device=states.device)[:, None]
     keys = torch.arange(num_keys, device=states.device)
-    return is_in_window(queries, keys, window, is_causal=bool(mask.is_causal))
-
-
-def mask_for(
-    name_of_module: str, states: torch.Tensor, is_seen: torch.Tensor | None
-) -> torch.Tensor | None:
-    """A mask as an attention module takes it, for documents `(count, length, hidden)`.
-
-    Args:
-        is_seen: Which keys their queries see, `(Lq, Lk)`; None: all.
-    """
-    if name_of_module.endswith("DisentangledSelfAttention"):  # True where a key is seen: all are
-        return states.new_ones(1, 1, 1, 1, dtype=torch.bool)
-    if is_seen is None:
-        return None
-    is_hidden = ~is_seen[None, None]
+    is_hidden = ~is_in_window(queries, keys, window, mask.is_causal)
     if name_of_module == "mpt.MptAttention":
-        return is_hidden
-    zeros = states.new_zeros(is_hidden.shape)
+        return is_hidden[None, None]
+    zeros = states.new_zeros(len(states), 1, num_queries, num_keys)
     return zeros.masked_fill(is_hidden, torch.finfo(states.dtype).min)
 
 
@@ -380,22 +366,19 @@ def rows_of_runs(
     Args:
         value: `(1, N, ...)` or `(1, heads, N, head_dim)`; any other tensor is the same in all runs.
         shapes: The number of documents and their length in each run.
-        is_alibi: Whether these are Bloom's slopes.
+        is_alibi: Whether this is Bloom's bias of keys, which becomes `(count * heads, 1, length)`.
     """
     sizes = [count * length for count, length in shapes]
     num_tokens = sum(sizes)
     if value.ndim >= 2 and value.shape[:2] == (1, num_tokens):
         pieces = zip(value.squeeze(0).split(sizes), shapes, strict=True)
         rows = [piece.unflatten(0, shape) for piece, shape in pieces]
-        return [slopes_of_rows(row) for row in rows] if is_alibi else rows
+        return (
+            [row.transpose(1, 2).flatten(0, 1).unsqueeze(1) for row in rows] if is_alibi else rows
+        )
     if value.ndim == 4 and value.shape[::2] == (1, num_tokens):
         return list(split_runs(value, shapes))
     return [value] * len(shapes)
-
-
-def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:
-    """The inverse of `slopes_of_tokens` in `layers.py`."""
-    return alibi.transpose(1, 2).flatten(0, 1).unsqueeze(1)
 
 
 def joined(outputs: list[Any], axes: tuple[int, int]) -> Any:

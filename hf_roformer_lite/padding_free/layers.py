@@ -145,8 +145,10 @@ def flat_arguments(
     given = dict(zip(names, args, strict=True)) | kwargs
     if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
+    if mask.flat is None or has_user_hook(layer):
+        return None
     # A flat row would not count the padding between tokens in a bias of distances.
-    if mask.has_holes and has_bias(layer, given) or mask.flat is None or has_user_hook(layer):
+    if mask.has_holes and has_bias(layer, given):
         return None
     source = None
     cross_mask = given.get("encoder_attention_mask")
@@ -156,42 +158,14 @@ def flat_arguments(
             return None
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
-    tokens = mask.tokens
     for name, value in given.items():
-        own_tokens = source if name.startswith("encoder_") else tokens
-        if name == "alibi" and value is not None:
-            value = slopes_of_tokens(value, batch_size=tokens.shape[0])
-        if own_tokens is not None and name not in TABLES:
-            given[name] = flatten(value, own_tokens)
+        tokens = source if name.startswith("encoder_") else mask.tokens
+        if tokens is not None and name not in TABLES:
+            given[name] = flatten(name, value, tokens)
     given[name_of_mask(given)] = mask.flat
     if "position_bias" in parameters_of(layer):
-        add_position_bias(layer, given, tokens.longest)
+        add_position_bias(layer, given, mask.tokens.longest)
     return tuple(given.pop(name) for name in names), given
-
-
-def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
-    is_given = any(given.get(name) is not None for name in TABLES)
-    return is_given or bias_of(layer) is not None
-
-
-def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether a layer can compute a flat row of the arguments that it is `given`.
-
-    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
-    """
-    states = next(iter(given.values()))
-    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
-        return False
-    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
-        return False
-    if given.get("output_g") is not None:  # XLNet's second stream
-        return False
-    if given.get("is_causal") is not None:  # Attention reads it in a full batch only.
-        return False
-    has_source = given.get("encoder_hidden_states") is not None
-    if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
-        return False
-    return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
 
 
 def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
@@ -204,6 +178,30 @@ def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if states.device.type == "cpu" and is_half:
         return False
     return mask.share_of_padding < MIN_PADDING
+
+
+def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
+    """Whether a layer can compute a flat row of the arguments that it is `given`.
+
+    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
+    """
+    states = next(iter(given.values()))
+    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
+        return False
+    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
+        return False
+    # Attention reads the one in a full batch only. The other is XLNet's second stream.
+    if any(given.get(name) is not None for name in ("is_causal", "output_g")):
+        return False
+    has_source = given.get("encoder_hidden_states") is not None
+    if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
+        return False
+    return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+
+
+def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
+    is_given = any(given.get(name) is not None for name in TABLES)
+    return is_given or bias_of(layer) is not None
 
 
 def has_user_hook(layer: nn.Module) -> bool:
@@ -248,16 +246,18 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     )
 
 
-def flatten(value: Any, tokens: RealTokens) -> Any:
+def flatten(name: str, value: Any, tokens: RealTokens) -> Any:
     """Tensors `(B, L, ...)`, `(B, 1, L, ...)`, tuples of such, and caches, flat; others as they
     are. In place of B there may be a 1, for all rows alike."""
     if isinstance(value, tuple):
-        return tuple(flatten(part, tokens) for part in value)
+        return tuple(flatten(name, part, tokens) for part in value)
     if isinstance(value, DynamicCache):
         return FlatCache(value, tokens)
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
+    if name == "alibi":  # Bloom's bias of keys, (B * heads, 1, L)
+        value = value.view(batch_size, -1, length).transpose(1, 2)
     if value.shape[0] not in (1, batch_size):
         return value
     if value.shape[1] == length:
@@ -284,11 +284,6 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
         given["position_bias"] = compute_bias(longest, longest)
     if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
-
-
-def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Bloom's bias of keys, `(B * heads, 1, L)`, as `(B, L, heads)`."""
-    return alibi.view(batch_size, -1, alibi.shape[-1]).transpose(1, 2)
 
 
 class FlatCache:

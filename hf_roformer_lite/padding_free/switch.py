@@ -32,7 +32,7 @@ from .attention_modules import (
 from .batch import changed_state, state
 from .layers import CACHES, hook_layers, parameters_of, wants_all_layers
 from .outputs import without_logits
-from .trial import IGNORE_INDEX
+from .trial import IGNORE_INDEX, LANGUAGE_HEADS
 
 logger = logging.get_logger(__name__)
 
@@ -45,7 +45,6 @@ HEADS = {
     "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "question": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 }
-LANGUAGE_HEADS = ("seq2seq", "causal", "masked")
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -225,9 +224,9 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
         summary=summary_of(model),
     )
     switch_on(model, switch)
-    before.compare()
-    separates = switch.is_causal and before.separates_documents()
-    return replace(switch, previous=[], handles=[], separates_documents=separates)
+    before.compare(needs_flat_rows=switch.head != "question")
+    switch.separates_documents = switch.is_causal and before.separates_documents()
+    return replace(switch, previous=[], handles=[])
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
@@ -423,10 +422,9 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
     """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
     models the last one that is no padding token."""
     switch = switch_of(model)
-    if switch.summary == "last":
-        return not bool(is_real[:, -1].all())
-    if switch.summary not in ("", "first") and not bool(is_real[:, [0, -1]].all()):
-        return True
+    if switch.summary:
+        places = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
+        return not bool(is_real[:, places].all())
     if not switch.is_causal:
         return not bool(is_real[:, 0].all())
     if not bool(is_real.any(dim=1).all()):

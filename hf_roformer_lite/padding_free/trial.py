@@ -25,6 +25,7 @@ from .layers import layers_of, mask_of
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
+LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # of `HEADS`, whose training loss is compared
 # What numbers the layers of a model.
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
@@ -69,7 +70,7 @@ def kind_of(layer: nn.Module) -> list[Any]:
     return kind
 
 
-def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
+def random_batches(model: PreTrainedModel) -> list[Batch]:
     """Random rows with labels, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
     lengths = torch.tensor([7, 5, 3])
@@ -81,19 +82,16 @@ def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
     mask_token = getattr(config, "mask_token_id", None) or 0
     if 0 < mask_token < config.vocab_size:
         ids[0, 3] = mask_token  # Some models count them.
-    labels = ids.clone()
-    if head == "token":
-        labels = ids % max(getattr(config, "num_labels", 2), 1)
-    labels[torch.rand(shape, generator=generator) < 0.5] = IGNORE_INDEX
+    is_labelled = torch.rand(shape, generator=generator) < 0.5
     on_the_right = (torch.arange(shape[1]) < lengths[:, None]).long()
     batches = []
     for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
         # A causal head compares a token after padding with the state of padding.
-        is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1)
+        is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1) * is_labelled
         batch = {
             "input_ids": ids.where(mask != 0, padding),
             "attention_mask": mask,
-            "labels": labels.where(is_counted != 0, IGNORE_INDEX),
+            "labels": ids.where(is_counted != 0, IGNORE_INDEX),
         }
         batches.append({name: value.to(model.device) for name, value in batch.items()})
     return batches
@@ -110,9 +108,8 @@ class Trial:
     def __init__(self, model: PreTrainedModel, head: str):
         self.model = model
         self.head = head
-        self.takes_choices = type(model).__name__ in CHOICES.values()
         try:
-            self.batches = random_batches(model, head)
+            self.batches = random_batches(model)
             self.outputs = [self.outputs_of(batch) for batch in self.batches]
         except Exception as error:
             raise ValueError(f"it does not take rows of token ids alone ({error}).") from error
@@ -134,19 +131,20 @@ class Trial:
         model = self.model
         inputs = self.inputs_of(batch)
         outputs = {f"base.{name}": value for name, value in self.run_base(inputs).items()}
-        if self.head in ("", "question"):
-            inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-            if self.takes_choices:
-                inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
-            with suppress(Exception):  # Some heads want more than texts, such as images.
-                found = model(**inputs, return_dict=True)
-                outputs |= {f"head.{name}": value for name, value in found.items()}
-        else:
+        if self.head in LANGUAGE_HEADS:
             model.training = True  # of the model only, so that there is no dropout below
             try:
                 outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
             finally:
                 model.training = False
+        else:
+            if self.head != "token":  # All other heads read the decoder at one place.
+                inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            if type(model).__name__ in CHOICES.values():
+                inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
+            with suppress(Exception):  # Some heads want more than texts, such as images.
+                found = model(**inputs, return_dict=True)
+                outputs |= {f"head.{name}": value for name, value in found.items()}
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def sees_no_later_token(self) -> bool:
@@ -180,8 +178,11 @@ class Trial:
         loss = self.model(**self.inputs_of(batch), labels=labels, return_dict=True)["loss"]
         return not (bool(loss.isfinite()) and float(loss) > 0)
 
-    def compare(self) -> None:
+    def compare(self, needs_flat_rows: bool) -> None:
         """Compare what the model gives after it was switched.
+
+        Args:
+            needs_flat_rows: Whether some layer must get a flat row.
 
         Raises:
             ValueError: where that is something else, or no layer gets a flat row.
@@ -194,7 +195,7 @@ class Trial:
             raise ValueError(
                 f"its layers read the mask, the cache or the rows of the batch themselves ({error})."
             ) from error
-        if self.head != "question" and not is_flat:
+        if needs_flat_rows and not is_flat:
             raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
         for batch, outputs, expected in zip(self.batches, found, self.outputs, strict=True):
             check_outputs(outputs, expected, batch["attention_mask"] != 0, self.model.dtype)
@@ -222,13 +223,11 @@ class Trial:
         kept = len(batch["input_ids"]) // 2
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            row_axis = int(
-                output.shape[:2] == batch["input_ids"].T.shape
-            )  # XLNet's: (L, B, hidden)
-            rows = output.transpose(0, row_axis)
-            is_other = torch.arange(len(rows), device=rows.device) != kept
-            spoiled = rows.masked_fill(is_other[:, None, None], float("nan"))
-            return spoiled.transpose(0, row_axis)
+            # The states of XLNet are (L, B, hidden).
+            row_axis = int(output.shape[:2] == batch["input_ids"].T.shape)
+            is_other = torch.arange(output.shape[row_axis], device=output.device) != kept
+            is_other = is_other[:, None] if row_axis == 0 else is_other
+            return output.masked_fill(is_other.unsqueeze(-1), float("nan"))
 
         with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):
             states = self.run_base(self.inputs_of(batch))[0]
