@@ -27,7 +27,7 @@ from .layers import (
     XLNET_TABLES,
     mask_of,
     name_of_mask,
-    parameters_of_method,
+    parameters_of,
 )
 
 # Arguments with one entry for each key of cross-attention.
@@ -234,15 +234,12 @@ def attend_by_module(
     kwargs: dict[str, Any],
 ) -> Any:
     """`forward` of an attention module. In a flat row it is called once for each run of documents
-    of one length; elsewhere it gets the ordinary mask."""
-    given = dict(zip(parameters_of_method(forward), args, strict=False)) | kwargs
-    mask_name = name_of_mask(given)
-    mask = given.get(mask_name)
-    if isinstance(mask, FlatMask):
-        return attend_to_documents(module, forward, given, mask)
-    if isinstance(mask, DocumentMask):
-        given[mask_name] = mask.dense
-    return forward(module, **given)
+    of one length."""
+    mask = mask_of(module, args, kwargs)
+    if not isinstance(mask, FlatMask):
+        return forward(module, *args, **kwargs)
+    given = dict(zip(parameters_of(module), args, strict=False)) | kwargs
+    return attend_to_documents(module, forward, given, mask)
 
 
 @torch.compiler.disable  # The shapes depend on the data: each would be a graph of its own.

@@ -89,11 +89,14 @@ def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
+    """Make the arguments of a layer flat, or give it ordinary masks in place of documents."""
     mask = mask_of(layer, args, kwargs)
     if isinstance(mask, torch.Tensor) and not is_tracing(mask):
         mask = vars(mask).get("documents")  # (`attention_modules.py` reads them off some masks.)
-    return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
+    values = (mask, *args, *kwargs.values())
+    if any(isinstance(value, DocumentMask) for value in values):
+        return arguments_of(layer, mask, args, kwargs)
+    return None
 
 
 def leave_layer(
@@ -135,14 +138,28 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
-def flat_arguments(
-    layer: nn.Module, mask: DocumentMask, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Arguments | None:
-    """The arguments of a layer for a flat row; None where a layer must compute the batch."""
+def arguments_of(
+    layer: nn.Module, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments:
+    """The arguments of a layer for a flat row if it can compute one, otherwise for the batch."""
     names = parameters_of(layer)[: len(args)]
-    if len(names) < len(args):
-        return None
-    given = dict(zip(names, args, strict=True)) | kwargs
+    if isinstance(mask, DocumentMask) and len(names) == len(args):
+        flat = flat_arguments(layer, mask, dict(zip(names, args, strict=True)) | kwargs)
+        if flat is not None:
+            return tuple(flat.pop(name) for name in names), flat
+    ordinary = {name: with_ordinary_mask(value) for name, value in kwargs.items()}
+    return tuple(map(with_ordinary_mask, args)), ordinary
+
+
+def with_ordinary_mask(value: Any) -> Any:
+    return value.dense if isinstance(value, DocumentMask) else value
+
+
+def flat_arguments(
+    layer: nn.Module, mask: DocumentMask, given: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The arguments `given`, by name, for a flat row; None where the layer must compute the
+    batch."""
     if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
     if mask.flat is None or has_user_hook(layer):
@@ -165,7 +182,7 @@ def flat_arguments(
     given[name_of_mask(given)] = mask.flat
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
-    return tuple(given.pop(name) for name in names), given
+    return given
 
 
 def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
