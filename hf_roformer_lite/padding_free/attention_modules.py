@@ -25,7 +25,9 @@ from .batch import RealTokens, state
 from .layers import (
     BIASES,
     XLNET_TABLES,
-    mask_of,
+    Arguments,
+    arguments_of,
+    flat_mask_in,
     name_of_mask,
     parameters_of,
 )
@@ -135,28 +137,37 @@ def has_own_attention(model: nn.Module) -> bool:
 
 
 def hook_own_masks(model: nn.Module) -> list[RemovableHandle]:
-    """Let layers that get such a mask read it, before `enter_layer` looks for documents."""
+    """Let layers that get such a mask compute flat rows."""
     return [
-        layer.register_forward_pre_hook(read_own_mask, with_kwargs=True)
+        layer.register_forward_pre_hook(enter_with_own_mask, with_kwargs=True)
         for layer in model.modules()
         if name_in_transformers(layer) in OWN_MASKS
     ]
 
 
-def read_own_mask(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Let a mask keep the documents that are read off it. All layers get the same mask."""
-    mask = mask_of(layer, args, kwargs)
+def enter_with_own_mask(
+    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """As `enter_layer`. All layers get the same mask, which keeps the documents."""
+    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
+    mask = given.get(name_of_mask(given))
     if not isinstance(mask, torch.Tensor) or is_tracing(mask) or state.computes_padding:
-        return
-    if "documents" in vars(mask):
-        return
+        return None
+    if "documents" not in vars(mask):
+        vars(mask)["documents"] = documents_of(layer, mask)
+    documents = vars(mask)["documents"]
+    return None if documents is None else arguments_of(layer, args, kwargs, documents)
+
+
+def documents_of(layer: nn.Module, mask: torch.Tensor) -> DocumentMask | None:
+    """The documents that are read off a mask; None where it is of another kind."""
     read, mask_function = OWN_MASKS[name_in_transformers(layer)]
     is_real = read(mask)
     if is_real is None:
-        return
+        return None
     batch_size, length = is_real.shape
     mask_class = TimeMajorMask if read is column_is_real else DocumentMask
-    vars(mask)["documents"] = mask_class(
+    return mask_class(
         batch_size=batch_size,
         q_length=length,
         kv_length=length,
@@ -235,8 +246,8 @@ def attend_by_module(
 ) -> Any:
     """`forward` of an attention module. In a flat row it is called once for each run of documents
     of one length."""
-    mask = mask_of(module, args, kwargs)
-    if not isinstance(mask, FlatMask):
+    mask = flat_mask_in(args, kwargs)
+    if mask is None:
         return forward(module, *args, **kwargs)
     given = dict(zip(parameters_of(module), args, strict=False)) | kwargs
     return attend_to_documents(module, forward, given, mask)

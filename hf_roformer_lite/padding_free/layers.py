@@ -6,7 +6,7 @@ that is already there. Hooks, unlike a layer's own code, stay outside of gradien
 """
 
 import inspect
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
-from transformers.utils.import_utils import is_tracing
 
 from .attention import DocumentMask, FlatMask
 from .batch import RealTokens
@@ -78,24 +77,21 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 def parameters_of(module: nn.Module) -> tuple[str, ...]:
     """The names of the parameters of `forward`."""
-    return parameters_of_method(type(module).forward)
+    module_class: Any = type(module)
+    return parameters_of_class(module_class)
 
 
 @lru_cache
-def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(method).parameters)[1:]
+def parameters_of_class(module_class: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(module_class.forward).parameters)[1:]
 
 
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Make the arguments of a layer flat, or give it ordinary masks in place of documents."""
-    mask = mask_of(layer, args, kwargs)
-    if isinstance(mask, torch.Tensor) and not is_tracing(mask):
-        mask = vars(mask).get("documents")  # (`attention_modules.py` reads them off some masks.)
-    values = (mask, *args, *kwargs.values())
-    if any(isinstance(value, DocumentMask) for value in values):
-        return arguments_of(layer, mask, args, kwargs)
+    if any(isinstance(value, DocumentMask) for value in (*args, *kwargs.values())):
+        return arguments_of(layer, args, kwargs)
     return None
 
 
@@ -103,14 +99,17 @@ def leave_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> Any:
     """Make the hidden states that a layer returns a batch again."""
-    mask = mask_of(layer, args, kwargs)
-    return restored_output(mask.queries, output) if isinstance(mask, FlatMask) else None
+    mask = flat_mask_in(args, kwargs)
+    return None if mask is None else restored_output(mask.queries, output)
 
 
-def mask_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The mask that a layer is given, by its name or by its place."""
-    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    return given.get(name_of_mask(given))
+def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | None:
+    """The first mask of a flat row among the arguments of a module. That of cross-attention has
+    the same queries."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, FlatMask):
+            return value
+    return None
 
 
 def name_of_mask(names: Container[str]) -> str:
@@ -139,12 +138,21 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def arguments_of(
-    layer: nn.Module, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    documents: DocumentMask | None = None,
 ) -> Arguments:
-    """The arguments of a layer for a flat row if it can compute one, otherwise for the batch."""
+    """The arguments of a layer for a flat row if it can compute one, otherwise for the batch.
+
+    Args:
+        documents: Those of a mask that a model has made by itself.
+    """
     names = parameters_of(layer)[: len(args)]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    mask = documents or given.get(name_of_mask(given))
     if isinstance(mask, DocumentMask) and len(names) == len(args):
-        flat = flat_arguments(layer, mask, dict(zip(names, args, strict=True)) | kwargs)
+        flat = flat_arguments(layer, mask, given)
         if flat is not None:
             return tuple(flat.pop(name) for name in names), flat
     ordinary = {name: with_ordinary_mask(value) for name, value in kwargs.items()}

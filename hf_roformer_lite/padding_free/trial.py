@@ -19,8 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES as CHOICES,
 )
 
-from .attention import FlatMask
-from .layers import layers_of, mask_of
+from .layers import flat_mask_in, layers_of
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
@@ -207,7 +206,7 @@ class Trial:
         seen = []
 
         def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(isinstance(mask_of(layer, args, kwargs), FlatMask))
+            seen.append(flat_mask_in(args, kwargs) is not None)
 
         layers = layers_of(self.model)
         with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
