@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     AttentionMaskInterface,
@@ -43,6 +42,8 @@ APPLE = "mps"  # What torch calls an Apple GPU.
 # On a CPU the gradient of sdpa in half precision takes several times as long as in float32, unless
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
+# The length of the blocks of queries. The gradient of each block is as long as the document.
+WINDOWS_OF_A_BLOCK = 4
 
 # Masks
 
@@ -260,20 +261,15 @@ class DocumentMask:
         if len(documents.numbers) != self.key_shape[0]:
             return None
         rows = documents.rows[:, None]
+        columns = documents.columns[:, None]
         head = torch.zeros((), dtype=torch.long, device=rows.device)
         keys = torch.arange(self.key_shape[1], device=rows.device)
-        is_seen = self.mask_function(rows, head, documents.columns[:, None], keys)
-        is_seen = is_seen & self.is_real[documents.rows]  # (N, Lk)
-        is_first = documents.first == documents.tokens
-        seen_by_first = is_seen[is_first].long()  # (documents, Lk)
-        rows_of_documents = documents.rows[is_first]
+        is_seen = self.mask_function(rows, head, columns, keys) & self.is_real[documents.rows]
+        numbers = documents.numbers[rows, columns]  # (N, 1)
         zeros = torch.zeros(self.key_shape, dtype=torch.long, device=rows.device)
-        is_shared = (zeros.index_add(0, rows_of_documents, seen_by_first) > 1).any()
-        if bool(is_shared) or not torch.equal(is_seen, is_seen[documents.first]):
-            return None
-        first_columns = documents.columns[is_first]
-        numbers = documents.numbers[rows_of_documents, first_columns]
-        return zeros.index_add(0, rows_of_documents, seen_by_first * numbers[:, None])
+        of_keys = zeros.scatter_reduce(0, rows.expand_as(is_seen), is_seen * numbers, "amax")
+        is_expected = of_keys[documents.rows] == numbers
+        return of_keys if torch.equal(is_seen, is_expected) else None
 
 
 def padding_free_mask(
@@ -475,55 +471,34 @@ def attend(
     window: int | None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`."""
-    length = query.shape[2]
-    mask = None
-    if window is not None and length > window:
-        if length > 3 * window and kwargs.get("position_bias") is None:
-            return attend_in_blocks(module, query, key, value, is_causal, window, **kwargs)
-        places = torch.arange(length, device=query.device)
-        mask = is_in_window(places[:, None], places, window, is_causal)[None, None]
-        is_causal = False  # The mask says so already.
-    return attend_to_batch(module, query, key, value, mask, is_causal=is_causal, **kwargs)[0]
+    """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`.
 
-
-def attend_in_blocks(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    is_causal: bool,
-    window: int,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """As `attend`, at a cost that is linear in the length.
-
-    Each block of `window` queries gets the band of keys that it can see. The bands overlap, and
-    `unfold` has one gradient for all of them.
+    With a window, each block of queries gets only the keys that it can see, so that the cost is
+    linear in the length.
     """
     length = query.shape[2]
-    num_blocks = -(-length // window)
-    spare = num_blocks * window - length
-    after = 0 if is_causal else window
-    band = 2 * window + after
-    query = F.pad(query, (0, 0, 0, spare))
-    query = query.unflatten(2, (num_blocks, window)).transpose(1, 2).flatten(0, 1)
-
-    def in_bands(states: torch.Tensor) -> torch.Tensor:
-        states = F.pad(states, (0, 0, window, spare + after))
-        states = states.unfold(2, band, window)  # (n, heads, blocks, head_dim, band)
-        return states.permute(0, 2, 1, 4, 3).flatten(0, 1)  # (n * blocks, heads, band, head_dim)
-
-    starts = torch.arange(num_blocks, device=query.device)[:, None, None] * window
-    queries = starts + torch.arange(window, device=query.device)[:, None]  # (blocks, window, 1)
-    keys = starts - window + torch.arange(band, device=query.device)  # (blocks, 1, band)
-    mask = is_in_window(queries, keys, window, is_causal) & (keys >= 0) & (keys < length)
-    mask |= queries >= length  # These are cut off below, but must see something.
-    mask = mask.unsqueeze(1).repeat(len(query) // num_blocks, 1, 1, 1)
-    output, _ = attend_to_batch(
-        module, query, in_bands(key), in_bands(value), mask, is_causal=False, **kwargs
-    )
-    return output.unflatten(0, (-1, num_blocks)).flatten(1, 2)[:, :length]
+    if window is None or length <= window:
+        return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
+    has_bias = kwargs.get("position_bias") is not None
+    size = length if has_bias else WINDOWS_OF_A_BLOCK * window
+    places = torch.arange(length, device=query.device)
+    outputs = []
+    for start in range(0, length, size):
+        first = max(start - window, 0)
+        last = start + size + (0 if is_causal else window)
+        queries = places[start : start + size, None]
+        mask = is_in_window(queries, places[first:last], window, is_causal)[None, None]
+        output, _ = attend_to_batch(
+            module,
+            query[:, :, start : start + size],
+            key[:, :, first:last],
+            value[:, :, first:last],
+            mask,
+            is_causal=False,  # The mask says so already.
+            **kwargs,
+        )
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
 
 
 def is_in_window(

@@ -299,10 +299,9 @@ class Once(TorchFunctionMode):
         is_projection = func is F.linear and args[0].data_ptr() == self.dropped.data_ptr()
         if not is_dropout and not is_projection:
             return func(*args, **kwargs)
-        given = (*args[1:], *kwargs.values())
-        key = (func, args[0].shape, *map(id, given))
+        key = (func, args[0].shape, *map(id, args[1:]))
         if key not in self.known:
-            self.known[key] = (given, func(*args, **kwargs))
+            self.known[key] = (args, func(*args, **kwargs))
         result = self.known[key][1]
         if is_dropout:
             self.dropped = result

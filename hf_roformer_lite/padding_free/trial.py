@@ -148,26 +148,26 @@ class Trial:
 
     def sees_no_later_token(self) -> bool:
         """Whether the first state of a row stays the same when the last token is another one."""
-        inputs = self.inputs_of({name: value[:1] for name, value in self.batches[0].items()})
-        first = self.run_base(inputs)[0][:, 0]
-        ids = inputs["input_ids"].clone()
-        ids[:, -1] = ids[:, 0]
-        again = self.run_base(inputs | {"input_ids": ids})[0][:, 0]
-        return torch.equal(first, again)
+        row = {name: value[:1] for name, value in self.batches[0].items()}
+        return not self.depends(self.inputs_of(row), place=0, source=-1)
 
     def separates_documents(self) -> bool:
         """Whether a token does not change when the document before it in a packed row does."""
         ids = self.batches[-1]["input_ids"][:1]
-        other_ids = ids.clone()
-        other_ids[0, 0] = ids[0, 1]
         half = ids.shape[1] // 2
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        inputs = {"position_ids": torch.where(positions < half, positions, positions - half)}
+        positions = torch.where(positions < half, positions, positions - half)
         with suppress(Exception):  # Some models take no positions.
-            states = self.run_base({**inputs, "input_ids": ids})[0][0, half:]
-            others = self.run_base({**inputs, "input_ids": other_ids})[0][0, half:]
-            return torch.allclose(states, others, atol=1e-5)
+            return not self.depends({"input_ids": ids, "position_ids": positions}, half, source=0)
         return False
+
+    def depends(self, inputs: Batch, place: int, source: int) -> bool:
+        """Whether the state at a place changes when the token at another one, `source`, does."""
+        ids = inputs["input_ids"].clone()
+        ids[0, source] = ids[ids != ids[0, source]][0]
+        states = self.run_base(inputs)[0][:, place]
+        others = self.run_base(inputs | {"input_ids": ids})[0][:, place]
+        return not torch.allclose(states, others, atol=1e-5)
 
     def shifts_labels(self) -> bool:
         """Whether the label of the first token counts for nothing, as nothing stands before it."""
@@ -222,11 +222,10 @@ class Trial:
         kept = len(batch["input_ids"]) // 2
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            # The states of XLNet are (L, B, hidden).
-            row_axis = int(output.shape[:2] == batch["input_ids"].T.shape)
-            is_other = torch.arange(output.shape[row_axis], device=output.device) != kept
-            is_other = is_other[:, None] if row_axis == 0 else is_other
-            return output.masked_fill(is_other.unsqueeze(-1), float("nan"))
+            is_other = torch.arange(len(batch["input_ids"]), device=output.device)[:, None] != kept
+            if output.shape[:2] == batch["input_ids"].T.shape:  # XLNet's
+                is_other = is_other.T
+            return output.masked_fill(is_other[..., None], float("nan"))
 
         with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):
             states = self.run_base(self.inputs_of(batch))[0]
