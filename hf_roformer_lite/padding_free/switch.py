@@ -81,7 +81,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     if not models:
         raise TypeError(
             "padding_free takes a model of transformers, or a module that holds one, such as what "
-            f"AutoModel.from_pretrained returns. This is {described(model)}."
+            f"AutoModel.from_pretrained returns. This is a {type(model).__name__} without one."
         )
     others = [part for part in models if not is_own(part)]
     for part in others:
@@ -92,11 +92,6 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     for part in filter(is_own, models):
         part.set_attn_implementation(NAME if enabled else "sdpa")
     return model
-
-
-def described(value: Any) -> str:
-    kind = type(value).__name__
-    return f"the {kind} {value!r}" if isinstance(value, str) else f"a {kind} without one"
 
 
 def is_own(model: PreTrainedModel) -> bool:
@@ -200,17 +195,24 @@ def stock_trials(module: nn.Module) -> list[trial.Trial]:
     """What the models in `module` give for random rows."""
     trials = []
     for model in outermost_models(module):
-        if not is_own(model):
-            with named_error(model):
-                check_model(model)
-                trials.append(trial.Trial(model, head=head_of(model)))
+        if is_own(model):
+            continue
+        with named_error(model):
+            check_model(model)
+            trials.append(trial.Trial(model, head=head_of(model)))
     return trials
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse what a trial would not show."""
+    """Refuse what a trial would not show, or not say clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
+    chosen = [config for config, _ in chosen_implementations(model)]
+    if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
+        raise ValueError(
+            "its attention does not go through transformers' attention interface, and its modules "
+            "are not among those that are known here."
+        )
 
 
 def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
@@ -247,7 +249,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
         is_causal=switch.is_causal, separates_documents=switch.separates_documents
     )
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
-    stack = stack_below(model, switch.head)
+    stack = stack_of(model)
     if stack is not None:
         switch.handles.append(stack.register_forward_hook(select_labelled))
     for part in {model, base}:
@@ -329,8 +331,9 @@ def summary_of(model: PreTrainedModel) -> str:
     return getattr(model.config, "summary_type", "last") if has_summary else ""
 
 
-def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
+def stack_of(model: PreTrainedModel) -> nn.Module | None:
     """The module whose last hidden states the head of a language model reads."""
+    head = switch_of(model).head
     if head not in LANGUAGE_HEADS:
         return None
     stack: nn.Module = model.base_model
@@ -363,11 +366,10 @@ def run(
         if computes_padding:
             return forward(model, **given)
         separate_packed_rows(model, given)
-        stack = stack_below(model, switch_of(model).head)
-        places = keep_labelled(model, given, has_stack=stack is not None)
+        places = keep_labelled(model, given)
         if places is None:
             return forward(model, **given)
-        with changed_state(stack=stack, labelled=places):
+        with changed_state(stack=stack_of(model), labelled=places):
             output = forward(model, **given)
     return without_logits(output)
 
@@ -506,9 +508,7 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
             given["use_cache"] = False
 
 
-def keep_labelled(
-    model: PreTrainedModel, given: dict[str, Any], has_stack: bool
-) -> torch.Tensor | None:
+def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor | None:
     """In training, keep the labels that count, and return the places `(n,)` of the states that
     the head needs for them, among the B * L; None where it needs all."""
     labels = matrix(given, "labels")
@@ -516,7 +516,7 @@ def keep_labelled(
         return None
     if "use_cache" in parameters_of(model) and given.get("use_cache") is None:
         given["use_cache"] = False  # Nobody goes on from a text that has labels.
-    if not has_stack or not skips_logits(model, given):
+    if not skips_logits(model, given):
         return None
     if model.config.is_encoder_decoder and not has_decoder_inputs(given):
         prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -544,7 +544,7 @@ def keep_labelled(
 
 def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether the head of a language model computes labelled positions only."""
-    if not model.training or not switch_of(model).skip_logits:
+    if not model.training or not switch_of(model).skip_logits or stack_of(model) is None:
         return False
     # A loss of the user's own may look at rows; transformers' own losses see positions only.
     is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
