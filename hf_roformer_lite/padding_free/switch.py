@@ -160,7 +160,8 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
         ValueError: with the reason why a flat row would change outputs.
     """
     with torch.no_grad(), changed_state(is_trial=True):
-        copied = trial.copy_for_trial(module)
+        with named_error(module):  # Shards, such as FSDP2's, have no copies.
+            copied = trial.copy_for_trial(module)
         trial.shorten(copied)
         try:
             trials = stock_trials(copied)
