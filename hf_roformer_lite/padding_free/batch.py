@@ -187,7 +187,8 @@ def shared(found: RealTokens) -> RealTokens:
     Layers with and without a sliding window get masks of their own. If both find the same
     documents, they share one `RealTokens`, and the flat row goes from one layer to the next.
     """
-    last = state.last_found and state.last_found()
+    reference = state.last_found
+    last = None if reference is None else reference()
     if last is not None and last.equals(found):
         return last
     state.last_found = ref(found)

@@ -395,8 +395,9 @@ def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     """Why the loss or the head of a model depends on the states of padding; empty if not."""
     head = switch_of(model).head
     mask = given.get("attention_mask")
-    has_mask = isinstance(mask, torch.Tensor) and mask.ndim in (2, 3)
-    if head == "question" and has_mask:
+    if not isinstance(mask, torch.Tensor) or mask.ndim not in (2, 3):
+        mask = None
+    if head == "question" and mask is not None:
         return "the probability of an answer counts the scores of padding."
     if has_labels_at_padding(model, given):
         return (
@@ -409,7 +410,7 @@ def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
             return "its head may read a place of the decoder that is padding."
         if head == "seq2seq" and has_unlabelled_tokens(given):
             return "tokens of the target without a label become padding between others."
-    elif head == "" and has_mask:
+    elif head == "" and mask is not None:
         is_real = mask.flatten(0, -2) != 0  # (B, L), of all choices
         if reads_padding(model, given, is_real=is_real):
             return "its pooler or head may read a place that is padding. Pad on the other side."
@@ -426,8 +427,8 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
     models the last one that is no padding token."""
     switch = switch_of(model)
     if switch.summary:
-        places = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
-        return not bool(is_real[:, places].all())
+        places_read = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
+        return not bool(is_real[:, places_read].all())
     if not switch.is_causal:
         return not bool(is_real[:, 0].all())
     if not bool(is_real.any(dim=1).all()):
