@@ -994,9 +994,8 @@ def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", COMPILED)
 def test_compiled_graphs_are_few(kind):
-    """Whatever the lengths of rows. That there are full batches, and evaluations between steps of
-    training, adds some, and takes no function to the limit from which on torch compiles it no
-    more."""
+    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of training,
+    add some. No function reaches the limit from which on torch no longer compiles it."""
     make_compiled, num_first, num_all = COMPILED[kind]
     torch.compiler.reset()
     counters.clear()

@@ -215,7 +215,7 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
         return False
     if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
         return False
-    # Attention reads the one in a full batch only. The other is XLNet's second stream.
+    # `is_causal` counts in full batches only, and `output_g` is the second stream of XLNet.
     if any(given.get(name) is not None for name in ("is_causal", "output_g")):
         return False
     has_source = given.get("encoder_hidden_states") is not None
