@@ -1,2 +1,2 @@
-"""Speed and memory of the package compared with other implementations. `python -m benchmarks` lists
-the tasks."""
+"""Compares the speed and memory of the package with other implementations. `python -m benchmarks`
+lists the tasks."""

@@ -1,16 +1,17 @@
-"""`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
+"""`python -m benchmarks TASK [options]`: compare our models with others, alternating in one
+process.
 
 TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms
-or gating, `ablations.py`), `inference` (every engine of `predict` in a process of its own,
-`inference.py`), `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `long-texts` (a
-trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
-against the length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with
-padding and without, `padding_free.py`), `versions` (this checkout and another one, `versions.py`),
-`processes` (what several of them cost, `several_processes.py`), `trainers` (the trainers of several
-libraries with padding and without, `trainers.py`), `memory-of-TASK` (peak memory of
-each contender in a process of its own), `training-memory` (that of training by size and length,
-`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README;
-`table` reads the directory of results `--out`.
+or gating, `ablations.py`), `inference` (every engine in a process of its own, `inference.py`),
+`fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `long-texts` (a trained model on
+texts longer than those of its training, `long_texts.py`), `by-length` (time and memory by the
+length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with and without
+padding, `padding_free.py`), `versions` (this checkout and another one, `versions.py`), `processes`
+(the cost of several processes, `several_processes.py`), `trainers` (the trainers of several
+libraries with and without padding, `trainers.py`), `memory-of-TASK` (the peak memory of each
+contender in a process of its own), `training-memory` (the peak memory of training by size and
+length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the
+README, and `table` reads the results in the directory `--out`.
 """
 
 import sys
@@ -45,7 +46,7 @@ from .timing import measure_alternating
 from .training import PEERS, trainings
 from .workload import Workload
 
-# These have options of their own.
+# These tasks have options of their own.
 PROGRAMS = {
     "ablations": ablations.main,
     "fine-tuning": fine_tuning.main,

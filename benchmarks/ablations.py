@@ -1,9 +1,9 @@
-"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms, gating and ways of
-training, one changed at a time.
+"""`python -m benchmarks ablations --task TASK --out DIR …`: change positions, norms, gating
+and ways of training, one at a time.
 
-Each training is a `roformer-lite train` of its own, and options that are not listed here are
-options of that command. Its figures stay in `DIR/runs` and are not measured again, so that the same
-command continues after an interruption.
+Each training is a separate `roformer-lite train`, and options that are not listed here are options
+of that command. Its results stay in `DIR/runs` and are not measured again, so that the same command
+continues after an interruption.
 """
 
 import json
@@ -29,7 +29,7 @@ from .report import machine, save
 from .training_changes import CHANGES, CHANGES_OF_TRAININGS, TASKS_OF_CHANGES
 from .variants import DEFAULT, VARIANTS, planned
 
-# No run may stop earlier than another or compute in another type, and the last weights are
+# No run may stop earlier than another or use another data type, and the last weights are
 # measured.
 FIXED_OPTIONS = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
 FIXED_STRATEGIES = ("eval_strategy", "save_strategy")
@@ -46,7 +46,7 @@ LOSS = "loss"
 
 @dataclass
 class Options:
-    """Options of the comparison itself."""
+    """The options of the comparison itself."""
 
     out: Path = field(
         metadata={"help": "directory of the figures of every run and of their summary"}
@@ -76,10 +76,10 @@ class Options:
 
 
 def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The options that all trainings have, and the values of `--config` of each variant.
+    """The options of all trainings, and the values of `--config` for each variant.
 
     Raises:
-        InputError: for options with which no training is possible.
+        InputError: for options that make training impossible.
     """
     check_options(words)
     typed = [*fixed_words(options.task), *words]
@@ -101,7 +101,7 @@ def fixed_words(task: str) -> list[str]:
     words.append("--training_arguments")
     words += [f"{strategy}=no" for strategy in FIXED_STRATEGIES]
     if issubclass(TASK_ARGUMENTS[task], LabelArguments):
-        # N-grams next to the encoder would hide its differences.
+        # N-grams would hide differences between encoders.
         words += ["--text_scores", "false"]
     return words
 
@@ -113,7 +113,7 @@ def config_words(values: list[str]) -> list[str]:
 
 
 def check_options(words: list[str]) -> None:
-    """Refuse options that would make runs differ in more than their variant."""
+    """Refuse options with which runs would differ in more than their variants."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
         if name in FIXED_OPTIONS:
@@ -125,8 +125,8 @@ def check_options(words: list[str]) -> None:
 
 
 def check_training(training: Run) -> None:
-    """Refuse a training that begins with a saved model, has no data to compare variants on, or
-    measures other weights than the last."""
+    """Refuse a training that begins with a saved model, has no validation data, or does not
+    evaluate the last weights."""
     if training.model.pretrained:
         raise InputError(
             f"{' '.join(training.model.pretrained)} is not possible: variants are trained from "
@@ -144,7 +144,7 @@ def check_training(training: Run) -> None:
 
 
 def check_variant(variant: str, task: str, training: Run) -> None:
-    """Refuse a variant of another task, and one whose batches the options would change."""
+    """Refuse variants of other tasks, and variants whose batches the options would change."""
     tasks = TASKS_OF_CHANGES.get(variant, (task,))
     if task not in tasks:
         raise InputError(f"--variants {variant} is of {' and '.join(tasks)}, not of {task}")
@@ -164,11 +164,11 @@ def check_variant(variant: str, task: str, training: Run) -> None:
 
 
 def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[str, Any]:
-    """The figures of a training, read from `path`, or else measured and written there.
+    """The results of a training, which are read from `path`, or measured and written there.
 
     Raises:
-        InputError: when the figures there are of another command.
-        SystemExit: when the training fails.
+        InputError: if the results in `path` are those of another command.
+        SystemExit: if the training fails.
     """
     if path.exists():
         found = json.loads(path.read_text("utf-8"))
@@ -186,7 +186,7 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
 
 
 def train(variant: str, command: list[str]) -> dict[str, Any]:
-    """Train in a process of its own; the model is deleted."""
+    """Train in a separate process, and delete the model."""
     module = ["roformer_lite.cli"]
     if variant in CHANGES:
         module = ["benchmarks.training_changes", variant]
@@ -209,12 +209,12 @@ def _processor_seconds() -> float:
 
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Means and sample standard deviations of each variant's runs, which come in the same order of
-    seeds.
+    """The means and sample standard deviations of the runs of each variant, which are in the same
+    order of seeds.
 
-    Each figure, such as `validation_loss`, has `mean` and `deviation`, and `difference` and
-    `difference_deviation`, which are the same of its differences from the default with the same
-    seed. Deviations of one seed are None.
+    Each figure, such as `validation_loss`, has a `mean` and a `deviation`. `difference` and
+    `difference_deviation` are the mean and the deviation of its differences from the default with
+    the same seed. With a single seed, deviations are None.
     """
     rows = {}
     for variant, of_variant in runs.items():
@@ -245,10 +245,8 @@ def _deviation(values: list[float]) -> float | None:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """A row for each variant; every figure is followed by its difference to the default's, paired
-    by seed.
-
-    Of the test data only the main figure is shown.
+    """A table with a row for each variant. Each figure is followed by its difference from the
+    default with the same seed. Only the main figure of the test data is shown.
     """
     rows = result["contenders"]
     figures = [
@@ -285,7 +283,7 @@ def _with_deviation(value: str, deviation: float | None) -> str:
 
 
 def compare(options: Options, words: list[str]) -> dict[str, Any]:
-    """Train the runs that are missing, seed by seed, so that an interruption leaves whole
+    """Train the missing runs, one seed after the other, so that an interruption leaves complete
     comparisons."""
     typed, configs = plan_runs(options, words)
     folder = options.out / "runs"

@@ -1,9 +1,9 @@
-"""`python -m benchmarks by-length`: time and memory of one text against its length, compared with
+"""`python -m benchmarks by-length`: the time and memory for one text by its length, compared with
 ModernBERT.
 
-A forward pass without gradients and a step of masked language modelling (forward and backward),
-both with global attention in every third layer and windows of 128 tokens in the others. Each figure
-is of a process of its own.
+The work is a forward pass without gradients, and a step of masked language modelling (forward and
+backward). Both have global attention in every third layer and windows of 128 tokens in the others.
+Each figure is measured in a separate process.
 """
 
 import statistics
@@ -56,7 +56,7 @@ def contenders(kind: str) -> tuple[str, ...]:
 
 
 def compare(kind: str, options: Options) -> dict[str, Any]:
-    """By contender and length: medians of seconds and of MiB above the built model."""
+    """The median seconds, and the median MiB in addition to the model, by contender and length."""
     found: dict[str, dict[int, list[dict[str, float]]]] = {
         name: {length: [] for length in options.lengths} for name in contenders(kind)
     }
@@ -74,7 +74,7 @@ def compare(kind: str, options: Options) -> dict[str, Any]:
 
 
 def panels(result: dict[str, Any]) -> list[Panel]:
-    """Seconds and MiB of each kind of work against the length."""
+    """Draw the seconds and MiB of each kind of work against the length."""
     found = []
     for kind in TASKS:
         for quantity, unit in QUANTITIES.items():

@@ -1,8 +1,8 @@
-"""Small models with random weights and without dropout, and the work that they are timed at.
+"""Small models with random weights and without dropout, and the work for which they are timed.
 
-A model has a family, such as `bert`, and a task, such as `classify`. Without dropout all contenders
-of a comparison have the same outcome, which shows that they do the same work. This module does not
-import our package: the caller has registered the version that is meant.
+A model has a family, such as `bert`, and a task, such as `classify`. Without dropout, all
+contenders of a comparison have the same outcome, which shows that they do the same work. This
+module does not import our package, because the caller chooses and registers its version.
 """
 
 import statistics
@@ -20,7 +20,7 @@ Inputs = dict[str, torch.Tensor]
 
 OURS = "ours"
 NUM_LABELS = 8
-MAX_TOKENS = 512  # Tables of learned positions have as many rows.
+MAX_TOKENS = 512  # This is the number of rows in a table of learned positions.
 AUTO_CLASSES = {
     "encoder": "AutoModel",
     "classify": "AutoModelForSequenceClassification",
@@ -36,7 +36,7 @@ TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": 3}
 
 @dataclass(frozen=True)
 class Size:
-    """Width and depth of a stack; both stacks of an encoder–decoder have the same."""
+    """The width and depth of a stack, which are the same for both stacks of an encoder–decoder."""
 
     width: int
     layers: int
@@ -54,7 +54,7 @@ SIZES = {
 
 
 def fields_of_stack(size: Size, vocab_size: int) -> dict[str, Any]:
-    """The fields that all configurations of one stack have, ours included."""
+    """The fields that all configurations of one stack have, including ours."""
     return {
         "vocab_size": vocab_size,
         "hidden_size": size.width,
@@ -158,7 +158,7 @@ def new_model(
     vocab_size: int,
     attention: str | None = None,
 ) -> PreTrainedModel:
-    """A model with random weights, which are the same in each call.
+    """A model with random weights, which are the same at every call.
 
     Args:
         attention: The attention implementation; None leaves the choice to the model.
@@ -173,8 +173,8 @@ def new_model(
 
 
 def share_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Let both models use the same memory: copies of the same weights can differ in speed by a
-    fifth, depending on where they lie."""
+    """Let both models use the same memory, because copies of the same weights can differ in speed
+    by a fifth, depending on their addresses."""
     for weight, other in zip(source.parameters(), target.parameters(), strict=True):
         other.data = weight.data
 
@@ -183,10 +183,10 @@ def share_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
 
 
 def inputs_of(task: str, batch: Batch, target: Batch | None = None) -> Inputs:
-    """The inputs of a training step, as the collators of transformers give them.
+    """The inputs of a training step, as returned by the collators of transformers.
 
     Args:
-        target: The other side of an encoder–decoder.
+        target: The target of an encoder–decoder.
     """
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if task == "classify":
@@ -201,8 +201,8 @@ def inputs_of(task: str, batch: Batch, target: Batch | None = None) -> Inputs:
 
 
 class Step:
-    """Forward pass, loss and backward pass. There is no optimiser: it is the same for all, and
-    models that share their weights stay equal."""
+    """The forward pass, the loss and the backward pass. There is no optimiser, which would be the
+    same for all, so models that share their weights stay equal."""
 
     def __init__(self, model: PreTrainedModel, batches: list[Inputs]) -> None:
         self.model = model.train()
@@ -246,16 +246,16 @@ class Evaluation:
 
 
 def difference(first: list[float], second: list[float]) -> float:
-    """The largest difference of two outcomes, relative to the first."""
+    """The largest difference between two outcomes, relative to the first."""
     pairs = zip(first, second, strict=True)
     return max(abs(one - two) / max(abs(one), 1e-12) for one, two in pairs)
 
 
 def summary(seconds: dict[str, list[float]], base: str) -> dict[str, dict[str, Any]]:
-    """Times of all contenders from the times of each round.
+    """Summarise the times of all contenders in all rounds.
 
-    `times` is how many times as long as `base` a contender takes: the median of the ratios within a
-    round. `times_of_least` is the ratio of the shortest times.
+    `times` is the ratio of the time of a contender to the time of `base`: the median of the ratios
+    within a round. `times_of_least` is the ratio of the shortest times.
     """
     rows = {}
     for name, own in seconds.items():

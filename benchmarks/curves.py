@@ -1,4 +1,4 @@
-"""Curves of several contenders as SVG, with all panels in one row, or four in two rows."""
+"""Draws curves of several contenders as SVG, with all panels in one row, or four in two rows."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass
 class Panel:
-    """Curves of one quantity: `curves` has the points `(x, y)` of each contender."""
+    """The curves of one quantity. `curves` contains the points `(x, y)` of each contender."""
 
     title: str
     x_label: str
@@ -16,7 +16,7 @@ class Panel:
 
 
 def draw(panels: list[Panel], path: Path) -> None:
-    """Draw `panels`, which have one legend; the same panels give the same file."""
+    """Draw `panels` with a common legend. Equal panels give equal files."""
     import matplotlib
 
     matplotlib.use("agg")

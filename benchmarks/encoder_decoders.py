@@ -1,7 +1,7 @@
-"""Our encoder–decoder and those it is compared with: the same widths and depths, random weights.
+"""Our encoder–decoder and its contenders, with the same widths and depths and with random weights.
 
-All have one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none
-elsewhere. T5Gemma's feed-forward is gated and gets two thirds of the inner width.
+All have one vocabulary for both sides, tied embeddings, and dropout of 0.1 on the branches but
+nowhere else. The feed-forward of T5Gemma is gated and gets two thirds of the inner width.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def marian(work: Workload) -> nn.Module:
 
 
 def without_inner_dropout(model: nn.Module) -> nn.Module:
-    """Turn off the dropout that T5 and T5Gemma have inside attention and feed-forward."""
+    """Turn off the dropout inside the attention and the feed-forward of T5 and T5Gemma."""
     for module in model.modules():
         if isinstance(module, T5Attention):
             module.dropout = 0.0
@@ -123,12 +123,12 @@ def t5gemma(work: Workload) -> nn.Module:
         vocab_size=work.vocab_size,
         **TOKENS,
     )
-    # It has no other attention than eager.
+    # It has only eager attention.
     return without_inner_dropout(stock(config, "eager"))
 
 
 class TorchEncoderDecoder(nn.Module):
-    """`torch.nn.Transformer` with embeddings and a head tied to them."""
+    """`torch.nn.Transformer` with embeddings and a tied head."""
 
     def __init__(self, work: Workload):
         super().__init__()

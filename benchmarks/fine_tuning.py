@@ -1,9 +1,9 @@
-"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and
-in transformers.
+"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: fine-tune a BERT here and in
+transformers.
 
-`roformer-lite train classify` against `BertForSequenceClassification` under the stock Trainer: the
-same rows, epochs, batches, learning rate and seed, each in a process of its own. Files are .csv
-with the columns text and label.
+`roformer-lite train classify` is compared with `BertForSequenceClassification` and the stock
+Trainer: the same rows, epochs, batches, learning rate and seed, each in a separate process. The
+files are .csv with the columns text and label.
 """
 
 import json
@@ -29,7 +29,7 @@ run_here(*json.loads(sys.argv[1]))
 
 @dataclass
 class Setting:
-    """What both contenders do."""
+    """The settings of both contenders."""
 
     num_train_epochs: float = 4.0
     learning_rate: float = 1e-4
@@ -66,7 +66,7 @@ def train_ours(
 def train_stock(
     checkpoint: str, files: list[str], options: dict[str, Any], out: Path
 ) -> dict[str, float]:
-    """As the examples of transformers do it."""
+    """Fine-tune as in the examples of transformers."""
     from datasets import load_dataset
     from transformers import (
         AutoModelForSequenceClassification,
@@ -119,7 +119,7 @@ CONTENDERS = {"ours": train_ours, "stock": train_stock}
 
 
 def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> None:
-    """Train in this process, and print accuracies, seconds and peak memory as its last line."""
+    """Train in this process, and print accuracies, seconds and peak memory as the last line."""
     with tempfile.TemporaryDirectory() as out:
         started = time.monotonic()
         accuracies = CONTENDERS[name](checkpoint, files, options, Path(out))
@@ -132,7 +132,7 @@ def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, An
 
 
 def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:
-    """What `run_here` measures in a fresh process."""
+    """The results of `run_here` in a fresh process."""
     return json.loads(python(RUN_HERE, json.dumps([name, checkpoint, files, options])))
 
 

@@ -1,8 +1,7 @@
-"""The floor: the time of nothing but a model's matrix products on its real tokens.
+"""The floor: the time of the matrix products of a model on its real tokens, without any other work.
 
-It is timed like the contenders, with products of the same shapes by `torch.mm` and nothing between
-them. The products of attention, which have many shapes, are counted and added at the rate of the
-others.
+It is measured like the contenders, with products of the same shapes by `torch.mm`. The products of
+attention have many shapes, so their operations are counted and added at the rate of the others.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .timing import Contender
 from .workload import Workload
 
-# The product of matrices of the shapes (m, k) and (k, n) is (m, k, n).
+# (m, k, n) stands for the product of matrices of the shapes (m, k) and (k, n).
 Product = tuple[int, int, int]
 FLOOR = "floor"
 
@@ -23,8 +22,8 @@ FLOOR = "floor"
 def stack_products(
     config: RoFormerLiteConfig, tokens: int, source_tokens: int = 0
 ) -> Iterator[Product]:
-    """Products of all layers on `tokens`; with `source_tokens` each layer also has cross-attention
-    to these."""
+    """The products of all layers for `tokens`. With `source_tokens`, each layer also has
+    cross-attention to them."""
     hidden = config.hidden_size
     inner = config.intermediate_size
     for _ in range(config.num_hidden_layers):
@@ -39,14 +38,14 @@ def stack_products(
 
 
 def attention_operations(config: RoFormerLiteConfig, pairs: float) -> float:
-    """Multiplications and additions of attention in all layers, for `pairs` of a query and a key
-    that it sees."""
+    """The number of multiplications and additions of attention in all layers, for `pairs` of a
+    query and a visible key."""
     return config.num_hidden_layers * 4 * pairs * config.hidden_size
 
 
 def backward_too(products: list[Product]) -> list[Product]:
-    """The products of forward and backward pass: for each product two more for the gradients of its
-    factors."""
+    """The products of the forward and backward pass: each product has two more for the gradients of
+    its factors."""
     shapes = []
     for m, k, n in products:
         shapes += [(m, k, n), (m, n, k), (k, m, n)]
@@ -54,7 +53,7 @@ def backward_too(products: list[Product]) -> list[Product]:
 
 
 def floor(work: Workload, products: list[Product], attention: float, train: bool) -> Contender:
-    """The contender that computes `products`, its time scaled up for `attention` further
+    """The contender that computes `products`. Its time is scaled up for `attention` further
     operations."""
     if train:
         products = backward_too(products)

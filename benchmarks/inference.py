@@ -1,16 +1,16 @@
-"""Every engine on the same models, each in a process of its own; the processes take turns.
+"""Compares engines on the same models. Each has a process of its own, and the processes take turns.
 
     python -m benchmarks inference --vllm_python /tmp/vllm-env/bin/python
 
-Four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation by a `causal`
-model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and `onnx`, the
-graphs that `roformer-lite export` wrote for onnxruntime; vLLM opens the saved model in an
-environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
-In each round every process answers the same batch once, in another order, while the others wait.
-The answers are compared with the answers of torch. The processor's time is given with the clock's,
-as it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads
-that wait for others use it too. A file for each processor is written into `--out`, and the tables
-of all that lie there are printed.
+There are four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation with a
+`causal` model and with an encoder–decoder (`seq2seq`). Our engines are `torch`, `torch-bfloat16`,
+and `onnx`, the graphs that `roformer-lite export` writes for onnxruntime. vLLM opens the saved
+model in an environment of its own. `transformers` is BERT, Llama or Marian with the same widths and
+depths. In each round every process answers the same batch once, in another order, while the others
+wait. The answers are compared with those of torch. The processor time is given in addition to the
+elapsed time, because it depends less on other work on the machine. OMP_NUM_THREADS=1 makes it
+exact, because waiting threads also use processor time. A file for each processor is written to
+`--out`, and the tables of all files there are printed.
 """
 
 import json
@@ -36,13 +36,14 @@ ENGINES = (TORCH, OURS_IN_BFLOAT16, STOCK, "onnx", VLLM)
 KINDS = ("encode", "classify", "causal", "seq2seq")
 KINDS_OF_TOKENS = ("causal", "seq2seq")
 ROOT = Path(__file__).resolve().parent.parent
-# The bias of the token that ends a text: no engine generates it, so all generate equally many.
+# This is the bias of the token that ends a text. No engine generates it, so all texts have the same
+# length.
 BIAS_OF_END = -1e4
 
 
 @dataclass
 class InferenceArguments(Workload):
-    """The options of a workload, and those of the comparison."""
+    """The options of a workload and of the comparison."""
 
     rounds: int = field(
         default=5, metadata={"help": "measurements of each engine, all of them alternating"}
@@ -76,13 +77,13 @@ class InferenceArguments(Workload):
 
 
 class Worker:
-    """An engine in a process of its own, which answers a batch when it is asked.
+    """An engine in a process of its own, which answers batches on request.
 
     Args:
         engine: One of `ENGINES`.
-        directory: The model, or what was exported.
+        directory: The directory of the saved or exported model.
         kind: One of `KINDS`.
-        work: Sizes of batches, by number of rows.
+        work: The sizes of batches by number of rows.
     """
 
     def __init__(self, engine: str, directory: Path, kind: str, work: InferenceArguments):
@@ -103,8 +104,8 @@ class Worker:
         self.reports: dict[int, list[dict[str, Any]]] = {rows: [] for rows in work.rows}
 
     def ask(self, rows: int) -> dict[str, Any] | None:
-        """Seconds, peak memory in MiB and the answer to the batch of `rows` rows; None when the
-        process has ended."""
+        """The seconds, the peak memory in MiB and the answer for the batch of `rows` rows; None if
+        the process has ended."""
         try:
             self.process.stdin.write(f"{rows}\n")
             self.process.stdin.flush()
@@ -120,7 +121,7 @@ class Worker:
 
 
 def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
-    """Write a model of random weights, and a tokenizer, on which no answer depends."""
+    """Write a model with random weights, and a tokenizer, which does not affect the answers."""
     import torch
 
     import hf_roformer_lite as rl
@@ -149,7 +150,7 @@ def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
 
 
 def stock_model(kind: str, work: InferenceArguments) -> Any:
-    """BERT, Llama or Marian of the widths and depths of our model."""
+    """BERT, Llama or Marian with the widths and depths of our model."""
     from transformers import AutoModelForSequenceClassification
 
     from . import encoder_decoders, stacks
@@ -167,7 +168,7 @@ def stock_model(kind: str, work: InferenceArguments) -> Any:
 def prepare(
     kind: str, work: InferenceArguments, folder: Path
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """The directory of each engine; and the reason why an engine has none."""
+    """The directory of each engine, or the reason why an engine has none."""
     model = folder / "model"
     write_model(kind, work, model)
     directories: dict[str, Path] = {}
@@ -195,7 +196,7 @@ def prepare(
 
 
 def export_model(engine: str, work: InferenceArguments, model: Path, directory: Path) -> str | None:
-    """Export a model for an engine, or say why that is not possible."""
+    """Export a model for an engine, or return the reason why this is impossible."""
     from roformer_lite.command_options import parse_export
     from roformer_lite.commands.export import main as export
     from roformer_lite.errors import InputError
@@ -211,8 +212,8 @@ def export_model(engine: str, work: InferenceArguments, model: Path, directory: 
 
 
 def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict[str, Any]]:
-    """The medians of each engine by number of rows, its peak memory, and how far its answers are
-    from torch's; or `missing`, the reason why it has none."""
+    """The medians of each engine by number of rows, its peak memory, and the difference of its
+    answers from those of torch; or `missing`, the reason why there are none."""
     directories, missing = prepare(kind, work, folder)
     workers = [Worker(engine, directory, kind, work) for engine, directory in directories.items()]
     missing |= take_turns(workers, work)
@@ -234,8 +235,8 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
 
 
 def take_turns(workers: list[Worker], work: InferenceArguments) -> dict[str, str]:
-    """Let every worker answer once a round, in another order each round. Returns why workers have
-    ended."""
+    """Let every worker answer once in each round, each time in another order. Return the reasons
+    why workers have ended."""
     ended: dict[str, str] = {}
     order = random.Random(work.seed)
     for rows in work.rows:
@@ -253,7 +254,7 @@ def take_turns(workers: list[Worker], work: InferenceArguments) -> dict[str, str
 
 
 def figures_of(worker: Worker) -> dict[str, float]:
-    """Medians and least processor seconds by number of rows, and the peak memory."""
+    """The median and smallest processor seconds by number of rows, and the peak memory."""
     figures = {}
     for rows, (_, *runs) in worker.reports.items():
         figures["peak_mib"] = runs[-1]["peak_mib"]
@@ -264,12 +265,13 @@ def figures_of(worker: Worker) -> dict[str, float]:
 
 
 def answers_of(worker: Worker) -> list[float]:
-    """The numbers of the first answer to each batch."""
+    """The numbers in the first answer to each batch."""
     return [number for runs in worker.reports.values() for number in runs[0]["answer"]]
 
 
 def difference_of(kind: str, numbers: list[float], others: list[float]) -> dict[str, float]:
-    """The share of generated tokens that differ, or the largest difference of other numbers."""
+    """The share of generated tokens that differ, or the largest difference between other
+    numbers."""
     differences = [abs(one - other) for one, other in zip(numbers, others, strict=True)]
     if kind in KINDS_OF_TOKENS:
         return {"tokens_that_differ": sum(map(bool, differences)) / len(differences)}
@@ -297,7 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not work.table:
         results = {}
         for kind in work.kinds:
-            # Exporters write to standard output, which is for the tables.
+            # Exporters also write to standard output, but it is reserved for the tables.
             with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
                 results[kind] = compare(kind, work, Path(folder))
         facts = machine("cpu")

@@ -1,7 +1,7 @@
-"""The process of one engine: reads a number of rows from standard input, and writes how long the
-answer took.
+"""The process of one engine. It reads numbers of rows from standard input, and writes the time of
+each answer.
 
-It runs in the environment of its engine, so that nothing is imported that another engine needs.
+It runs in the environment of its engine, so it imports nothing that only other engines need.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-# The import registers our models, also where vLLM looks for them.
+# The import registers our models, also with vLLM.
 import hf_roformer_lite  # noqa: F401
 
 from .inference import (
@@ -28,7 +28,7 @@ from .inference import (
 from .processes import peak_of_process
 from .workload import Batch, Workload, make_batches
 
-# The answer has vectors of length 1 or probabilities, `(rows, width)`, or new tokens.
+# The answer contains normalised vectors or probabilities, `(rows, width)`, or new tokens.
 Run = Callable[[Batch], torch.Tensor]
 AUTO_CLASSES = {
     "encode": "AutoModel",
@@ -57,7 +57,7 @@ def _batch(kind: str, work: InferenceArguments, rows: int) -> Batch:
     )
     (batch,) = make_batches(workload)
     if kind == "causal":
-        # Prompts have their padding on the left.
+        # Prompts are padded on the left.
         batch.input_ids = batch.input_ids.flip(1)
         batch.attention_mask = batch.attention_mask.flip(1)
     return batch
@@ -149,7 +149,7 @@ def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
 def main() -> None:
     engine, kind, directory, options = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    # Whatever libraries print goes into the log.
+    # The output of libraries is written to the log.
     os.dup2(2, 1)
     work = InferenceArguments(**json.loads(options))
     run = _run_of(engine, kind, directory, work)

@@ -1,10 +1,10 @@
-"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: a language model on texts longer than
-it was trained on.
+"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: measure a language model on texts
+that are longer than those of its training.
 
-The files are cut into blocks of `--times` the trained length. The perplexity is given by the part
-of a block, for each RoPE scaling of transformers, for windows, and for the block cut into pieces of
-the trained length. A causal model is measured at every position, a masked one at tokens that are
-masked alike for all. Nothing is trained.
+The files are cut into blocks of `--times` the trained length. The perplexity is given for each part
+of a block: for each RoPE scaling of transformers, for windows, and for the block cut into pieces of
+the trained length. A causal model is evaluated at every position, and a masked one at tokens that
+are masked in the same way for all methods. Nothing is trained.
 """
 
 import copy
@@ -55,12 +55,13 @@ class Options:
 def scalings(
     config: RoFormerLiteConfig, trained_length: int, times: int
 ) -> dict[str, dict[str, Any]]:
-    """Fields of the configuration for texts of `times` the trained length, by the name of the
+    """The fields of the configuration for texts of `times` the trained length, by the name of the
     method."""
     base = {"rope_theta": config.rope_parameters["rope_theta"]}
     whole = {**base, "factor": float(times), "original_max_position_embeddings": trained_length}
     width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
-    # The slowest pair then turns as far over the whole length as it did over the trained one.
+    # The slowest pair then turns over the whole length by the same angle as over the trained
+    # length.
     larger = base["rope_theta"] * times ** (width / (width - 2))
     reach = trained_length
     if not config.is_decoder:
@@ -68,7 +69,7 @@ def scalings(
     return {
         "as trained": {},
         "linear": {"rope_parameters": {**base, "rope_type": "linear", "factor": float(times)}},
-        # Its factor counts from the length of the text that it is given.
+        # The factor of this method is relative to the length of the text.
         "dynamic": {
             "rope_parameters": {**base, "rope_type": "dynamic", "factor": 1.0},
             "max_position_embeddings": trained_length,
@@ -91,7 +92,7 @@ def scalings(
 
 
 def with_fields(model: LanguageModel, fields: dict[str, Any]) -> LanguageModel:
-    """A model of the same weights whose configuration has other `fields`."""
+    """A model with the same weights and with other `fields` in its configuration."""
     config = type(model.config)(**{**copy.deepcopy(model.config).to_dict(), **fields})
     other = type(model)(config).eval()
     other.load_state_dict(model.state_dict())
@@ -99,8 +100,8 @@ def with_fields(model: LanguageModel, fields: dict[str, Any]) -> LanguageModel:
 
 
 def read_blocks(tokenizer: PreTrainedTokenizerBase, options: Options) -> torch.Tensor:
-    """Blocks of all files, `(blocks, times * trained_length)`; the rest of a file that fills none
-    is left out."""
+    """The blocks of all files, `(blocks, times * trained_length)`. The rest of a file that does not
+    fill a block is left out."""
     length = options.trained_length * options.times
     found = []
     for path in options.files:
@@ -113,7 +114,7 @@ def read_blocks(tokenizer: PreTrainedTokenizerBase, options: Options) -> torch.T
 
 
 def masked(blocks: torch.Tensor, mask_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and labels of masked language modelling, the same at every call."""
+    """The inputs and labels of masked language modelling, which are the same at every call."""
     is_masked = torch.rand(blocks.shape, generator=torch.Generator().manual_seed(0)) < MASKED_SHARE
     return blocks.masked_fill(is_masked, mask_id), blocks.where(is_masked, IGNORED)
 
@@ -122,13 +123,13 @@ def masked(blocks: torch.Tensor, mask_id: int) -> tuple[torch.Tensor, torch.Tens
 def losses(
     model: LanguageModel, inputs: torch.Tensor, labels: torch.Tensor, length: int
 ) -> torch.Tensor:
-    """The loss at each position, `(blocks, L)`, NaN where nothing is predicted; `length` tokens at
-    a time."""
+    """The loss at each position, `(blocks, L)`, or NaN if nothing is predicted there. The model
+    reads `length` tokens at a time."""
     found = []
     pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
     for ids, targets in track(list(pairs), "measuring", transient=True):
         logits = model(ids).logits[0].float()  # (length, vocab)
-        # Each position predicts the token after it, and the last of a piece predicts none.
+        # Each position predicts the next token, except for the last position of a piece.
         if model.config.is_decoder:
             targets = F.pad(targets[1:], (0, 1), value=IGNORED)
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
@@ -139,7 +140,7 @@ def losses(
 def measure(
     model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: Options
 ) -> dict[str, Any]:
-    """Perplexity by the part of a block, for each way to read it."""
+    """The perplexity of each part of a block, for each method."""
     blocks = read_blocks(tokenizer, options)
     is_causal = isinstance(model, RoFormerLiteForCausalLM)
     inputs = labels = blocks
@@ -171,8 +172,8 @@ def measure(
 
 
 def panel(result: dict[str, Any]) -> Panel:
-    """Perplexity against the position, each part at its middle. Curves far above all others would
-    hide them, and are left out."""
+    """Draw the perplexity of each part at its middle position. Curves far above all others would
+    hide the differences between them, and are left out."""
     rows = result["contenders"]
     limit = 4 * min(row["all"] for row in rows.values())
     curves = {}

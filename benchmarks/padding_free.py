@@ -1,18 +1,18 @@
-"""`python -m benchmarks padding_free [options]`: models of transformers and ours, which compute
-padding (`sdpa`) or only real tokens (`padding_free`).
+"""`python -m benchmarks padding_free [options]`: time models of transformers and ours, which
+compute padding (`sdpa`) or only real tokens (`padding_free`).
 
-A model is named FAMILY/TASK. Both contenders use the same memory for their random weights, have no
-dropout, get the same batches and alternate in one process. Times are processor times. Rows
-have the lengths of paragraphs of English books, and stand in random order, grouped by length, or
-are all full (`--orders`). Of each contender these are timed (`--modes`):
+The name of a model is FAMILY/TASK. Both contenders use the same memory for their random weights,
+have no dropout, get the same batches and alternate in one process. Times are processor times. Rows
+have the lengths of paragraphs in English books and are in random order or grouped by length, or
+they are all full (`--orders`). These kinds of work are timed (`--modes`):
 
 * `step`: forward pass, loss and backward pass, without an optimiser;
 * `evaluation`: forward pass and loss, without gradients;
 * `trainer`: an epoch of the stock Trainer, with its optimiser, sampler and learning rate. It takes
-  longer, and is left out unless it is named.
+  longer, and is left out by default.
 
-`--memory` adds what a step takes above the model, each figure in a process of its own. `difference`
-is the largest relative one of losses and of norms of gradients.
+`--memory` adds the memory of a step in addition to the model, each figure in a separate process.
+`difference` is the largest relative difference of losses and of norms of gradients.
 """
 
 import json
@@ -55,7 +55,7 @@ from .report import machine, save
 from .timing import alternate
 from .workload import IGNORED, PAD, Batch, Workload, check_known, make_batches
 
-Row = dict[str, Any]  # A row of a table, or an object of the result's JSON file.
+Row = dict[str, Any]  # A row of a table, or an object in the JSON file of the result.
 
 STOCK = "sdpa"
 FREE = "padding_free"
@@ -74,14 +74,14 @@ MODELS = (
 )
 TASKS = [task for task in AUTO_CLASSES if task != "encoder"]  # An encoder has no loss.
 MODES = ("step", "evaluation", "trainer")
-# The second name is the one that a Workload uses.
+# The second name is that of the workload.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
 # The number of batches that are sorted together by length, as in the Trainer's
 # LengthGroupedSampler.
 POOL = 50
-# Tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of NLTK) in a
-# WordPiece vocabulary of 30,522, as quantiles: the least, every twentieth part, and a figure that
-# represents the longest.
+# The number of tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of
+# NLTK) in a WordPiece vocabulary of 30,522. These are quantiles: the minimum, every twentieth part,
+# and a figure that represents the longest paragraphs.
 # fmt: off
 PARAGRAPHS = (
     4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
@@ -159,12 +159,12 @@ class Options:
 class Paragraphs(Workload):
     """A workload whose real lengths have the distribution of `PARAGRAPHS`.
 
-    Its batches stand for `POOL` of them: those with the median share of padding, and of rows that
-    are sorted by length those at even distances.
+    Its batches represent `POOL` batches. They are those with the median share of padding, or, if
+    rows are sorted by length, batches at even distances.
     """
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
-        """Tokens of each row, batch by batch; with a `salt` the rows are targets."""
+        """The number of tokens of each row, batch by batch. With a `salt`, the rows are targets."""
         if self.lengths == "full":
             return [[self.seq] * self.batch] * self.batches
         lengths = self.pooled_lengths()
@@ -254,7 +254,7 @@ def both_contenders(name: str, options: Options) -> dict[str, PreTrainedModel]:
 
 
 class Work(Protocol):
-    """Something that is timed when it is called."""
+    """A callable that is timed."""
 
     def __call__(self) -> None: ...
 
@@ -262,7 +262,7 @@ class Work(Protocol):
 
 
 class Epoch:
-    """An epoch of the stock Trainer, which always begins with the same weights."""
+    """An epoch of the stock Trainer, which begins with the same weights every time."""
 
     def __init__(
         self, model: PreTrainedModel, rows: list[Inputs], order: str, batch_size: int
@@ -356,7 +356,7 @@ def work_of(
 def compare(
     name: str, models: dict[str, PreTrainedModel], mode: str, order: str, options: Options
 ) -> Row:
-    """Both contenders of the model `name` at one kind of work."""
+    """Both contenders of the model `name` for one kind of work."""
     task = name.split("/")[1]
     count = 2 if order == "grouped" else 1
     if mode == "trainer":
@@ -385,7 +385,7 @@ def comparisons(options: Options) -> Iterator[Row]:
 
 
 def peaks(options: Options) -> Iterator[Row]:
-    """The memory of a step with rows in random order, in MiB above the model."""
+    """The memory of a step with rows in random order, in MiB in addition to the model."""
     for name in options.models:
         row: Row = {"model": name}
         for attention in (STOCK, FREE):
@@ -396,7 +396,7 @@ def peaks(options: Options) -> Iterator[Row]:
 
 def peak_here(fields: Row, name: str, attention: str) -> float:
     """Measure one contender in this process."""
-    # What `quick` sets is in the other fields.
+    # The settings of `quick` are in the other fields.
     options = Options(**{**fields, "quick": False})
     set_up(options)
     task = name.split("/")[1]
@@ -418,7 +418,7 @@ COLUMNS += ["times as fast", "by the least", "difference"]
 
 
 def cells_of(row: Row) -> list[str]:
-    """Milliseconds are medians and, in parentheses, the least."""
+    """Milliseconds are medians and, in parentheses, minima."""
     cells = [row["model"], row["mode"], row["order"], f"{row['places_per_token']:.2f}"]
     for attention in (STOCK, FREE):
         times = row["contenders"][attention]
@@ -431,7 +431,7 @@ def cells_of(row: Row) -> list[str]:
 
 
 def short_table(rows: list[Row]) -> str:
-    """How many times as fast as stock each model is: a row for each of them."""
+    """A table of the ratio of speeds, with a row for each model."""
     columns = list(dict.fromkeys(f"{row['mode']}, {row['order']}" for row in rows))
     ratios: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -447,7 +447,7 @@ def table_of_memory(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Bars of the training step of each model, in random order and grouped by length."""
+    """Draw bars for the training step of each model, in random order and grouped by length."""
     steps = [row for row in rows if row["mode"] == "step"]
     names = list(dict.fromkeys(row["model"] for row in steps))
     places = {name: place for place, name in enumerate(names)}
@@ -469,7 +469,7 @@ def draw(rows: list[Row], path: Path) -> None:
         axis.set_xticks(range(len(names)), [name.replace("/", "\n") for name in names])
         axis.set_ylabel("training steps, times as fast")
         figure.legend(loc="outside upper center", ncols=2, frameon=False)
-        # Without a date the file changes only with the figures.
+        # Without a date, the file changes only with the figures.
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, metadata=metadata, facecolor="white")
 

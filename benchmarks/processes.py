@@ -1,4 +1,4 @@
-"""Measurements that need a fresh process: the peak memory of one contender."""
+"""Measures the peak memory of one contender, which needs a fresh process."""
 
 import json
 import subprocess
@@ -26,14 +26,14 @@ def python(code: str, *arguments: str) -> str:
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """Peak memory of a contender of `task` in MiB, of the whole process and above the built model,
-    and the processor's seconds of a run."""
+    """The peak memory of a contender of `task` in MiB, in all and in addition to the model, and the
+    processor seconds of a run."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
-    """Run the only contender three times in this process, and measure its peak memory and the last
-    two times."""
+    """Run a single contender three times in this process, and measure its peak memory and the time
+    of the last two runs."""
     from .tasks import TASKS
 
     work = Workload(**fields)
@@ -49,8 +49,8 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
 
 
 def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[str, float]:
-    """Peak memory in MiB while `run` runs three times: of the whole process, and above that
-    before."""
+    """The peak memory in MiB while `run` runs three times, in all and in addition to the memory
+    before it."""
     import torch
 
     if device == "cuda":
@@ -58,7 +58,7 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
         before = torch.cuda.memory_allocated()
     else:
         before = _resident("VmRSS")
-        # Writing this number resets VmHWM, the peak.
+        # Writing this number resets the peak, VmHWM.
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
     for _ in range(3):
@@ -68,7 +68,7 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
 
 
 def peak_of_process(device: str) -> int:
-    """Peak memory since the process began, in bytes; on `cuda` the GPU's."""
+    """The peak memory since the process began, in bytes; on `cuda`, the memory of the GPU."""
     import torch
 
     if device == "cuda":

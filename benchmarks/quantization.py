@@ -1,5 +1,5 @@
-"""A saved classifier in float32 and in int8: size, accuracy and speed, measured alternating, as a
-Markdown table.
+"""Compares a saved classifier in float32 and in int8: size, accuracy and speed, measured in turns,
+as a Markdown table.
 
 python benchmarks/quantization.py --directory DIR --test_file test.csv
 """
@@ -45,8 +45,8 @@ class Arguments:
 
 
 def quantized(directory: str, folder: Path) -> dict[str, PreTrainedModel]:
-    """The original model and one per method, each saved to `folder` under its key and loaded from
-    there."""
+    """The original model and one model for each method, which are saved to `folder` under their
+    keys and loaded from there."""
     models = {"float32": AutoModelForSequenceClassification.from_pretrained(directory)}
     for name, method in METHODS.items():
         config = TorchAoConfig(method())
@@ -63,7 +63,7 @@ def quantized(directory: str, folder: Path) -> dict[str, PreTrainedModel]:
 
 @torch.inference_mode()
 def run(model: PreTrainedModel, batches: list[BatchEncoding]) -> tuple[torch.Tensor, float]:
-    """Probabilities `(rows, labels)` and seconds."""
+    """The probabilities, `(rows, labels)`, and the seconds."""
     start = time.perf_counter()
     logits = [model(**batch).logits for batch in batches]
     return torch.cat(logits).softmax(-1), time.perf_counter() - start
@@ -87,7 +87,7 @@ def main() -> None:
         }
     label_ids = models["float32"].config.label2id
     labels = torch.tensor([label_ids[row["label"]] for row in rows])
-    # This run is a warm-up as well.
+    # This run is also a warm-up.
     probabilities = {name: run(model, batches)[0] for name, model in models.items()}
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(arguments.rounds):

@@ -1,4 +1,5 @@
-"""Results: a table on the screen and a JSON file for each, and a Markdown table of many."""
+"""Shows each result as a table, writes it to a JSON file, and makes a Markdown table of many
+results."""
 
 import json
 import os
@@ -21,7 +22,7 @@ from .workload import Workload
 
 SETTING = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
 NOT_PEERS = (OURS, FLOOR, "ours, all layers local")
-# These peers are not of transformers: torch.nn's own modules, and another library.
+# These peers are not models of transformers: modules of torch.nn, and another library.
 OTHER_LIBRARIES = ("torch", "x-transformers")
 PACKAGES = (
     "hf_roformer_lite",
@@ -34,7 +35,7 @@ PACKAGES = (
 
 
 def machine(device: str) -> dict[str, Any]:
-    """The machine and the versions that the numbers were measured on."""
+    """The machine and the versions with which the numbers were measured."""
     instructions = torch.backends.cpu.get_cpu_capability()
     if torch.cpu.get_capabilities().get("amx_tile"):
         instructions = "AMX"
@@ -72,8 +73,8 @@ def setting(work: Workload, **others: Any) -> dict[str, Any]:
 
 
 def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
-    """The results of all contenders. `times_ours` is how many times as long as ours a contender
-    takes."""
+    """The results of all contenders. `times_ours` is the ratio of the time of a contender to
+    ours."""
     by_name = {contender.name: contender for contender in comparison.contenders}
     ours = by_name.get(OURS)
     base = by_name.get(FLOOR)
@@ -92,8 +93,8 @@ def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 
 def title(result: dict[str, Any], vocabulary: str = "vocabulary {:,}") -> str:
-    """The setting of a result in words; `vocabulary` is the format of a `vocab_size` other than the
-    default."""
+    """The setting of a result in words. `vocabulary` is the format of a `vocab_size` that is not
+    the default."""
     values = [str(result[name]) for name in SETTING if name in result]
     vocab_size = result.get("vocab_size", Workload.vocab_size)
     if vocab_size != Workload.vocab_size:
@@ -117,9 +118,9 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def save(result: dict[str, Any], directory: Path) -> None:
-    """Write the JSON of a result, named by its setting."""
+    """Write the JSON file of a result, whose name is its setting."""
     directory.mkdir(parents=True, exist_ok=True)
-    # The published results have such names.
+    # These are the names of the published results.
     name = title(result, vocabulary="{} words").replace(" ", "-")
     (directory / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -134,8 +135,8 @@ def load(directory: Path) -> list[dict[str, Any]]:
 
 
 def markdown(directory: Path) -> str:
-    """A row for each result of the directory: ours, the fastest of transformers, and the fastest of
-    all others."""
+    """A table with a row for each result in the directory: ours, the fastest model of transformers,
+    and the fastest of all others."""
     lines = [
         "| work | ours | fastest of transformers | of all others | floor |",
         "|---|---|---|---|---|",
@@ -157,8 +158,8 @@ def markdown(directory: Path) -> str:
 
 
 def engine_tables(directory: Path) -> str:
-    """A table for each processor whose results of `inference` lie in the directory, and below it
-    the reasons why engines are missing."""
+    """A table for each processor with results of `inference` in the directory, followed by the
+    reasons why engines are missing."""
     tables = []
     for path in sorted(directory.glob("*.json")):
         result = json.loads(path.read_text())
@@ -191,7 +192,7 @@ def engine_table(
 
 
 def _fastest(peers: dict[str, float]) -> str:
-    """The name of the fastest peer, and how many times as fast ours is."""
+    """The name of the fastest peer, and the ratio of our speed to its speed."""
     if not peers:
         return ""
     name = min(peers, key=peers.__getitem__)

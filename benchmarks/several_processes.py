@@ -1,8 +1,8 @@
-"""What several processes cost: tokens a second and bytes sent on this machine, and on paper what
-many GPUs would do.
+"""The cost of several processes: tokens per second and bytes sent on this machine, and estimates
+for many GPUs.
 
-`python -m benchmarks processes` measures, `python -m benchmarks processes --paper true` prints the
-arithmetic.
+`python -m benchmarks processes` measures, and `python -m benchmarks processes --paper true` prints
+the estimates.
 """
 
 import json
@@ -30,7 +30,7 @@ from transformers.distributed import DistributedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
 WAYS = ("ddp", "fsdp2", "tp")
-# The numbers are of float32.
+# The numbers are in float32.
 BYTES_OF_NUMBER = 4
 NUM_WARM_UP_STEPS = 2
 LARGE = {
@@ -43,7 +43,7 @@ LARGE = {
 
 @dataclass
 class Step:
-    """One step of a masked language model; every process has its own batch, but for tensor
+    """One step of a masked language model. Every process has its own batch, except with tensor
     parallelism."""
 
     size: str = field(default="mini", metadata={"help": "tiny, mini, small or base"})
@@ -61,21 +61,22 @@ class Step:
 
 
 def sent_bytes(run: Callable[[], None]) -> float:
-    """What this process sends in `run` by collectives of float32, as a ring sends them; torch's
-    profiler sees them.
+    """The bytes that this process sends in `run` for collectives in float32, if they are organised
+    as a ring. They are counted with the profiler of torch.
 
-    DDP's broadcast of buffers is left out: the model has the angles of its positions, 256 bytes.
+    The broadcast of buffers by DDP is left out, because the angles of positions have only 256
+    bytes.
     """
     processes = dist.get_world_size()
     others = processes - 1
-    # The position of the argument that a collective sends, and how many times it is sent.
+    # The position of the argument that a collective sends, and the number of times it is sent.
     shares: dict[str, tuple[int, float]] = {
-        # The arguments are (output, input, …), and the input goes to all others.
+        # The arguments are (output, input, …), and the input is sent to all others.
         "c10d::_allgather_base_": (1, others),
         "c10d::allgather_into_tensor_coalesced_": (1, others),
-        # All parts leave except the process's own.
+        # All parts are sent except for the process's own.
         "c10d::_reduce_scatter_base_": (0, others),
-        # Sums are scattered, and then gathered.
+        # The sums are scattered and then gathered.
         "c10d::allreduce_": (0, 2 * others / processes),
         "c10d::broadcast_": (0, 0),
     }
@@ -97,8 +98,8 @@ def sent_bytes(run: Callable[[], None]) -> float:
 
 
 def measure_worker(step: Step) -> dict[str, float]:
-    """Seconds of a step by the clock and of the processor, its tokens a second, and the bytes that
-    one process sends in it."""
+    """The elapsed and the processor seconds of a step, its tokens per second, and the bytes that
+    one process sends."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     processes = int(os.environ["WORLD_SIZE"])
@@ -108,7 +109,7 @@ def measure_worker(step: Step) -> dict[str, float]:
     weights = sum(weight.numel() for weight in model.parameters())
     way = step.way if processes > 1 else None
     train_on = _training_step(model, way, processes)
-    # All processes have the same batch with tensor parallelism.
+    # With tensor parallelism, all processes have the same batch.
     num_batches = 1 if step.way == "tp" else processes
     torch.manual_seed(dist.get_rank() if num_batches > 1 else 0)
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
@@ -127,7 +128,7 @@ def measure_worker(step: Step) -> dict[str, float]:
         "processes": processes,
         "weights": weights,
         "seconds": median,
-        # Other work on the machine hardly changes this time of the first process.
+        # Other work on the machine hardly changes the processor time of the first process.
         "processor_seconds": statistics.median(processor_seconds[NUM_WARM_UP_STEPS:]),
         "tokens_per_second": num_batches * ids.numel() / median,
         "sent_bytes": sent_bytes(lambda: train_on(input_ids=ids, labels=labels)),
@@ -138,7 +139,8 @@ def measure_worker(step: Step) -> dict[str, float]:
 
 
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
-    """A whole step of a model on one batch, whose weights `way` joins to the other processes."""
+    """A whole step of a model on one batch. `way` determines how the weights are joined with those
+    of other processes."""
     joined: nn.Module = model
     if way == "fsdp2":
         config, _, mesh = type(model).prepare_distribute_model(
@@ -160,7 +162,7 @@ def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> C
 
 
 def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
-    """The model with its matrices divided among the processes, as transformers loads it."""
+    """The model as transformers loads it with its matrices divided among the processes."""
     folder = [mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(folder)
     if dist.get_rank() == 0:
@@ -176,7 +178,7 @@ def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
 
 
 def measure_here(step: Step) -> list[dict[str, Any]]:
-    """One process, and two joined in each way, of one thread each."""
+    """Measure one process, and two that are joined in each way. Each process has one thread."""
     options = [
         f"--{name}={getattr(step, name)}"
         for name in ("size", "vocab_size", "batch", "seq", "rounds")
@@ -188,7 +190,7 @@ def measure_here(step: Step) -> list[dict[str, Any]]:
 
 
 def launch(options: list[str], way: str, processes: int) -> dict[str, Any]:
-    """The figures of `processes` processes, joined in one way."""
+    """The figures of `processes` processes that are joined in one way."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     worker = ["-m", "benchmarks", "processes", *options, "--way", way]
     done = subprocess.run(
@@ -203,15 +205,15 @@ def launch(options: list[str], way: str, processes: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The GPUs and links that are assumed; they resemble H100s.
+    """The assumed GPUs and links, which resemble H100s.
 
     Args:
-        rate: Operations a second in products, 40 % of the peak of bfloat16.
-        inside: Bytes a second of one GPU to the others of its machine.
-        between: Bytes a second of one GPU to other machines, 80 % of 400 Gbit/s.
-        machine: GPUs of a machine.
-        tokens: Tokens of one GPU in a step.
-        gradient_bytes: Bytes of the gradient of one weight, which autocast keeps in float32.
+        rate: Operations per second in products, 40 % of the peak of bfloat16.
+        inside: Bytes per second from one GPU to the others of its machine.
+        between: Bytes per second from one GPU to other machines, 80 % of 400 Gbit/s.
+        machine: The number of GPUs in a machine.
+        tokens: The number of tokens of one GPU in a step.
+        gradient_bytes: The bytes of the gradient of one weight, which autocast keeps in float32.
     """
 
     rate: float = 400e12
@@ -223,8 +225,8 @@ class Cluster:
 
 
 def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
-    """Seconds of a step of DDP, of base and large models of 512 tokens a row, by the number of
-    GPUs."""
+    """The seconds of a step of DDP by the number of GPUs, for base and large models with 512 tokens
+    in a row."""
     cluster = cluster or Cluster()
     base = RoFormerLiteConfig.from_preset("base", vocab_size=30_522)
     large = RoFormerLiteConfig(vocab_size=30_522, **LARGE)
@@ -237,7 +239,8 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
             * config.hidden_size
             * (4 * config.hidden_size + 2 * config.intermediate_size)
         )
-        # One token has products for the scores of all keys, and for the sum of all values.
+        # For one token there are products for the scores of all keys, and for the sum of all
+        # values.
         attention = config.num_hidden_layers * 2 * config.hidden_size * 512
         forward = 2 * (matrices + attention) * cluster.tokens / cluster.rate
         backward = 2 * forward
@@ -262,7 +265,7 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
 
 
 def paper_table() -> list[str]:
-    """`on_paper` as rows of a table."""
+    """The result of `on_paper` as rows of a table."""
     lines = [
         "| model | GPUs | products, ms | sent, GB | sending, ms | step, ms | million tokens/s "
         "| of the ideal |"

@@ -1,4 +1,5 @@
-"""Our encoder or decoder and those it is compared with: the same widths and depths, random weights.
+"""Our encoder or decoder and its contenders, with the same widths and depths and with random
+weights.
 
 All have the same vocabulary, tied embeddings, dropout of 0.1 on the branches (where the model has
 such dropout) and none on attention probabilities. Models with a gated feed-forward get two thirds
@@ -40,7 +41,7 @@ def our_config(work: Workload, **fields: Any) -> RoFormerLiteConfig:
 
 
 def common(work: Workload) -> dict[str, Any]:
-    """Fields with the same name in all configs of transformers."""
+    """The fields that have the same names in all configurations of transformers."""
     ours = our_config(work)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     shared = {name: getattr(ours, name) for name in names}
@@ -89,13 +90,13 @@ def bert(work: Workload, kind: Kind) -> nn.Module:
 
 
 def roformer(work: Workload, kind: Kind) -> nn.Module:
-    # It has no other attention than eager.
+    # It has only eager attention.
     return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")
 
 
 def modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
-    """ModernBERT; all of its layers have global attention, unless `fields` of its config say
-    otherwise."""
+    """ModernBERT, in which all layers have global attention by default. `fields` are those of its
+    configuration."""
     layer_types = ["full_attention"] * our_config(work).num_hidden_layers
     fields = {
         "layer_types": layer_types,
@@ -109,7 +110,7 @@ def modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
 
 
 def sparse_modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
-    """ModernBERT with logits at labelled positions only, as ours; this is not its default."""
+    """ModernBERT with logits at labelled positions only, like ours. This is not its default."""
     model = modernbert(work, kind, **fields)
     model.sparse_prediction = model.config.sparse_prediction = True
     return model
@@ -128,7 +129,7 @@ def llama(work: Workload, kind: Kind) -> nn.Module:
 
 
 class TorchStack(nn.Module):
-    """`torch.nn.TransformerEncoder` with embeddings; post-norm, which its fast path with nested
+    """`torch.nn.TransformerEncoder` with embeddings and post-norm, which its fast path with nested
     tensors requires."""
 
     def __init__(self, work: Workload, kind: Kind):

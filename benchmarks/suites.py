@@ -1,5 +1,5 @@
-"""The runs of the README's tables; `python -m benchmarks suite --device cpu|cuda --out DIR` runs
-them all."""
+"""The runs of the tables in the README. `python -m benchmarks suite --device cpu|cuda --out DIR`
+runs them all."""
 
 CPU = """
 encoder --size small --batch 16 --seq 256 --lengths real --batches 1
@@ -39,7 +39,8 @@ mlm --size mini --batch 16 --seq 128 --lengths real --batches 2 --dtype bfloat16
 seq2seq --size mini --batch 16 --seq 64 --lengths full --dtype bfloat16
 """
 
-# Under ten minutes on one GPU. Contenders that torch.compile cannot compile for it are left out.
+# These take less than ten minutes on one GPU. Contenders that torch.compile cannot compile for a
+# GPU are left out.
 CUDA = """
 encoder --lengths full
 encoder --lengths real
@@ -58,7 +59,7 @@ CUDA_DEFAULTS = (
 
 
 def suite(device: str) -> list[list[str]]:
-    """Tasks with their options."""
+    """The tasks with their options."""
     if device == "cpu":
         return [line.split() for line in CPU.strip().splitlines()]
     runs = []

@@ -1,4 +1,4 @@
-"""The tasks that compare models: what each contender runs, and the floor."""
+"""The tasks that compare models, with the work of each contender and the floor."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from .workload import MASKED_SHARE, Batch, Workload, make_batches, with_inputs
 
 @dataclass
 class Comparison:
-    """What a task measures: contenders that do the same work, and how many real tokens that work
-    is."""
+    """The content of a task: contenders that do the same work, and the number of its real
+    tokens."""
 
     tokens: int
     contenders: list[Contender]
@@ -57,7 +57,7 @@ def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
 
 
 def loss_of(result: Any) -> torch.Tensor:
-    """The loss that a model returns, as a tensor or as a field of its output."""
+    """The loss that a model returns as a tensor or as a field of its output."""
     if isinstance(result, torch.Tensor):
         return result
     return result.loss
@@ -73,7 +73,7 @@ def forward_only(model: nn.Module, batches: list[Batch], work: Workload) -> Call
 
 
 def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], None]:
-    """Forward and backward passes, without the optimiser, which is the same for all."""
+    """Forward and backward passes without an optimiser, which would be the same for all."""
 
     def run() -> None:
         for one in inputs:
@@ -88,7 +88,7 @@ def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], 
 def work_of(
     model: nn.Module, batches: list[Batch], work: Workload, kind: Kind
 ) -> Callable[[], None]:
-    """A pass of an encoder without gradients, or the steps of a language model."""
+    """The forward pass of an encoder without gradients, or the step of a language model."""
     if kind == "encoder":
         return forward_only(prepared(model, work, train=False), batches, work)
     inputs = []
@@ -114,7 +114,7 @@ def compare_stacks(work: Workload, kind: Kind) -> Comparison:
             labelled = num_labelled(batch, kind)
             products.append((labelled, config.hidden_size, work.vocab_size))
     if kind == "causal":
-        # A token sees only those before it.
+        # A token sees only the tokens before it.
         query_key_pairs /= 2
     attention = attention_operations(config, query_key_pairs)
     base = floor(work, products, attention, train=kind != "encoder")
@@ -122,31 +122,32 @@ def compare_stacks(work: Workload, kind: Kind) -> Comparison:
 
 
 def num_labelled(batch: Batch, kind: Kind) -> int:
-    """Tokens of a batch that a language model predicts."""
+    """The number of tokens of a batch that a language model predicts."""
     if kind == "mlm":
         return round(batch.tokens * MASKED_SHARE)
-    # The last token of a row has none after it.
+    # The last token of a row has no successor.
     return batch.tokens - len(batch.lengths)
 
 
 def encoder(work: Workload) -> Comparison:
-    """Forward pass of an encoder, without gradients."""
+    """The forward pass of an encoder, without gradients."""
     return compare_stacks(work, "encoder")
 
 
 def mlm(work: Workload) -> Comparison:
-    """Forward and backward of masked language modelling, 15 % of the tokens labelled."""
+    """The forward and backward pass of masked language modelling with labels for 15 % of the
+    tokens."""
     return compare_stacks(work, "mlm")
 
 
 def causal(work: Workload) -> Comparison:
-    """Forward and backward of causal language modelling."""
+    """The forward and backward pass of causal language modelling."""
     return compare_stacks(work, "causal")
 
 
 def seq2seq(work: Workload) -> Comparison:
-    """Forward and backward of an encoder–decoder; lengths of sources and targets are drawn
-    independently."""
+    """The forward and backward pass of an encoder–decoder. The lengths of sources and targets are
+    independent."""
     sources = make_batches(work)
     targets = make_batches(work, salt=1)
     inputs = [
@@ -174,10 +175,8 @@ def seq2seq(work: Workload) -> Comparison:
 
 
 def generate(work: Workload) -> Comparison:
-    """Greedy generation by an encoder–decoder of exactly `seq` tokens per row, from sources of up
-    to `seq` tokens.
-
-    Only generated tokens are counted.
+    """Greedy generation with an encoder–decoder: exactly `seq` tokens per row from sources of up to
+    `seq` tokens. Only generated tokens are counted.
     """
     (source,) = make_batches(dataclasses.replace(work, batches=1))
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
@@ -199,8 +198,8 @@ def generate(work: Workload) -> Comparison:
 
 
 def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
-    """Forward pass with global attention in every third layer and windows of 128 in the others, as
-    in ModernBERT."""
+    """The forward pass with global attention in every third layer and windows of 128 tokens in the
+    others, as in ModernBERT."""
     batches = make_batches(work)
     num_layers = our_config(work).num_hidden_layers
     local = ["sliding_attention"] * num_layers
@@ -224,12 +223,14 @@ def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
 
 
 def local_layers_step(work: Workload) -> Comparison:
-    """Forward and backward of masked language modelling by the models of `local_layers`."""
+    """The forward and backward pass of masked language modelling with the models of
+    `local_layers`."""
     return local_layers(work, "mlm")
 
 
 def roformer_weights(work: Workload) -> Comparison:
-    """Forward pass of one HF RoFormer checkpoint, in its own class and converted to ours."""
+    """The forward pass of one RoFormer checkpoint of transformers, in its own class and converted
+    to ours."""
     batches = make_batches(work)
     theirs = RoFormerModel(stacks.roformer_config(work)).eval()
     mine = convert(
@@ -246,7 +247,8 @@ def roformer_weights(work: Workload) -> Comparison:
 
 
 def number_types(work: Workload) -> Comparison:
-    """Forward and backward of our masked language model in float32, and in bfloat16 by autocast."""
+    """The forward and backward pass of our masked language model in float32, and in bfloat16 by
+    autocast."""
     batches = make_batches(work)
     dtypes = {"ours, float32": "float32", "ours, bfloat16": "bfloat16"}
     contenders = []
@@ -294,7 +296,7 @@ def deeplotx(work: Workload, train: bool = False) -> Comparison:
 
 
 def deeplotx_step(work: Workload) -> Comparison:
-    """Forward and backward of the DeepLoTX encoder at its published size."""
+    """The forward and backward pass of the DeepLoTX encoder at its published size."""
     return deeplotx(work, train=True)
 
 

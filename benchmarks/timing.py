@@ -1,5 +1,5 @@
-"""Timing of implementations that alternate in one process, so that other load on the machine
-affects all of them."""
+"""Times implementations that alternate in one process, so that other load on the machine affects
+all of them."""
 
 import random
 import statistics
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from rich.progress import track
 
-# One measurement takes at least so long: faster work is repeated within it.
+# One measurement takes at least this many seconds; faster work is repeated within it.
 MIN_SECONDS = 0.15
 
 
 @dataclass
 class Contender:
-    """One of the implementations that a task compares. `scale` is a factor on its measured time
+    """One of the implementations that a task compares. `scale` is a factor for its measured time
     (see `floor.py`)."""
 
     name: str
@@ -44,7 +44,7 @@ def seconds_of(run: Callable[[], object], repeats: int) -> float:
 
 
 def measure_alternating(contenders: list[Contender], rounds: int) -> None:
-    """Fill in the `seconds` of each contender, one per round; every round runs all of them in
+    """Measure the `seconds` of each contender in each round. Every round runs all of them in
     another order."""
     repeats = {}
     for contender in track(contenders, "warming up", transient=True):
@@ -63,7 +63,7 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
 
 
 def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """The processor's seconds of each run in each round; every round runs all of them in another
+    """The processor seconds of each run in each round. Every round runs all of them in another
     order."""
     seconds: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
@@ -80,5 +80,5 @@ def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]
 
 
 def ratio(slow: Contender, fast: Contender) -> float:
-    """How many times as long as `fast` `slow` takes: the median of the ratios of the rounds."""
+    """The ratio of the times of `slow` and `fast`: the median of the ratios in the rounds."""
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))

@@ -1,11 +1,11 @@
-"""`python -m benchmarks trainers [options]`: the trainers that people use, on stock models and on
-the same models after `padding_free`.
+"""`python -m benchmarks trainers [options]`: time common trainers on stock models and on the
+same models after `padding_free`.
 
-Every case is what the documentation shows in ten lines: the stock Trainer, rerankers and sentence
-encoders of sentence-transformers, the trainers of TRL, a loop of one's own. Models have random
-weights and no dropout, so that both contenders have the same losses; they alternate in one process,
-and the times are those of the processor. Texts are random words; their lengths are those of
-paragraphs of English books (see `padding_free.py`).
+The cases are those of the documentation: the stock Trainer, rerankers and sentence encoders of
+sentence-transformers, the trainers of TRL, and a custom loop. Models have random weights and no
+dropout, so that both contenders have the same losses. They alternate in one process, and times are
+processor times. Texts are random words with the lengths of paragraphs in English books (see
+`padding_free.py`).
 """
 
 import copy
@@ -37,7 +37,7 @@ from .timing import alternate
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 LENGTH_OF_PADDED_ROWS = 512
-SHORT_ROWS = (20, 65)  # Tokens of rows that are padded to `LENGTH_OF_PADDED_ROWS`.
+SHORT_ROWS = (20, 65)  # The number of tokens in rows that are padded to `LENGTH_OF_PADDED_ROWS`.
 
 Run = Callable[[], list[float]]
 
@@ -75,7 +75,7 @@ class Setting:
     """The data and models of all cases.
 
     Args:
-        folder: Where trainers write.
+        folder: The directory for the output of trainers.
     """
 
     def __init__(self, options: Options, folder: Path) -> None:
@@ -99,7 +99,8 @@ class Setting:
         )
 
     def texts(self, seed: int = 0) -> list[str]:
-        """Random words; the lengths are spread as those of paragraphs, in random order."""
+        """Texts of random words in random order, with the distribution of the lengths of
+        paragraphs."""
         generator = random.Random(seed)
         count = self.options.rows
         places = (torch.arange(count) + 0.5) / count
@@ -109,7 +110,7 @@ class Setting:
         return [" ".join(generator.choices(self.words, k=length)) for length in lengths]
 
     def model(self, family: str, task: str, is_free: bool, **fields: Any) -> PreTrainedModel:
-        """A stock model with random weights, the same in each call."""
+        """A stock model with random weights, which are the same at every call."""
         config = config_of(
             family=family,
             task=task,
@@ -134,7 +135,7 @@ class Setting:
         return str(folder)
 
     def arguments(self, arguments_class: Any, **options: Any) -> Any:
-        """Arguments of a trainer for one epoch, which writes nothing and prints nothing."""
+        """The arguments of a trainer for one epoch without any output."""
         common = {
             "output_dir": str(self.folder / "output"),
             "per_device_train_batch_size": self.options.batch,
@@ -178,7 +179,7 @@ def bert_trainer(setting: Setting, is_free: bool) -> Run:
 
 
 def rows_padded_to_512(setting: Setting, is_free: bool) -> Run:
-    """A step of short rows that the tokenizer has padded to the longest length."""
+    """A step with short rows that the tokenizer has padded to the maximal length."""
     generator = random.Random(0)
     shortest, longest = SHORT_ROWS
     texts = [
@@ -246,7 +247,7 @@ def cross_encoder_trainer(setting: Setting, is_free: bool) -> Run:
 
 
 def dpo_trainer(setting: Setting, is_free: bool) -> Run:
-    """The outcome is the rewards of the preferred texts as well."""
+    """The outcome also contains the rewards of the preferred texts."""
     import trl
 
     columns = {
@@ -307,8 +308,8 @@ def sft_padded(setting: Setting, is_free: bool) -> Run:
 
 
 def flattening_collator(setting: Setting, is_free: bool) -> Run:
-    """The stock Trainer and `DataCollatorWithFlattening`. Stock models keep the documents apart by
-    a mask of all pairs."""
+    """The stock Trainer with `DataCollatorWithFlattening`. Stock models separate the documents by a
+    mask of all pairs."""
     ids = [setting.tokenizer(text, truncation=True)["input_ids"] for text in setting.texts()]
     rows = [{"input_ids": row, "labels": row} for row in ids]
     model = setting.model("llama", "causal-lm", is_free)
@@ -348,7 +349,7 @@ def bart_trainer(setting: Setting, is_free: bool) -> Run:
 
 
 def own_loop(setting: Setting, is_free: bool) -> Run:
-    """A head of one's own, on the mean of the states of `AutoModel`."""
+    """A custom head on the mean of the states of `AutoModel`."""
     texts = setting.texts()
     batches = [
         setting.tokenizer(
@@ -397,7 +398,7 @@ CASES: dict[str, Callable[[Setting, bool], Run]] = {
 
 
 class Timed:
-    """A run that keeps its outcome."""
+    """A run that stores its outcome."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -1,5 +1,5 @@
-"""Training runs of the stock Trainer with its collators: tokens per second and peak memory, one
-process per model."""
+"""Trains with the stock Trainer and its collators, and measures tokens per second and peak memory.
+Each model has a separate process."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ PEERS = {"trainer-mlm": "bert", "trainer-seq2seq": "marian"}
 def trainings(
     task: str, work: Workload, files: list[Path], steps: int = NUM_STEPS
 ) -> dict[str, dict[str, float]]:
-    """The results of `measure_training` for our model and for the one it is compared with."""
+    """The results of `measure_training` for our model and for its contender."""
     names = ["ours", PEERS[task]]
     return {
         name: json.loads(
@@ -39,7 +39,7 @@ def trainings(
 
 
 def read(path: Path) -> Iterator[str]:
-    """The lines of UTF-8 text, plain or .gz, each up to its first tab."""
+    """The lines of a UTF-8 text, plain or .gz, each up to its first tab."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -51,7 +51,7 @@ def read(path: Path) -> Iterator[str]:
 def measure_training(
     task: str, name: str, fields: dict[str, Any], files: list[str], steps: int
 ) -> dict[str, float]:
-    """Train the model `name` in this process. `files` is text for trainer-mlm, a source and a
+    """Train the model `name` in this process. `files` are texts for trainer-mlm, and a source and a
     target for trainer-seq2seq."""
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -73,7 +73,7 @@ def measure_training(
         return batch
 
     class Clock(TrainerCallback):
-        """Tokens and seconds after the warm-up."""
+        """The tokens and seconds after the warm-up."""
 
         tokens = 0
         seconds = 0.0

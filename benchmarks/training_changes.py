@@ -1,8 +1,8 @@
-"""Changes of a training that others report gains from: `python -m benchmarks.training_changes
+"""Changes of a training for which others report gains: `python -m benchmarks.training_changes
 CHANGE train TASK …`.
 
-Each is made in the process of that `roformer-lite train`, so that the program itself does not
-contain the changes that brought nothing.
+A change is made in the process of `roformer-lite train`, so that the program itself does not
+contain changes without a gain.
 """
 
 import math
@@ -26,19 +26,19 @@ from roformer_lite.cli import main as roformer_lite
 from roformer_lite.run import parse_run
 from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
-from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
+from roformer_lite.train.trainer import RoFormerLiteTrainer
 
-# The number of short blocks that a block is cut into, and of small batches that a batch becomes.
+# The number of short blocks in a block, and of small batches in a batch.
 NUM_SHORT_BLOCKS = 4
 NUM_SMALL_BATCHES = 4
-# This share of the rows comes short, or in small batches.
+# This share of the rows is short, or is in small batches.
 CHANGED_SHARE = 0.5
-# Trainings with small batches have so many times as many steps.
+# Trainings with small batches have this many times as many steps.
 STEPS_FACTOR = NUM_SMALL_BATCHES * CHANGED_SHARE + 1 - CHANGED_SHARE
 # Shares of the tokens.
 MORE_MASKED_SHARE = 0.30
 MASKED_SHARE = 0.15
-# One of so many batches is learned the other way, causal or masked.
+# One of this many batches is learned in the other way, causal or masked.
 OTHER_WAY_EVERY = 16
 NUM_BIGRAMS = 16_384
 # The hash of a pair of tokens multiplies their ids by two odd numbers.
@@ -48,8 +48,8 @@ IGNORED = -100
 
 
 def zero_outputs(model: PreTrainedModel) -> None:
-    """Every branch begins as zero, so that a new model with norms before the branches is its
-    embeddings (Zhang et al. 2019, arXiv:1901.09321)."""
+    """Every branch is initialised as zero, so that a new model with norms before the branches
+    returns its embeddings (Zhang et al. 2019, arXiv:1901.09321)."""
     for module in model.modules():
         if isinstance(module, RoFormerLiteAttention):
             nn.init.zeros_(module.o_proj.weight)
@@ -58,8 +58,8 @@ def zero_outputs(model: PreTrainedModel) -> None:
 
 
 def normalise_queries_and_keys(model: PreTrainedModel) -> None:
-    """RMSNorm over each head's queries and keys, before the rotation (after Henry et al. 2020,
-    arXiv:2010.04245, who divide by the length and learn one factor)."""
+    """RMSNorm over the queries and keys of each head before the rotation (similar to Henry et al.
+    2020, arXiv:2010.04245, who divide by the length and learn one factor)."""
     for attention in [
         module for module in model.modules() if isinstance(module, RoFormerLiteAttention)
     ]:
@@ -77,10 +77,11 @@ def _normalise(linear: nn.Module, given: Any, states: torch.Tensor) -> torch.Ten
 
 
 def add_bigrams(model: PreTrainedModel) -> None:
-    """A vector of each token and the token before it, found by their hash, is added to the token's.
+    """Add a vector for each pair of a token and the token before it, which is found by a hash of
+    the pair.
 
-    With a cache the token before is not known: the loss of an encoder–decoder is right, and the
-    text that it generates is not.
+    With a cache, the token before is not known. The loss of an encoder–decoder is therefore right,
+    but its generated text is not.
     """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings
@@ -100,8 +101,8 @@ def add_bigrams(model: PreTrainedModel) -> None:
 
 
 def mask(first: float, last: float) -> None:
-    """The share of masked tokens goes from `first` to `last` in training (Ankner et al. 2023,
-    arXiv:2305.15096). The validation data have as many as `--mlm_probability` says."""
+    """The share of masked tokens changes from `first` to `last` in training (Ankner et al. 2023,
+    arXiv:2305.15096). In the validation data it is `--mlm_probability`."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -117,8 +118,9 @@ def mask(first: float, last: float) -> None:
 
 
 class Batches(Sampler[list[int]]):
-    """Rows in random order, in small batches first and then in batches of `size`; with `by_length`
-    the first ones are of the shorter half. No row is taken twice before all are taken once."""
+    """Rows in random order, first in small batches and then in batches of `size`. With `by_length`,
+    the first ones are from the shorter half. No row is used twice before all have been used
+    once."""
 
     def __init__(
         self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool
@@ -143,13 +145,13 @@ class Batches(Sampler[list[int]]):
 
 
 def cut(rows: list[Any], size: int) -> list[list[Any]]:
-    """Pieces of `size` rows; the last one may be smaller."""
+    """Pieces of `size` rows, of which the last one may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def plan_batches(small: bool, by_length: bool) -> None:
-    """Batches that grow (Smith et al. 2017, arXiv:1711.00489), or the shorter rows first."""
-    usual = RoFormerLiteTrainerMixin.get_train_dataloader
+    """Growing batches (Smith et al. 2017, arXiv:1711.00489), or shorter rows first."""
+    usual = RoFormerLiteTrainer.get_train_dataloader
 
     def get_train_dataloader(trainer: Any) -> DataLoader:
         loader = usual(trainer)
@@ -165,12 +167,12 @@ def plan_batches(small: bool, by_length: bool) -> None:
             trainer.train_dataset, batch_sampler=batches, collate_fn=loader.collate_fn
         )
 
-    RoFormerLiteTrainerMixin.get_train_dataloader = get_train_dataloader
+    RoFormerLiteTrainer.get_train_dataloader = get_train_dataloader
 
 
 def cut_blocks() -> None:
-    """Language models: the first batches have the same tokens in blocks of a quarter of the length
-    (Press et al. 2020, arXiv:2012.15832)."""
+    """For language models: the first batches have the same number of tokens in blocks of a quarter
+    of the length (Press et al. 2020, arXiv:2012.15832)."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -194,12 +196,12 @@ def cut_blocks() -> None:
 
 
 def learn_both_ways() -> None:
-    """One batch of sixteen is learned causally by a masked model, and masked by a causal one.
+    """A masked model learns one of sixteen batches causally, and a causal model learns one masked.
 
-    After Charpentier & Samuel 2024, arXiv:2410.24159. They predict masked tokens from the place
-    before; here only causal models do.
+    This is similar to Charpentier & Samuel 2024, arXiv:2410.24159. They predict masked tokens from
+    the position before; here only causal models do.
     """
-    usual = RoFormerLiteTrainerMixin.compute_loss
+    usual = RoFormerLiteTrainer.compute_loss
 
     def compute_loss(
         trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -220,12 +222,12 @@ def learn_both_ways() -> None:
         finally:
             _set_causal(stack, was_causal)
 
-    RoFormerLiteTrainerMixin.compute_loss = compute_loss
+    RoFormerLiteTrainer.compute_loss = compute_loss
 
 
 def masked_inputs(inputs: dict[str, Any], mask_token_id: int) -> dict[str, Any]:
-    """A causal batch with masked tokens. The causal model shifts the labels itself, so that each is
-    predicted from the place before it."""
+    """A causal batch with masked tokens. The causal model itself shifts the labels, so each is
+    predicted from the position before it."""
     ids = inputs["input_ids"]
     labels = inputs["labels"]
     drawn = torch.rand(ids.shape, device=ids.device)
@@ -238,7 +240,7 @@ def masked_inputs(inputs: dict[str, Any], mask_token_id: int) -> dict[str, Any]:
 
 
 def causal_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A masked batch without masks, whose labels are the tokens that follow."""
+    """A batch of a masked model without masks, whose labels are the next tokens."""
     labels = inputs["labels"]
     ids = torch.where(labels == IGNORED, inputs["input_ids"], labels)
     following = functional.pad(ids[:, 1:], (0, 1), value=IGNORED)
@@ -281,13 +283,14 @@ CHANGES = (*CHANGES_OF_MODELS, *CHANGES_OF_TRAININGS)
 
 
 def with_more_steps(words: list[str]) -> list[str]:
-    """The words of a command with as many more steps as small batches need for the same rows."""
+    """The arguments of a command with the number of steps that small batches need for the same
+    rows."""
     steps = parse_run(words[1], words[2:]).training.max_steps
     return [*words, "--max_steps", str(int(steps * STEPS_FACTOR))]
 
 
 def main(name: str, words: list[str]) -> int:
-    """Run `roformer-lite` with these words, changed by `name`."""
+    """Run `roformer-lite` with these arguments and the change `name`."""
     if name in CHANGES_OF_MODELS:
         usual = train.make_model
 

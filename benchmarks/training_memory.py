@@ -1,8 +1,8 @@
-"""`python -m benchmarks training-memory`: peak memory of a training step, compared with BERT,
-ModernBERT and Marian.
+"""`python -m benchmarks training-memory`: the peak memory of a training step, compared with
+BERT, ModernBERT and Marian.
 
-A forward and backward pass without the optimiser, whose states are the same for models of one size;
-with and without checkpointing. Every figure is of a process of its own.
+The step is a forward and backward pass with and without checkpointing. There is no optimiser, whose
+states would be the same for models of one size. Every figure is measured in a separate process.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,9 +40,9 @@ class Options:
 
 
 def compare(task: str, work: Workload) -> dict[str, float]:
-    """MiB above the built model at the peak, ours and each peer without and with checkpointing;
-    `ratio` is ours by the smallest peer's without, `ratio_of_process` the same of the whole
-    process."""
+    """The MiB at the peak in addition to the model, for ours and each peer, without and with
+    checkpointing. `ratio` is ours divided by that of the smallest peer, both without checkpointing,
+    and `ratio_of_process` is the same ratio for the whole process."""
     row: dict[str, float] = {}
     wholes: dict[str, float] = {}
     for name in (OURS, *PEERS[task]):

@@ -1,4 +1,4 @@
-"""Variants of a configuration, each of which differs from it in one factor."""
+"""Variants of a configuration that differ from it in one factor."""
 
 import json
 from typing import Any
@@ -33,11 +33,11 @@ WIDTH_MULTIPLE = 8
 
 
 def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
-    """The configuration of a new model with `assignments` (`name=value`), without its vocabulary
-    and its labels.
+    """The configuration of a new model with `assignments` (`name=value`), but without its
+    vocabulary and labels.
 
     Raises:
-        InputError: when no model can be made of it.
+        InputError: if no model can be made with it.
     """
     recipe = RECIPES[run.task](run.data)
     model = run.model
@@ -53,12 +53,12 @@ def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
 
 
 def assignments(run: Run, variant: str) -> list[str]:
-    """What `--config` needs, after all that it was given, to change the default to `variant`;
-    nothing where the default is so already.
+    """The further values of `--config` that change the default to `variant`; empty if the default
+    is this variant.
 
-    Both stacks of a pair change. A gated feed-forward has three matrices in place of two, so its
-    inner width becomes two thirds of what it was, or one and a half times when the gate goes.
-    Learned positions get as many rows as texts have tokens at most.
+    Both stacks of an encoder–decoder change. A gated feed-forward has three matrices instead of
+    two, so its inner width is multiplied by two thirds, or by one and a half if the gate is
+    removed. The table of learned positions has a row for each token of the longest text.
     """
     args = run.data
     config = make_config(run, [])
@@ -88,11 +88,11 @@ def assignments(run: Run, variant: str) -> list[str]:
 
 
 def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
-    """The assignments of the default and of each of the `chosen` variants that is not the default
+    """The assignments of the default, and of each of the `chosen` variants except for the default
     itself.
 
     Raises:
-        InputError: for an unknown variant, and one with which no model can be built.
+        InputError: for an unknown variant, or if no model can be built.
     """
     plan: dict[str, list[str]] = {DEFAULT: []}
     for variant in chosen:

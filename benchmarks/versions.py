@@ -1,17 +1,17 @@
-"""`python -m benchmarks versions --other PATH [options]`: this checkout compared with another one
+"""`python -m benchmarks versions --other PATH [options]`: compare this checkout with another one
 of the same project, and with models of transformers of the same size.
 
     python -m benchmarks versions --other ../previous
     python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
 
-Each version has a process of its own, and both live as long as the comparison: in each round every
-contender works once, in another order, while all others wait. PATH is what the other process finds
-first on its search path; it ends with the checkout. The models of transformers are in the process
-of this version. Both versions map the same file of weights. Times are processor times, and models
-have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode` 20
-passes of one token a row with a cache, and `generate` greedy generation of 64 tokens.
-`difference` is the largest relative one between the outcomes of the versions: losses, norms of
-gradients, sizes of states and logits, or ids.
+Each version has a process of its own, and both run during the whole comparison. In each round every
+contender works once, in another order, while all others wait. PATH is the beginning of the search
+path of the other process, and its last part is the checkout. The models of transformers are in the
+process of this version. Both versions map the same file of weights. Times are processor times, and
+models have random weights and no dropout. A `step` is the forward pass, the loss and the backward
+pass. `decode` stands for 20 passes with a cache and one token in each row, and `generate` for
+greedy generation of 64 tokens. `difference` is the largest relative difference between the outcomes
+of the versions: losses, norms of gradients, sizes of states and logits, or ids.
 """
 
 import json
@@ -42,8 +42,8 @@ THIS = "this"
 OTHER = "other"
 PEERS = {"causal-lm": ("llama",), "seq2seq": ("marian", "bart")}
 
-# The arguments are the folder of this checkout and the settings. What is on the search path comes
-# before this checkout, but for the benchmarks.
+# The arguments are the folder of this checkout and the settings. The search path precedes this
+# checkout, except for the benchmarks.
 START_WORKER = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -116,7 +116,7 @@ class Options:
             if self.quick:
                 case = replace(case, rows=min(case.rows, 4), seq=16)
             cases.append(case)
-        # Small batches of `quick` make some cases equal.
+        # With the small batches of `quick`, some cases are equal.
         return list(dict.fromkeys(cases))
 
 
@@ -161,7 +161,7 @@ class Process:
         return json.loads(line)
 
     def check_package(self, search_path: str) -> None:
-        """Refuse a package that Python found elsewhere, such as an installed one."""
+        """Refuse a package that Python has found elsewhere, such as an installed one."""
         found = Path(self.facts["path"]).resolve()
         folders = [Path(folder).resolve() for folder in search_path.split(os.pathsep)]
         if not any(found.is_relative_to(folder) for folder in folders):
@@ -172,9 +172,9 @@ class Process:
 
 
 def compare(case: Case, this: Process, other: Process, rounds: int) -> Row:
-    """All contenders at one kind of work."""
+    """All contenders for one kind of work."""
     peers = PEERS.get(case.task, ())
-    # This version comes first: it writes the weights that the other one reads.
+    # This version comes first, because it writes the weights that the other one reads.
     facts = this.ask("build", case=asdict(case), families=[OURS, *peers])
     facts_of_other = other.ask("build", case=asdict(case), families=[OURS])[OURS]
     sources = {THIS: (this, OURS), OTHER: (other, OURS)}
@@ -199,7 +199,7 @@ def compare(case: Case, this: Process, other: Process, rounds: int) -> Row:
 def take_turns(
     names: list[str], run: Callable[[str, int], float], rounds: int
 ) -> dict[str, list[float]]:
-    """The seconds of each contender in each round; every round has another order. Short work is
+    """The seconds of each contender in each round. Every round has another order. Short work is
     repeated within a measurement."""
     repeats = {}
     for name in names:
@@ -216,7 +216,8 @@ def take_turns(
 
 @contextmanager
 def both_versions(options: Options) -> Iterator[tuple[Process, Process]]:
-    """The processes of this version and of the other one, until the end of the context."""
+    """The processes of this version and of the other one, which run until the end of the
+    context."""
     folders = [str(Path(folder).resolve()) for folder in options.other.split(os.pathsep)]
     processes: list[Process] = []
     with tempfile.TemporaryDirectory() as name:
@@ -235,8 +236,8 @@ COLUMNS += ["llama", "marian", "bart", "difference"]
 
 
 def cells_of(row: Row) -> list[str]:
-    """Milliseconds are medians and, in parentheses, the least; so are the multiples of the time of
-    this version."""
+    """Milliseconds, and multiples of the time of this version, are medians and, in parentheses,
+    minima."""
     times = row["contenders"]
     cells = [row["case"]]
     for name in (THIS, OTHER):

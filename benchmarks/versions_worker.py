@@ -1,8 +1,8 @@
-"""The process of one version of the package: makes models when it is asked, and times their work.
+"""The process of one version of the package, which makes models and times their work.
 
-It reads requests from standard input and answers them, one JSON object a line. The package is the
-one that is found first on the search path. Beside it only modules that do not import the package
-are used, so that both versions are measured by the same code.
+It reads requests from standard input and answers them, with one JSON object on each line. The
+package is the first one on the search path. The other modules do not import the package, so that
+both versions are measured with the same code.
 """
 
 import inspect
@@ -33,13 +33,13 @@ if CACHE_NAME not in inspect.signature(create_causal_mask).parameters:
     CACHE_NAME = "past_key_values"
 NUM_DECODING_STEPS = 20
 NUM_NEW_TOKENS = 64
-# Weights begin at multiples of a cache line of 64 bytes.
+# The addresses of weights are multiples of 64 bytes, a cache line.
 ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of work at one size."""
+    """One kind of work with one size."""
 
     task: str
     mode: str
@@ -55,7 +55,7 @@ class Case:
 
 
 class Work(Protocol):
-    """Something that is timed when it is called."""
+    """A callable that is timed."""
 
     def __call__(self) -> None: ...
 
@@ -81,9 +81,8 @@ class Forward:
 
 
 class Decoding:
-    """Passes of one token a row, with the keys and values of all tokens before it in a cache.
-
-    The cache is cut back to the prompt after each run.
+    """Passes with one token in each row, and with the keys and values of all tokens before it in a
+    cache. After each run, the cache is cut to the prompt.
     """
 
     def __init__(self, model: PreTrainedModel, inputs: Inputs) -> None:
@@ -98,7 +97,7 @@ class Decoding:
         self.cache = getattr(output, CACHE_NAME)
         self.prompt_length = self.cache.get_seq_length()
         self.logits = output.logits
-        # The tokens do not depend on the outputs: all contenders read the same ones.
+        # The tokens do not depend on the outputs, so all contenders read the same ones.
         generator = torch.Generator().manual_seed(0)
         last_id = output.logits.shape[-1]
         shape = (NUM_DECODING_STEPS, rows, 1)
@@ -128,7 +127,7 @@ class Decoding:
 
 
 def growing_masks(mask: torch.Tensor) -> list[torch.Tensor]:
-    """The padding masks of prompts that get one token after the other."""
+    """The padding masks of prompts that are continued by one token after the other."""
     masks = []
     for _ in range(NUM_DECODING_STEPS):
         mask = torch.nn.functional.pad(mask, (0, 1), value=1)
@@ -137,7 +136,7 @@ def growing_masks(mask: torch.Tensor) -> list[torch.Tensor]:
 
 
 class Generation:
-    """Greedy generation of equally many tokens for all rows."""
+    """Greedy generation of the same number of tokens for all rows."""
 
     def __init__(self, model: PreTrainedModel, inputs: Inputs) -> None:
         self.model = model.eval()
@@ -188,17 +187,17 @@ def inputs_of_case(case: Case, vocab_size: int) -> Inputs:
         return inputs_of(case.task, source, target)
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
     if case.task == "causal-lm":
-        # Prompts have their padding on the left.
+        # Prompts are padded on the left.
         inputs = {name: values.flip(1) for name, values in inputs.items()}
     return inputs
 
 
 def map_weights(model: PreTrainedModel, folder: Path, name: str) -> None:
-    """Let the weights lie in a file that all processes map.
+    """Put the weights into a file that all processes map.
 
-    The process that comes first writes it. So both versions read the same memory, and a copy that
-    happens to lie better than the other is no advantage. A model whose weights have other names or
-    shapes gets a file of its own.
+    The first process writes it. Both versions then read the same memory, so neither benefits from a
+    copy at a better address. A model whose weights have other names or shapes gets a file of its
+    own.
     """
     weights = dict(sorted(model.named_parameters()))
     shapes = {weight_name: tuple(weight.shape) for weight_name, weight in weights.items()}
@@ -218,7 +217,7 @@ def aligned(count: int) -> int:
 
 
 class Worker:
-    """Answers requests, with the models of the last case."""
+    """Answers requests with the models of the last case."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.folder = folder
@@ -254,8 +253,8 @@ class Worker:
         }
 
     def measure(self, family: str, repeats: int) -> float:
-        """Processor seconds of one run. An untimed run before it fills the caches with the data of
-        this process."""
+        """The processor seconds of one run. An untimed run before it fills the caches with the data
+        of this process."""
         work = self.works[family]
         work()
         start = time.process_time()
@@ -266,7 +265,7 @@ class Worker:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    # What libraries print goes into the log.
+    # The output of libraries is written to the log.
     os.dup2(2, 1)
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()

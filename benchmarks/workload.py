@@ -1,4 +1,4 @@
-"""The input of a benchmark: sizes of models, lengths of rows, and batches of random tokens."""
+"""The inputs of a benchmark: sizes of models, lengths of rows, and batches of random tokens."""
 
 import random
 from collections.abc import Collection, Iterable, Iterator
@@ -20,7 +20,7 @@ Device = Literal["cpu", "cuda"]
 
 
 def check_known(option: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse values of an option that are not known."""
+    """Refuse unknown values of an option."""
     for name in given:
         if name not in known:
             raise SystemExit(f"{option}={name!r} is not known; choose from {', '.join(known)}.")
@@ -28,7 +28,7 @@ def check_known(option: str, given: Iterable[str], known: Collection[str]) -> No
 
 @dataclass
 class Workload:
-    """Options of every task."""
+    """The options of every task."""
 
     size: Literal["tiny", "mini", "small", "base"] = field(
         default="mini",
@@ -74,10 +74,11 @@ class Workload:
             self.batches = 1 if self.lengths == "full" else 4
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
-        """Tokens of each row, batch by batch.
+        """The number of tokens of each row, batch by batch.
 
-        `real`: log-normal with median seq / 4 and deviation 0.6 of the logarithm, clipped to [4,
-        seq], one row of each batch full. `sorted`: the same rows, batched by length.
+        `real` lengths are log-normal with the median seq / 4 and a deviation of 0.6 of the
+        logarithm, clipped to [4, seq]; one row of each batch is full. `sorted` are the same rows,
+        batched by length.
         """
         generator = random.Random(self.seed + salt)
         rows = []
@@ -119,12 +120,13 @@ class Batch:
         return self.input_ids.where(hidden, IGNORED)
 
     def labels(self) -> torch.Tensor:
-        """All real tokens, for causal models and for targets."""
+        """All real tokens, which are used for causal models and for targets."""
         return self.input_ids.where(self.attention_mask.bool(), IGNORED)
 
 
 def make_batches(work: Workload, salt: int = 0) -> list[Batch]:
-    """The batches of a workload; another `salt` gives other lengths and tokens, for targets."""
+    """The batches of a workload. Another `salt` gives other lengths and tokens, which are used for
+    targets."""
     generator = torch.Generator().manual_seed(work.seed + salt)
     return [_make_batch(lengths, work, generator) for lengths in work.drawn_lengths(salt)]
 
@@ -137,21 +139,22 @@ def _make_batch(lengths: list[int], work: Workload, generator: torch.Generator) 
 
 
 def shifted(labels: torch.Tensor) -> torch.Tensor:
-    """Decoder inputs for `labels` `(B, L)`: a start token, then all labels but the last."""
+    """The decoder inputs for `labels` `(B, L)`: a start token, and then all labels except the
+    last."""
     start = labels.new_full((labels.shape[0], 1), START)
     moved = torch.cat((start, labels[:, :-1]), 1)
     return moved.masked_fill(moved == IGNORED, PAD)
 
 
 def inner_width_of_gated(intermediate_size: int) -> int:
-    """The inner width at which a gated feed-forward (three matrices) has as many weights as a plain
-    one (two)."""
+    """The inner width with which a gated feed-forward (three matrices) has as many weights as a
+    plain one (two)."""
     return round(intermediate_size * 2 / 3 / 8) * 8
 
 
 def with_inputs(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor | None]]]:
-    """Each batch with the inputs of an encoder; a batch of full rows has no mask, since it needs
-    none."""
+    """The inputs of an encoder for each batch. A batch of full rows has no mask, because it does
+    not need one."""
     for batch in batches:
         is_padded = len(set(batch.lengths)) > 1
         mask = batch.attention_mask if is_padded else None

@@ -70,7 +70,7 @@ def trained(
     Raises:
         ValueError: if `vocab_size` is too small and `is_bound`, or if there is no text.
     """
-    texts = cut_long_words(not_empty(text_iterator), tokenizer.backend_tokenizer)
+    texts = cut_long_words(texts_of(text_iterator), tokenizer.backend_tokenizer)
     special_tokens = {
         "new_special_tokens": new_special_tokens,
         "special_tokens_map": special_tokens_map,
@@ -155,40 +155,25 @@ def read_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from error
 
 
-def not_empty(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
+def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
     """The texts that are not blank, from an iterable of texts or of lists of texts.
 
     Raises:
-        ValueError: if none is left.
+        ValueError: if there is none.
         TypeError: for an item that is not a string.
     """
-    texts = (text for text in flatten(items) if is_text(text))
-    first = next(texts, None)
-    if first is None:
-        raise ValueError("nothing to train on: the source holds no text")
-    return chain([first], texts)
-
-
-def flatten(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
-    """The texts of an iterable of texts or of lists of texts."""
+    has_text = False
     for item in items:
-        if isinstance(item, list | tuple):
-            yield from item
-        else:
-            yield item
-
-
-def is_text(item: Any) -> bool:
-    """Whether a string is not blank.
-
-    Raises:
-        TypeError: for an item that is not a string.
-    """
-    if not isinstance(item, str):
-        raise TypeError(
-            f"the source of texts holds {item!r}, a {type(item).__name__} and not a str"
-        )
-    return bool(item.strip())
+        for text in item if isinstance(item, list | tuple) else [item]:
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"the source of texts holds {text!r}, a {type(text).__name__} and not a str"
+                )
+            if text.strip():
+                has_text = True
+                yield text
+    if not has_text:
+        raise ValueError("nothing to train on: the source holds no text")
 
 
 def cut_long_words(texts: Iterable[str], backend: Tokenizer) -> Iterator[str]:

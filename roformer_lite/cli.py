@@ -1,8 +1,8 @@
 """`roformer-lite`: the command line.
 
-A line is parsed by `command_options.py`, and then the command is run by its module in `commands/`.
-Both are imported only when a command is given, and the second, which imports torch, only when
-nothing is wrong with the line.
+`command_options.py` parses the arguments, and then the module of the command in `commands/` runs
+it. Both are imported only when a command is given. The second imports torch, and is imported only
+if the arguments are valid.
 """
 
 import argparse
@@ -17,97 +17,86 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir
-from types import ModuleType
 
 from .errors import InputError
 from .output import is_disk_full
 
-# Each command has a parser in `command_options.py` and a module in `commands/`, whose function `main`
-# takes the results of the parser.
+# Each command has a parser in `command_options.py`, and a module in `commands/` whose function
+# `main` takes the results of the parser.
 COMMANDS = {
     "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
-    "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
-    "predict": "read lines or a column of a table, write the answers of a trained model",
-    "app": "open a page in the browser on which a model is tried",
+    "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
+    "predict": "answer the lines of a text or a column of a table with a trained model",
+    "app": "open a page in the browser for trying a model",
     "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
-    "serve": "answer requests over HTTP by a causal model, with the server of transformers",
+    "serve": "answer requests over HTTP with a causal model and the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
-# torch keeps 1,024 kernels of oneDNN, which multiplies bfloat16, each for one shape. Batches
-# without padding have new shapes all the time, of which gigabytes would be kept. The limits are
-# read before the first product.
+# oneDNN multiplies matrices in bfloat16 with kernels that are made for one shape each. Batches
+# without padding have new shapes all the time, and torch would keep 1,024 kernels, which take
+# gigabytes. The limits are read before the first product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `roformer-lite`; returns the exit status. Bad input ends with a message and status 2, no
-    traceback."""
-    width = max(map(len, COMMANDS))
+    """Run `roformer-lite` and return the exit status. Invalid input leads to a message without a
+    traceback, and to status 2."""
     parser = argparse.ArgumentParser(
         prog="roformer-lite",
         description="Train and use compact Transformers with rotary positions.",
-        epilog="commands:\n"
-        + "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`roformer-lite COMMAND --help` lists the options of a command.",
     )
     parser.add_argument(
         "--version", action="version", version=f"roformer-lite {version('hf_roformer_lite')}"
     )
-    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
-    parser.add_argument(
-        "options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them"
-    )
-    arguments = parser.parse_args(argv)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    arguments, words = parser.parse_known_args(argv)
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal shows the number of a character that it lacks.
+        # The number of a character is printed if the terminal cannot show it.
         sys.stdout.reconfigure(errors="backslashreplace")
     _set_up_logging()
     try:
-        _check_encoding(arguments.options)
-        options = _import(".command_options")
-        given = options.PARSERS[arguments.command](arguments.options)
-        # The options are parsed with transformers, which is therefore imported by now. Its bars of
-        # loading and saving weights say nothing.
+        _check_encoding(words)
+        # The libraries create a million permanent objects while they are imported, and searching
+        # them for garbage would take a second.
+        gc.disable()
+        options = import_module(".command_options", __package__)
+        given = options.PARSERS[arguments.command](words)
+        # The options are parsed with transformers, which is therefore imported by now. Its progress
+        # bars for loading and saving weights are not informative.
         import_module("transformers").logging.disable_progress_bar()
-        command = _import(f".commands.{arguments.command}")
+        command = import_module(f".commands.{arguments.command}", __package__)
+        gc.enable()
         command.main(*given)
     except InputError as error:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        can_continue = arguments.command in ("train", "demo")
-        continues = (
-            "; the same command continues from the last checkpoint, if there is one"
-            if can_continue
-            else ""
-        )
-        print(f"\nroformer-lite {arguments.command}: interrupted{continues}", file=sys.stderr)
+        message = f"\nroformer-lite {arguments.command}: interrupted"
+        if arguments.command in ("train", "demo"):
+            message += "; the same command continues from the last checkpoint, if there is one"
+        print(message, file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of the output, for example `head`, has closed it.
+        # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BaseException as error:
-        if not (told := _resource_error(error)):
+        message = _resource_error(error)
+        if not message:
             raise
-        print(f"roformer-lite {arguments.command}: error: {told}", file=sys.stderr)
+        print(f"roformer-lite {arguments.command}: error: {message}", file=sys.stderr)
         return 2
-    return 0
-
-
-def _import(name: str) -> ModuleType:
-    """Import a module of this package and the libraries that it needs. These create a million
-    permanent objects, and searching them for garbage would take a second."""
-    gc.disable()
-    try:
-        return import_module(name, __package__)
     finally:
         gc.enable()
+    return 0
 
 
 def _resource_error(error: BaseException) -> str:
@@ -152,11 +141,12 @@ def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
 
 
 def _check_encoding(options: Sequence[str]) -> None:
-    for before, argument in zip(("", *options), options, strict=False):
-        # Python reads other bytes in the same way.
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            option = f"{before} " if before.startswith("--") else ""
-            raise InputError(f"{option}{argument!r}: not UTF-8")
+    for option in options:
+        try:
+            # Python represents bytes that are not UTF-8 by characters that cannot be encoded.
+            option.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{option!r}: not UTF-8") from error
 
 
 if __name__ == "__main__":

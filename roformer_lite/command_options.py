@@ -8,13 +8,11 @@ imported. Nothing here imports torch, so that `--help` and error messages appear
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
-from transformers.hf_argparser import HfArg
-
-from .command_parser import CommandParser
+from .command_parser import CommandParser, help_texts
 from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
     MAX_BATCH_SIZE,
@@ -28,14 +26,12 @@ from .errors import (
     require_packages,
 )
 from .export.formats import (
-    FORMATS,
-    QUANTIZATIONS,
     Engine,
     check_engine,
     check_format,
     check_libraries,
 )
-from .options import MAX_SEED
+from .options import MAX_SEED, DatasetArguments, TableArguments
 from .output import (
     RESULTS_FILE,
     check_answers_file,
@@ -58,7 +54,6 @@ EVALUATION_BATCH_SIZE = 64
 REPORT_FILE = "report.txt"
 # A finished evaluation consists of these files.
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
-_QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUANTIZATIONS.items())
 # This stands for the family that config.json names, or for one that supports all features of a model.
 AUTO = "auto"
 # These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.
@@ -101,15 +96,55 @@ FAMILIES = (
     "marian",
 )
 SOURCES = (*SYSTEMS, *FAMILIES)
+# The option --from.
+_SOURCE: dict[str, Any] = {
+    "dest": "source",
+    "metavar": "SYSTEM",
+    "choices": (AUTO, *SOURCES),
+    "help": (
+        f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), "
+        f"or one of {', '.join(SOURCES)}."
+    ),
+}
+# The help text of an argument that is a saved model.
+_MODEL = "the model's directory, or its name on the Hub"
+
+
+@dataclass
+class DeviceArguments:
+    """The device of a model.
+
+    Args:
+        device: cpu, cuda, cuda:1 … Default: cuda if there is one.
+    """
+
+    device: str | None = None
+
+
+@dataclass
+class EngineArguments(DeviceArguments):
+    """The device of a model, and the library that computes.
+
+    Args:
+        engine: The library that computes. onnx reads what `roformer-lite export` wrote.
+    """
+
+    engine: Engine = "torch"
 
 
 @dataclass
 class DemoArguments:
-    """Options of `roformer-lite demo`."""
+    """Options of `roformer-lite demo`.
 
-    output_dir: str = HfArg(default="roformer-lite-demo", help="Where the finished model goes.")
-    seed: int = HfArg(default=1, help="Seed of the data and of the training.")
-    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier model there.")
+    Args:
+        output_dir: Where the finished model goes.
+        seed: Seed of the data and of the training.
+        overwrite_output_dir: Replace an earlier model there.
+    """
+
+    output_dir: str = "roformer-lite-demo"
+    seed: int = 1
+    overwrite_output_dir: bool = False
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -157,45 +192,30 @@ def parse_train(argv: Sequence[str]) -> tuple[Run]:
 
 
 @dataclass
-class EvaluateArguments:
+class EvaluateArguments(DatasetArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are
-    read."""
+    read.
 
-    test_file: list[str] | None = HfArg(
-        default=None,
-        help=(
-            "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
-            "another."
-        ),
-    )
-    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = HfArg(
-        default=None, help="Configuration of that dataset, if it has several."
-    )
-    test_split: str = HfArg(default="test", help="Split of that dataset.")
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
-    )
-    output_dir: str | None = HfArg(
-        default=None,
-        help=(
-            "Directory for results, report, picture and the table of all predictions. "
-            "Default: none."
-        ),
-    )
-    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier evaluation there.")
-    table_format: Literal["csv", "jsonl"] = HfArg(default="csv", help="Format of that table.")
-    examples: int = HfArg(default=5, help="How many of the worst answers to print.")
-    batch_size: int | None = HfArg(
-        default=None,
-        help=(
-            "Rows in a batch. Default: the same as in the evaluation after training, otherwise "
-            f"{EVALUATION_BATCH_SIZE}."
-        ),
-    )
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
-    )
+    Args:
+        test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
+            another.
+        test_split: Split of that dataset.
+        output_dir: Directory for results, report, picture and the table of all predictions.
+            Default: none.
+        overwrite_output_dir: Replace an earlier evaluation there.
+        table_format: Format of that table.
+        examples: How many of the worst answers to print.
+        batch_size: Rows in a batch. Default: the same as in the evaluation after training,
+            otherwise 64.
+    """
+
+    test_file: list[str] | None = None
+    test_split: str = "test"
+    output_dir: str | None = None
+    overwrite_output_dir: bool = False
+    table_format: Literal["csv", "jsonl"] = "csv"
+    examples: int = 5
+    batch_size: int | None = None
 
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
@@ -214,25 +234,18 @@ class EvaluateArguments:
 def measuring_arguments() -> type:
     """A dataclass of the options of `train` that determine how labelled data are read and
     evaluated, for all tasks together. None stands for the value in the model's training."""
-    # Each option has a type, a help text and a list of tasks.
-    found: dict[str, tuple[Any, str, list[str]]] = {}
+    tasks: dict[str, list[str]] = {}
     for task, arguments in TASK_ARGUMENTS.items():
-        hints = get_type_hints(arguments)
-        for each in fields(arguments):
-            if each.name in arguments.measuring_options:
-                option = found.setdefault(
-                    each.name, (hints[each.name] | None, each.metadata["help"], [])
-                )
-                option[2].append(task)
-    made = make_dataclass(
-        "MeasuringArguments",
-        [
-            (name, hint, HfArg(default=None, help=f"{', '.join(tasks)}: {help}"))
-            for name, (hint, help, tasks) in found.items()
-        ],
-    )
-    made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
-    return made
+        for name in arguments.measuring_options:
+            tasks.setdefault(name, []).append(task)
+    options = []
+    for name, of_tasks in tasks.items():
+        arguments = TASK_ARGUMENTS[of_tasks[0]]
+        help = f"{', '.join(of_tasks)}: {help_texts(arguments).get(name)}"
+        hint = get_type_hints(arguments)[name] | None
+        options.append((name, hint, field(default=None, metadata={"help": help})))
+    group = "reading and measuring (defaults are those of the model's training)"
+    return make_dataclass("MeasuringArguments", options, namespace={"_argument_group_name": group})
 
 
 def parse_evaluate(
@@ -249,7 +262,7 @@ def parse_evaluate(
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
         "label, and the worst predictions.",
         [EvaluateArguments, measuring_arguments()],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     options, measuring, paths = parser.parse(argv)
     given = {name: value for name, value in vars(measuring).items() if value is not None}
@@ -259,49 +272,30 @@ def parse_evaluate(
 
 
 @dataclass
-class ReadingArguments:
-    """The input and output of `roformer-lite predict`, in addition to the model directory."""
+class ReadingArguments(TableArguments, EngineArguments):
+    """The input and output of `roformer-lite predict`, in addition to the model directory.
+
+    Args:
+        input_file: UTF-8 text, also .gz. Default: standard input.
+        output_file: Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz.
+            Default: standard output.
+        text_column: Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the
+            output is then a table, too. Default: every line of the input is a text.
+        text_pair_column: Column of the second text, for classifiers of pairs.
+        prefix: Prefix for the names of the columns that are added to a table.
+        batch_size: Texts in a batch.
+        dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
+    """
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = HfArg(
-        default=None, help="UTF-8 text, also .gz. Default: standard input."
-    )
-    output_file: str | None = HfArg(
-        default=None,
-        help=(
-            "Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz. "
-            "Default: standard output."
-        ),
-    )
-    text_column: str | None = HfArg(
-        default=None,
-        help=(
-            "Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the output "
-            "is then a table, too. Default: every line of the input is a text."
-        ),
-    )
-    text_pair_column: str | None = HfArg(
-        default=None, help="Column of the second text, for classifiers of pairs."
-    )
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
-    )
-    prefix: str | None = HfArg(
-        default=None, help="Prefix for the names of the columns that are added to a table."
-    )
-    batch_size: int = HfArg(default=32, help="Texts in a batch.")
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
-    )
-    dtype: Literal["float32", "bfloat16"] = HfArg(
-        default="float32",
-        help="bfloat16 is faster on some processors; probabilities change in the third decimal.",
-    )
-    engine: Engine = HfArg(
-        default="torch",
-        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
-    )
+    input_file: str | None = None
+    output_file: str | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    prefix: str | None = None
+    batch_size: int = 32
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
@@ -337,57 +331,37 @@ class ReadingArguments:
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each is for some tasks, and refused for models of other tasks."""
+    """Options of the predictions. Each is for some tasks, and refused for models of other tasks.
+
+    Args:
+        top_k: classify: return this many labels, the most probable first. causal: sample from this
+            many of the most probable tokens. Default: one label; all tokens.
+        threshold: classify: leave out labels with a lower probability. Default: no threshold if
+            each text has one label, 0.5 if it can have several.
+        none_label: classify: output for a label below the threshold. Default: -
+        beams: seq2seq, causal: number of beams. Default: as saved with the model.
+        max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
+            otherwise as saved with the model.
+        greedy: causal: always choose the most probable token instead of sampling.
+        temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
+        top_p: causal: sample from the most probable tokens whose probabilities add up to this.
+            Default: 0.95
+        repetition_penalty: causal: values above 1 penalise tokens that already occur in the text.
+        seed: causal: seed of the sampling. Default: 42
+    """
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = HfArg(
-        default=None,
-        help=(
-            "classify: return this many labels, the most probable first. causal: sample from "
-            "this many of the most probable tokens. Default: one label; all tokens."
-        ),
-    )
-    threshold: float | None = HfArg(
-        default=None,
-        help=(
-            "classify: leave out labels with a lower probability. Default: no threshold if each "
-            "text has one label, 0.5 if it can have several."
-        ),
-    )
-    none_label: str | None = HfArg(
-        default=None, help="classify: output for a label below the threshold. Default: -"
-    )
-    beams: int | None = HfArg(
-        default=None,
-        help="seq2seq, causal: number of beams. Default: as saved with the model.",
-    )
-    max_new_tokens: int | None = HfArg(
-        default=None,
-        help=(
-            "seq2seq, causal: maximum number of generated tokens. Default: causal 50, "
-            "otherwise as saved with the model."
-        ),
-    )
-    greedy: bool = HfArg(
-        default=False, help="causal: always choose the most probable token instead of sampling."
-    )
-    temperature: float | None = HfArg(
-        default=None,
-        help="causal: values below 1 make probable tokens even more probable. Default: 0.8",
-    )
-    top_p: float | None = HfArg(
-        default=None,
-        help=(
-            "causal: sample from the most probable tokens whose probabilities add up to this. "
-            "Default: 0.95"
-        ),
-    )
-    repetition_penalty: float | None = HfArg(
-        default=None,
-        help="causal: values above 1 penalise tokens that already occur in the text.",
-    )
-    seed: int | None = HfArg(default=None, help=f"causal: seed of the sampling. Default: {SEED}")
+    top_k: int | None = None
+    threshold: float | None = None
+    none_label: str | None = None
+    beams: int | None = None
+    max_new_tokens: int | None = None
+    greedy: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -403,26 +377,22 @@ class AnsweringArguments:
         )
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
-        if self.greedy and self.beams is not None:
+        given = self.given
+        searching = [name for name in ("greedy", "beams") if name in given]
+        sampling = [name for name in _SAMPLING if name in given]
+        if len(searching) > 1:
             raise InputError("--greedy can't be combined with --beams; give one of them")
-        searching = ""
-        if self.greedy:
-            searching = "--greedy"
-        elif self.beams is not None:
-            searching = "--beams"
-        sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
             raise InputError(
-                f"--{sampling[0]} can't be combined with {searching}, which does not sample"
+                f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"
             )
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: value
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if value is not None and value is not False
         }
 
@@ -437,7 +407,7 @@ def parse_predict(
         "Read lines, or a column of a table, and write one prediction for each: generated text, "
         "label and probability, or tagged tokens, depending on the task of the model.",
         [ReadingArguments, AnsweringArguments],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     files, answering, paths = parser.parse(argv)
     options = answering.given
@@ -451,30 +421,19 @@ def parse_predict(
 
 
 @dataclass
-class AppArguments:
-    """Options of `roformer-lite app`."""
+class AppArguments(EngineArguments):
+    """Options of `roformer-lite app`.
 
-    host: str | None = HfArg(
-        default=None,
-        help="Where to listen. Default: 127.0.0.1, which only this machine can reach.",
-    )
-    port: int | None = HfArg(
-        default=None, help="Port to listen on. Default: the first free one from 7860."
-    )
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
-    )
-    engine: Engine = HfArg(
-        default="torch",
-        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
-    )
-    texts: str | None = HfArg(
-        default=None,
-        help=(
-            "UTF-8 file of examples, one per line; for models that compare texts, a query and "
-            "the texts to compare with it."
-        ),
-    )
+    Args:
+        host: Where to listen. Default: 127.0.0.1, which only this machine can reach.
+        port: Port to listen on. Default: the first free one from 7860.
+        texts: UTF-8 file of examples, one per line; for models that compare texts, a query and the
+            texts to compare with it.
+    """
+
+    host: str | None = None
+    port: int | None = None
+    texts: str | None = None
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)
@@ -488,7 +447,7 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
         "app",
         "Open a page in the browser to try a model.",
         [AppArguments],
-        DIR="the model's directory, or its name on the Hub",
+        DIR=_MODEL,
     )
     options, paths = parser.parse(argv)
     require_packages("a page", {"gradio": "app"})
@@ -522,17 +481,7 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         OUT="the directory to write",
     )
     direction = parser.add_mutually_exclusive_group()
-    direction.add_argument(
-        "--from",
-        dest="source",
-        metavar="SYSTEM",
-        choices=(AUTO, *SOURCES),
-        help=(
-            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
-            f"names), or one of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a "
-            "model of this package."
-        ),
-    )
+    direction.add_argument("--from", **_SOURCE)
     direction.add_argument(
         "--to",
         dest="target",
@@ -540,8 +489,7 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         choices=(AUTO, *FAMILIES),
         help=(
             f"The family to convert a model of this package to: {AUTO} (one that supports all "
-            f"features of the model), or one of {', '.join(FAMILIES)}. Default: "
-            f"{AUTO}, for a model of this package."
+            f"features of the model), or one of {', '.join(FAMILIES)}."
         ),
     )
     (options,) = parser.parse(argv)
@@ -551,20 +499,19 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
 
 @dataclass
 class ExportArguments:
-    """Options of `roformer-lite export`."""
+    """Options of `roformer-lite export`.
 
-    format: str = HfArg(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
-    quantization: str | None = HfArg(
-        default=None,
-        help=f"How to store the weights, for formats with a choice ({_QUANTIZATIONS}).",
-    )
-    embeddings: bool = HfArg(
-        default=False,
-        help=(
-            "onnx: export one vector per text, pooled according to `classifier_pooling`, instead "
-            "of the head's output (the default for models without a head)."
-        ),
-    )
+    Args:
+        format: What to write: onnx, torch, ctranslate2, gguf.
+        quantization: How to store the weights, for formats with a choice (onnx: int8; ctranslate2:
+            int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
+        embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
+            instead of the head's output (the default for models without a head).
+    """
+
+    format: str = "onnx"
+    quantization: str | None = None
+    embeddings: bool = False
 
     def __post_init__(self):
         if self.embeddings and self.format != "onnx":
@@ -590,28 +537,31 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
 
 @dataclass
 class ServeArguments:
-    """Options of `roformer-lite serve`, with the same names as in `transformers serve`."""
+    """Options of `roformer-lite serve`, with the same names as in `transformers serve`.
 
-    host: str = HfArg(default="localhost", help="Where to listen.")
-    port: int = HfArg(default=8000, help="Port to listen on.")
-    device: str = HfArg(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
-        default="auto", help="Data type of the weights; auto: as saved."
-    )
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = HfArg(
-        default="warning", help="What is logged."
-    )
-    continuous_batching: bool = HfArg(
-        default=False, help="Causal models: compute requests together, with a paged cache."
-    )
-    cb_block_size: int | None = HfArg(default=None, help="Tokens in a block of that cache.")
-    cb_num_blocks: int | None = HfArg(default=None, help="Blocks of that cache.")
-    cb_max_batch_tokens: int | None = HfArg(
-        default=None, help="Maximum number of tokens in a step."
-    )
-    cb_max_memory_percent: float | None = HfArg(
-        default=None, help="Maximum fraction of a GPU's memory for that cache."
-    )
+    Args:
+        host: Where to listen.
+        port: Port to listen on.
+        device: cpu, cuda, cuda:1 …; auto is cuda if there is one.
+        dtype: Data type of the weights; auto: as saved.
+        log_level: What is logged.
+        continuous_batching: Causal models: compute requests together, with a paged cache.
+        cb_block_size: Tokens in a block of that cache.
+        cb_num_blocks: Blocks of that cache.
+        cb_max_batch_tokens: Maximum number of tokens in a step.
+        cb_max_memory_percent: Maximum fraction of a GPU's memory for that cache.
+    """
+
+    host: str = "localhost"
+    port: int = 8000
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = "warning"
+    continuous_batching: bool = False
+    cb_block_size: int | None = None
+    cb_num_blocks: int | None = None
+    cb_max_batch_tokens: int | None = None
+    cb_max_memory_percent: float | None = None
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)
@@ -632,7 +582,7 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
         "has a chat template, /v1/chat/completions), by the server of transformers. vLLM also "
         "serves encoders and classifiers: see docs/exporting.md.",
         [ServeArguments],
-        MODEL="the model's directory, or its name on the Hub",
+        MODEL=_MODEL,
     )
     options, paths = parser.parse(argv)
     require_packages("serving", dict.fromkeys(("fastapi", "openai", "uvicorn"), "serve"))
@@ -647,17 +597,7 @@ def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
         "outputs are.",
         CHECKPOINT="a directory with config.json and weights",
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="SYSTEM",
-        choices=(AUTO, *SOURCES),
-        default=AUTO,
-        help=(
-            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
-            f"names), or one of {', '.join(SOURCES)}."
-        ),
-    )
+    parser.add_argument("--from", default=AUTO, **_SOURCE)
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random input.")
     (options,) = parser.parse(argv)
     check_number("seed", options.seed, at_least=0, at_most=MAX_SEED)

@@ -1,7 +1,9 @@
-"""How every command parses its options: transformers' `HfArgumentParser` on plain dataclasses."""
+"""Parses the options of every command: transformers' `HfArgumentParser` on plain dataclasses."""
 
 import argparse
 import copy
+import inspect
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -9,9 +11,22 @@ from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from .errors import InputError, did_you_mean
 
+# An entry of the section `Args` of a docstring, and its further lines.
+_ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+
+
+def help_texts(options: type) -> dict[str, str]:
+    """The help texts of the fields of a dataclass: the section `Args` of its docstring and those of
+    its base classes."""
+    found: dict[str, str] = {}
+    for base in reversed(options.__mro__):
+        for name, text in _ARGUMENT.findall(inspect.getdoc(base) or ""):
+            found[name] = " ".join(text.split())
+    return found
+
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows one spelling of each option, and no default where none is meant."""
+    """Shows one spelling of each option, and only defaults that have a value."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         action = copy.copy(action)
@@ -25,18 +40,18 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Value(str):
-    """A word of a line that is the value of an option, whatever it begins with."""
+    """A word of the command line that is the value of an option, even if it begins with hyphens."""
 
 
 class CommandParser(HfArgumentParser):
     """The parser of one command.
 
     Args:
-        command: The command's name, as it is typed after `roformer-lite`.
-        description: What `--help` says before the options.
-        options: Dataclasses, every field of which is an option.
-        **positionals: Help of the positional arguments by their names in capitals, as `DIR="the
-            model's directory"`.
+        command: The name of the command, as it is typed after `roformer-lite`.
+        description: The text that `--help` shows before the options.
+        options: Dataclasses. Every field is an option, whose help text is in the docstring.
+        **positionals: The help texts of the positional arguments by their names in capitals, for
+            example `DIR="the model's directory"`.
     """
 
     def __init__(
@@ -51,20 +66,24 @@ class CommandParser(HfArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
-        for name, text in positionals.items():
-            self.add_argument(name.lower(), metavar=name, help=text)
+        texts: dict[str, str] = {}
+        for kind in self.dataclass_types:
+            texts |= help_texts(kind)
         for action in self._actions:
+            action.help = action.help or texts.get(action.dest)
             if action.type is string_to_bool:
                 # Every yes-or-no option may be given without a value.
                 action.nargs = "?"
                 action.const = True
             if action.option_strings and action.option_strings[0].startswith("--no_"):
-                # HfArgumentParser adds these, with the help of the option that they negate.
+                # HfArgumentParser adds these options, which negate others.
                 action.help = argparse.SUPPRESS
+        for name, text in positionals.items():
+            self.add_argument(name.lower(), metavar=name, help=text)
 
     @property
     def names(self) -> list[str]:
-        """The names of all options, as they are typed after two hyphens."""
+        """The names of all options, without the two hyphens."""
         return [action.option_strings[0][2:] for action in self._actions if action.option_strings]
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
@@ -72,7 +91,7 @@ class CommandParser(HfArgumentParser):
         has any.
 
         Raises:
-            InputError: for an unknown option, and when the dataclasses refuse a value.
+            InputError: for an unknown option, and if the dataclasses refuse a value.
         """
         _, unknown = self.parse_known_args(list(argv))
         if unknown:
@@ -80,15 +99,15 @@ class CommandParser(HfArgumentParser):
         return self.parse_args_into_dataclasses(args=list(argv), look_for_args_file=False)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """What argparse asks of every word: which option it is, None for a value. All options but
-        one begin with two hyphens, so that a column may be called `-x`."""
+        """Tell argparse whether a word is an option. All options except `-h` begin with two
+        hyphens, so a column may be called `-x`."""
         is_value = isinstance(arg_string, Value) or not arg_string.startswith("--")
         if is_value and arg_string != "-h":
             return None
         return super()._parse_optional(arg_string)
 
     def unknown_message(self, word: str) -> str:
-        """The message about a word that is no option."""
+        """The message about a word that is not an option."""
         if not word.startswith("--"):
             return f"unexpected argument {word}; `{self.prog} --help` lists the options"
         name = word[2:].partition("=")[0]
@@ -98,5 +117,5 @@ class CommandParser(HfArgumentParser):
         return f"there is no option --{name}{hint}"
 
     def error(self, message: str) -> NoReturn:
-        """Refuse what argparse finds wrong in one sentence, as everything else is refused."""
+        """Report a mistake that argparse has found in the same way as all other mistakes."""
         raise InputError(f"{message}; `{self.prog} --help` lists the options")

@@ -1,5 +1,5 @@
-"""`InputError`, which is raised for all invalid input, and the checks that run before anything heavy
-is imported."""
+"""`InputError`, which is raised for all invalid input, and the checks that run before anything
+heavy is imported."""
 
 import difflib
 import math
@@ -70,19 +70,21 @@ def check_number(
     """
     if value is None:
         return
-    bounds = [
-        ("at least", at_least, operator.ge),
-        ("above", above, operator.gt),
-        ("at most", at_most, operator.le),
-        ("below", below, operator.lt),
-    ]
-    given = [bound for bound in bounds if bound[1] is not None]
-    limits = [f"{name} {limit}" for name, limit, _ in given]
-    is_right = all(holds(value, limit) for _, limit, holds in given)
+    bounds = {
+        "at least": (at_least, operator.ge),
+        "above": (above, operator.gt),
+        "at most": (at_most, operator.le),
+        "below": (below, operator.lt),
+    }
+    limits = []
     # `isfinite` fails for whole numbers that are too large for a float.
-    if isinstance(value, float) and not math.isfinite(value):
-        limits.insert(0, "finite")
-        is_right = False
+    is_right = isinstance(value, int) or math.isfinite(value)
+    if not is_right:
+        limits.append("finite")
+    for name, (limit, holds) in bounds.items():
+        if limit is not None:
+            limits.append(f"{name} {limit}")
+            is_right = is_right and holds(value, limit)
     if not is_right:
         raise InputError(f"--{option}={value} must be {' and '.join(limits)}")
 
@@ -191,8 +193,7 @@ def _refusal_of_hub(name: str) -> str:
             return ""
         if isinstance(error, OfflineModeIsEnabled):
             return "the Hub was not asked because HF_HUB_OFFLINE is set"
-        cause = " ".join(str(error).split()) or type(error).__name__
-        return f"the Hub cannot be reached: {cause}"
+        return f"the Hub cannot be reached: {' '.join(str(error).split())}"
     return ""
 
 

@@ -7,11 +7,10 @@ Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import yaml
-from transformers.hf_argparser import HfArg
 
 from .errors import InputError, check_file, check_number
 from .output import check_place
@@ -29,56 +28,67 @@ def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
 
 
 @dataclass
-class DataArguments:
-    """Where the examples come from."""
+class TableArguments:
+    """Tables without a header line.
+
+    Args:
+        column_names: Names of the columns of .tsv and .csv files that have no header line.
+    """
+
+    column_names: list[str] | None = None
+
+
+@dataclass
+class DatasetArguments(TableArguments):
+    """A dataset on the Hub.
+
+    Args:
+        dataset_name: A dataset on the Hub, instead of files.
+        dataset_config_name: Configuration of that dataset, if it has several.
+    """
+
+    dataset_name: str | None = None
+    dataset_config_name: str | None = None
+
+
+@dataclass
+class DataArguments(DatasetArguments):
+    """Where the examples come from.
+
+    Args:
+        train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
+            another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and its tag
+            on each line.
+        validation_file: Validation data, measured during training and at the end.
+        test_file: Test data, measured only at the end.
+        validation_fraction: Without validation data: hold out this fraction of the training data
+            (0.05 is one row in twenty); 0 holds out nothing. Default: 0.1, but at most 2,000 rows.
+            Data with fewer than 100 rows (500 for a classifier that starts from a sentence encoder)
+            are not split.
+        train_split: Split of that dataset to train on.
+        validation_split: Split of that dataset for validation, used if it exists.
+        test_split: Split of that dataset for testing, used if it exists.
+    """
 
     _argument_group_name: ClassVar[str] = "data"
 
-    train_file: list[str] | None = HfArg(
-        default=None,
-        help=(
-            "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after "
-            "another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and "
-            "its tag on each line."
-        ),
-    )
-    validation_file: list[str] | None = HfArg(
-        default=None, help="Validation data, measured during training and at the end."
-    )
-    test_file: list[str] | None = HfArg(default=None, help="Test data, measured only at the end.")
-    validation_fraction: float | None = HfArg(
-        default=None,
-        help=(
-            "Without validation data: hold out this fraction of the training data (0.05 is "
-            "one row in twenty); 0 holds out nothing. Default: 0.1, but at most 2,000 rows. Data "
-            "with fewer than 100 rows (500 for a classifier that starts from a sentence encoder) "
-            "are not split."
-        ),
-    )
-    column_names: list[str] | None = HfArg(
-        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
-    )
-    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = HfArg(
-        default=None, help="Configuration of that dataset, if it has several."
-    )
-    train_split: str = HfArg(default="train", help="Split of that dataset to train on.")
-    validation_split: str = HfArg(
-        default="validation", help="Split of that dataset for validation, used if it exists."
-    )
-    test_split: str = HfArg(
-        default="test", help="Split of that dataset for testing, used if it exists."
-    )
+    train_file: list[str] | None = None
+    validation_file: list[str] | None = None
+    test_file: list[str] | None = None
+    validation_fraction: float | None = None
+    train_split: str = "train"
+    validation_split: str = "validation"
+    test_split: str = "test"
 
     def __post_init__(self):
-        if sum(value is not None for value in self.sources.values()) != 1:
-            raise InputError(f"give either {' or '.join(self.sources)}")
-        if self.validation_fraction is not None:
-            check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("give either --train_file or --dataset_name")
+        check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         if self.validation_fraction and self.validation_file:
-            raise InputError(
-                f"--validation_fraction {self.validation_fraction} has no effect with "
-                "--validation_file; leave out one of the two"
+            refuse_ignored(
+                {"validation_fraction": self.validation_fraction},
+                given="--validation_file",
+                why="whose rows are used",
             )
         if self.dataset_name is not None and (self.validation_file or self.test_file):
             raise InputError(
@@ -88,43 +98,50 @@ class DataArguments:
             for path in getattr(self, name) or ():
                 check_file(name, path)
 
-    @property
-    def sources(self) -> dict[str, Any]:
-        """The options that name the training data. Exactly one of them must be given."""
-        return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
-
 
 @dataclass
-class TokenizerArguments:
-    """Which tokenizer."""
+class ModelArguments:
+    """Which model and tokenizer.
 
-    _argument_group_name: ClassVar[str] = "tokenizer"
+    Args:
+        tokenizer: Tokenizer to use. Default: train one on the training data.
+        vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
+        tokenizer_algorithm: Algorithm of a new tokenizer; bpe and unigram decode any text exactly.
+            Default: bpe.
+        tokenizer_min_frequency: How often a token must occur in the training data to enter the
+            vocabulary of a new tokenizer. Default: 2.
+        size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
+        config: Fields of the configuration that differ from those of the size, as name=value, for
+            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value set
+            one of the two.
+        model_name_or_path: Start from the weights and the tokenizer of this model instead of from
+            scratch: a directory or a name on the Hub. It can be a model of this package or of
+            transformers, such as BERT.
+    """
 
-    tokenizer: str | None = HfArg(
-        default=None, help="Tokenizer to use. Default: train one on the training data."
-    )
-    vocab_size: int | None = HfArg(
-        default=None, help="Largest vocabulary of a new tokenizer. Default: 8192."
-    )
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = HfArg(
-        default=None,
-        help=(
-            "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."
-        ),
-    )
-    tokenizer_min_frequency: int | None = HfArg(
-        default=None,
-        help=(
-            "How often a token must occur in the training data to enter the vocabulary of a "
-            "new tokenizer. Default: 2."
-        ),
-    )
+    _argument_group_name: ClassVar[str] = "model and tokenizer"
+
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = None
+    tokenizer_min_frequency: int | None = None
+    size: Literal["tiny", "mini", "small", "base"] | None = None
+    config: list[str] = field(default_factory=list)
+    model_name_or_path: str | None = None
 
     def __post_init__(self):
         if self.tokenizer is not None:
-            self.refuse_new_tokenizer("--tokenizer", "which is used as it is")
+            refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, at_least=1)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
+        if self.model_name_or_path is not None:
+            new = {"size": self.size, **self.new_tokenizer}
+            refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
+
+    @property
+    def pretrained(self) -> list[str]:
+        """The models whose weights the training starts from."""
+        return [] if self.model_name_or_path is None else [self.model_name_or_path]
 
     @property
     def new_tokenizer(self) -> dict[str, Any]:
@@ -132,64 +149,17 @@ class TokenizerArguments:
         names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def refuse_new_tokenizer(self, given: str, why: str) -> None:
-        """Refuse options of a new tokenizer, because the option `given` makes them ineffective."""
-        refuse_ignored(self.new_tokenizer, given, why)
-
-
-@dataclass
-class ModelArguments(TokenizerArguments):
-    """Which model and tokenizer."""
-
-    _argument_group_name: ClassVar[str] = "model and tokenizer"
-
-    size: Literal["tiny", "mini", "small", "base"] | None = HfArg(
-        default=None,
-        help="Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.",
-    )
-    config: list[str] = HfArg(
-        default_factory=list,
-        help=(
-            "Fields of the configuration that differ from those of the size, as name=value, "
-            "for example hidden_dropout=0.3; with seq2seq, encoder.name=value and "
-            "decoder.name=value set one of the two."
-        ),
-    )
-    model_name_or_path: str | None = HfArg(
-        default=None,
-        help=(
-            "Start from the weights and the tokenizer of this model instead of from scratch: a "
-            "directory or a name on the Hub. It can be a model of this package or of "
-            "transformers, such as BERT."
-        ),
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.model_name_or_path is not None:
-            refuse_ignored({"size": self.size}, "--model_name_or_path", "which has its own size")
-            self.refuse_new_tokenizer("--model_name_or_path", "which has its own tokenizer")
-        for assignment in self.config:
-            if "=" not in assignment:
-                raise InputError(f"--config {assignment}: name=value is needed")
-
-    @property
-    def pretrained(self) -> list[str]:
-        """The models whose weights the training starts from."""
-        return [] if self.model_name_or_path is None else [self.model_name_or_path]
-
 
 @dataclass
 class Seq2SeqModelArguments(ModelArguments):
-    """Which model and tokenizer, or which encoder for a new encoder–decoder."""
+    """Which model and tokenizer, or which encoder for a new encoder–decoder.
 
-    encoder_name_or_path: str | None = HfArg(
-        default=None,
-        help=(
-            "Start from this encoder and its tokenizer, without its head. The decoder is new; "
-            "--size sets its size, and it shares the token embeddings of the encoder."
-        ),
-    )
+    Args:
+        encoder_name_or_path: Start from this encoder and its tokenizer, without its head. The
+            decoder is new; --size sets its size, and it shares the token embeddings of the encoder.
+    """
+
+    encoder_name_or_path: str | None = None
 
     def __post_init__(self):
         if self.encoder_name_or_path is not None:
@@ -208,129 +178,80 @@ class Seq2SeqModelArguments(ModelArguments):
 @dataclass
 class TrainingOptions:
     """How the model is trained. The other `TrainingArguments` of transformers are in
-    `training_arguments`."""
+    `training_arguments`.
+
+    Args:
+        output_dir: Directory of the finished model. Required.
+        overwrite_output_dir: Replace a finished model, and discard an unfinished training with
+            other options.
+        num_train_epochs: Passes over the training data. Default: enough for 300,000 examples or,
+            with labels, 8 million tokens, but at least 3 and at most 20; fine-tuning: 4.
+        max_steps: Number of training steps, instead of epochs.
+        time_limit_minutes: Stop training after this time. The learning rate follows its schedule
+            over all steps, regardless of the limit. Data preparation and the final evaluation take
+            additional time.
+        per_device_train_batch_size: Rows in a training batch on each device. Default: 32, or fewer
+            with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
+            64, rerank 16.
+        max_tokens_per_batch: Limit on the real tokens in a training batch on each device, instead
+            of a fixed number of rows.
+        per_device_eval_batch_size: Rows in an evaluation batch on each device.
+        learning_rate: Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4
+            for models that this command has trained from scratch.
+        warmup_steps: Steps of warm-up; a number below 1 is a fraction of the training. Default:
+            0.06; fine-tuning: 0.1.
+        weight_decay: Weight decay.
+        optim: The optimizer: one of transformers, or muon, which uses torch's Muon for the matrices
+            of the layers and AdamW for the rest. Arguments of Muon are given like
+            --training_arguments optim_args=lr=0.02.
+        bf16: Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU with
+            instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for embed and
+            rerank.
+        ema_decay: Evaluate and save an exponential moving average of the weights with this decay.
+            Default: no average; 0.999 for new classifiers and taggers, where 0 disables it.
+        word_dropout: Fraction of the tokens in a training batch to replace by [MASK], or by the
+            unknown or padding token if there is no mask token; not for mlm. Default: 0; 0.2 for new
+            classifiers and taggers.
+        early_stopping_patience: Stop after this many consecutive evaluations without improvement,
+            if the best checkpoint is kept; 0: never.
+        baselines: Evaluate baselines, such as a linear model, on the same data; takes seconds.
+        seed: Seed of initialisation, shuffling and dropout.
+        seeds: Train once with each of these seeds, keep the model that is best on the validation
+            data, and report mean and standard deviation of all metrics. The first seed chooses the
+            held-out rows for all of them.
+        keep_checkpoints: Keep the checkpoints after the model is finished.
+        use_cpu: Train on the CPU, even if there is a GPU.
+        disable_tqdm: Show no progress bars.
+        training_arguments: Any other field of transformers' TrainingArguments (of
+            Seq2SeqTrainingArguments for seq2seq), as name=value, for example
+            lr_scheduler_type=cosine adam_beta2=0.98.
+    """
 
     _argument_group_name: ClassVar[str] = "training"
 
-    output_dir: str | None = HfArg(default=None, help="Directory of the finished model. Required.")
-    overwrite_output_dir: bool = HfArg(
-        default=False,
-        help="Replace a finished model, and discard an unfinished training with other options.",
-    )
-    num_train_epochs: float | None = HfArg(
-        default=None,
-        help=(
-            "Passes over the training data. Default: enough for 300,000 examples or, with "
-            "labels, 8 million tokens, but at least 3 and at most 20; fine-tuning: 4."
-        ),
-    )
-    max_steps: int | None = HfArg(default=None, help="Number of training steps, instead of epochs.")
-    time_limit_minutes: float | None = HfArg(
-        default=None,
-        help=(
-            "Stop training after this time. The learning rate follows its schedule over all "
-            "steps, regardless of the limit. Data preparation and the final evaluation take "
-            "additional time."
-        ),
-    )
-    per_device_train_batch_size: int | None = HfArg(
-        default=None,
-        help=(
-            "Rows in a training batch on each device. Default: 32, or fewer with labels if 32 "
-            "rows have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
-            "16."
-        ),
-    )
-    max_tokens_per_batch: int | None = HfArg(
-        default=None,
-        help=(
-            "Limit on the real tokens in a training batch on each device, instead of a fixed "
-            "number of rows."
-        ),
-    )
-    per_device_eval_batch_size: int = HfArg(
-        default=64, help="Rows in an evaluation batch on each device."
-    )
-    learning_rate: float | None = HfArg(
-        default=None,
-        help=(
-            "Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4 for "
-            "models that this command has trained from scratch."
-        ),
-    )
-    warmup_steps: float | None = HfArg(
-        default=None,
-        help=(
-            "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; "
-            "fine-tuning: 0.1."
-        ),
-    )
-    weight_decay: float = HfArg(default=0.01, help="Weight decay.")
-    optim: str = HfArg(
-        default="adamw_torch_fused",
-        help=(
-            "The optimizer: one of transformers, or muon, which uses torch's Muon for the "
-            "matrices of the layers and AdamW for the rest. Arguments of Muon are given like "
-            "--training_arguments optim_args=lr=0.02."
-        ),
-    )
-    bf16: bool | None = HfArg(
-        default=None,
-        help=(
-            "Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU "
-            "with instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for "
-            "embed and rerank."
-        ),
-    )
-    ema_decay: float | None = HfArg(
-        default=None,
-        help=(
-            "Evaluate and save an exponential moving average of the weights with this decay. "
-            "Default: no average; 0.999 for new classifiers and taggers, where 0 disables it."
-        ),
-    )
-    word_dropout: float | None = HfArg(
-        default=None,
-        help=(
-            "Fraction of the tokens in a training batch to replace by [MASK], or by the unknown "
-            "or padding token if there is no mask token; not for mlm. Default: 0; 0.2 for new "
-            "classifiers and taggers."
-        ),
-    )
-    early_stopping_patience: int = HfArg(
-        default=4,
-        help=(
-            "Stop after this many consecutive evaluations without improvement, if the best "
-            "checkpoint is kept; 0: never."
-        ),
-    )
-    baselines: bool = HfArg(
-        default=True,
-        help="Evaluate baselines, such as a linear model, on the same data; takes seconds.",
-    )
-    seed: int = HfArg(default=42, help="Seed of initialisation, shuffling and dropout.")
-    seeds: list[int] | None = HfArg(
-        default=None,
-        help=(
-            "Train once with each of these seeds, keep the model that is best on the "
-            "validation data, and report mean and standard deviation of all metrics. The first "
-            "seed chooses the held-out rows for all of them."
-        ),
-    )
-    keep_checkpoints: bool = HfArg(
-        default=False, help="Keep the checkpoints after the model is finished."
-    )
-    use_cpu: bool = HfArg(default=False, help="Train on the CPU, even if there is a GPU.")
-    disable_tqdm: bool = HfArg(default=False, help="Show no progress bars.")
-    training_arguments: list[str] = HfArg(
-        default_factory=list,
-        help=(
-            "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments "
-            "for seq2seq), as name=value, for example lr_scheduler_type=cosine "
-            "adam_beta2=0.98."
-        ),
-        metadata={"action": "extend"},
-    )
+    output_dir: str | None = None
+    overwrite_output_dir: bool = False
+    num_train_epochs: float | None = None
+    max_steps: int | None = None
+    time_limit_minutes: float | None = None
+    per_device_train_batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    per_device_eval_batch_size: int = 64
+    learning_rate: float | None = None
+    warmup_steps: float | None = None
+    weight_decay: float = 0.01
+    optim: str = "adamw_torch_fused"
+    bf16: bool | None = None
+    ema_decay: float | None = None
+    word_dropout: float | None = None
+    early_stopping_patience: int = 4
+    baselines: bool = True
+    seed: int = 42
+    seeds: list[int] | None = None
+    keep_checkpoints: bool = False
+    use_cpu: bool = False
+    disable_tqdm: bool = False
+    training_arguments: list[str] = field(default_factory=list, metadata={"action": "extend"})
 
     def __post_init__(self):
         if not self.output_dir:
@@ -396,40 +317,34 @@ _REFUSED = {
 
 @dataclass
 class PublishingOptions:
-    """The parts of the model card that are not measured, and the upload to the Hub."""
+    """The parts of the model card that are not measured, and the upload to the Hub.
+
+    Args:
+        title: Title of the model card. Default: name of the directory.
+        language: Language codes, for example en de.
+        license: Licence of the model, for example apache-2.0.
+        dataset_title: Name of the data on the card. Default: the file names.
+        datasets: Names of the datasets on the Hub, if the files are copies of them.
+        limitations: A sentence on what the model should not be used for.
+        card_example: Show a row of the validation data in the card's code instead of a made-up one.
+        push_to_hub: Upload the finished model to the Hub.
+        hub_model_id: Repository to upload to. Default: name of the directory, under your account.
+        remote_code: Save the package's code with the model, for people who have not installed the
+            package.
+    """
 
     _argument_group_name: ClassVar[str] = "model card and Hub"
 
-    title: str | None = HfArg(
-        default=None, help="Title of the model card. Default: name of the directory."
-    )
-    language: list[str] = HfArg(default_factory=list, help="Language codes, for example en de.")
-    license: str | None = HfArg(default=None, help="Licence of the model, for example apache-2.0.")
-    dataset_title: str | None = HfArg(
-        default=None, help="Name of the data on the card. Default: the file names."
-    )
-    datasets: list[str] = HfArg(
-        default_factory=list,
-        help="Names of the datasets on the Hub, if the files are copies of them.",
-    )
-    limitations: str | None = HfArg(
-        default=None, help="A sentence on what the model should not be used for."
-    )
-    card_example: bool = HfArg(
-        default=False,
-        help="Show a row of the validation data in the card's code instead of a made-up one.",
-    )
-    push_to_hub: bool = HfArg(default=False, help="Upload the finished model to the Hub.")
-    hub_model_id: str | None = HfArg(
-        default=None,
-        help="Repository to upload to. Default: name of the directory, under your account.",
-    )
-    remote_code: bool = HfArg(
-        default=False,
-        help=(
-            "Save the package's code with the model, for people who have not installed the package."
-        ),
-    )
+    title: str | None = None
+    language: list[str] = field(default_factory=list)
+    license: str | None = None
+    dataset_title: str | None = None
+    datasets: list[str] = field(default_factory=list)
+    limitations: str | None = None
+    card_example: bool = False
+    push_to_hub: bool = False
+    hub_model_id: str | None = None
+    remote_code: bool = False
 
 
 def assignment_of(name: str, value: Any) -> str:

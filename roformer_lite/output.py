@@ -1,50 +1,56 @@
 """Files and directories that are either complete or as they were before."""
 
 import errno
+import gzip
+import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from typing import TextIO
+from typing import Any, TextIO
 
 from .errors import InputError
 
-# It is written last: a directory that has it holds a finished model.
+# This file is written last, so that a directory with it contains a finished model.
 RESULTS_FILE = "results.json"
-_FULL_BELOW = 2**16  # A disk with fewer free bytes is full.
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # They are open already.
+# A disk with fewer free bytes is regarded as full.
+_FULL_BELOW = 2**16
+# Files with these names are open already.
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 def check_place(option: str, path: str) -> str:
-    """The directory `path`, with links followed, after the place has been tried: a finished
-    directory is renamed into it at the end of hours, so that the directory around it must allow
-    that.
+    """Check that a directory can be made at `path`, which is only done at the end, perhaps after
+    hours.
 
     Args:
-        option: The option that named it; empty where the path is an argument without one.
-        path: The directory.
+        option: The option that was given; empty for an argument without an option.
+        path: Its value.
+
+    Returns:
+        The path, with links followed.
 
     Raises:
-        InputError: naming option, path and reason.
+        InputError: with the option, the path and the reason.
     """
     given = f"--{option} {path}" if option else path
     target = Path(os.path.realpath(path))
+    problem = None
     if Path(path).name in ("", ".."):
-        raise InputError(
-            f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}"
-        )
+        model = Path(path) / "model"
+        problem = f"names no new directory; give it a name, such as {model}"
     # Unlike pathlib, os.path does not raise at names that are too long.
-    if os.path.islink(path) and not os.path.exists(target):
-        raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
-    if os.path.isfile(target):
-        raise InputError(f"{given} is a file; give the name of a directory")
-    if os.path.ismount(target):
-        raise InputError(
-            f"{given} is a mount point, which cannot be replaced; give a directory in it"
-        )
+    elif os.path.islink(path) and not os.path.exists(target):
+        problem = f"is a link to {os.readlink(path)}, which does not exist"
+    elif os.path.isfile(target):
+        problem = "is a file; give the name of a directory"
+    elif os.path.ismount(target):
+        problem = "is a mount point, which cannot be replaced; give a directory in it"
+    if problem is not None:
+        raise InputError(f"{given} {problem}")
     parent = next(parent for parent in target.parents if os.path.exists(parent))
     try:
         # The name is as long as any that will be needed.
@@ -58,10 +64,10 @@ def check_place(option: str, path: str) -> str:
 
 
 def new_directory(path: str) -> Path:
-    """The directory `path`, which can be made, and is not there yet or empty.
+    """The directory `path`, which does not exist yet or is empty.
 
     Raises:
-        InputError: when something is there, or no directory can be made there.
+        InputError: if it contains something, or if no directory can be made there.
     """
     out = Path(check_place("", path))
     if out.exists() and any(out.iterdir()):
@@ -75,17 +81,16 @@ def check_output_dir(
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
     holds: str = "a finished model",
 ) -> None:
-    """Refuse to write to the directory `target` when something would be lost.
+    """Refuse to write to the directory `target` if something would be lost.
 
     Args:
-        target: The directory; `check_place` has accepted it.
-        overwrite: Whether what an earlier command has written there may be replaced.
-        signs: Files by which that is known.
-        holds: What it is, for the message.
+        target: The directory, which `check_place` has accepted.
+        overwrite: Whether the results of an earlier command may be replaced.
+        signs: The files by which these results are recognised.
+        holds: A description of these results for the message.
 
     Raises:
-        InputError: when `target` is a directory of anything else, or one that `overwrite` does not
-            allow to replace.
+        InputError: if `target` contains other files, or results that may not be replaced.
     """
     if not os.path.exists(target) or not any(target.iterdir()):
         return
@@ -107,46 +112,48 @@ def complete_directory(
     overwrite: bool = False,
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
 ) -> Iterator[Path]:
-    """A new directory, to be filled inside the `with`; it then takes the place of `target`.
+    """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
 
-    If anything fails, the new directory is removed, and `target` stays as it was. What others have
-    written to `target` in the meantime is never replaced.
+    If anything fails, the new directory is removed, and `target` stays as it was. Files that others
+    have written to `target` in the meantime are never replaced.
 
     Args:
         target: The directory.
-        saving: What is in it, for messages.
-        overwrite, signs: As for `check_output_dir`, whose question is asked again before `target`
-            is replaced.
+        saving: A description of the content for messages.
+        overwrite, signs: As for `check_output_dir`.
 
     Raises:
-        InputError: when the disk is full, and when something else has come to `target` in the
-            meantime; it says where the finished directory is.
+        InputError: if the disk is full, and if something else was written to `target` in the
+            meantime; the message says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remedy = f" while saving {saving}; nothing was changed. Free some space and run the same command again"
+    remedy = (
+        f" while saving {saving}; nothing was changed. Free some space and run the same command "
+        "again"
+    )
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
-        # Only their owner may read temporary directories; a directory in them is as usual.
+        # A temporary directory is private; a directory inside it has the usual permissions.
         finished = Path(scratch) / "finished"
         finished.mkdir()
         with _naming_full_disk(str(target), target.parent, remedy):
             yield finished
-        is_ours = overwrite and all((target / file).is_file() for file in signs)
-        if target.is_dir() and any(target.iterdir()) and not is_ours:
+        replaced = Path(scratch) / "replaced"
+        is_replaced = overwrite and all((target / file).is_file() for file in signs)
+        if is_replaced:
+            target.rename(replaced)
+        try:
+            # This replaces an empty directory, and fails if there is anything else.
+            finished.rename(target)
+        except OSError as error:
+            if is_replaced:
+                replaced.rename(target)
+                raise
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
             finished.rename(kept)
             raise InputError(
-                f"{target}: something else was written there in the meantime, and stays; {saving} "
-                f"is in {kept}"
-            )
-        replaced = Path(scratch) / "replaced"
-        if target.exists():
-            target.rename(replaced)
-        try:
-            finished.rename(target)
-        except OSError:
-            if replaced.exists():
-                replaced.rename(target)
-            raise
+                f"{target}: something else was written there in the meantime, and was kept "
+                f"({error.strerror}); {saving} is in {kept}"
+            ) from error
 
 
 def is_written_directly(path: str | Path) -> bool:
@@ -157,14 +164,14 @@ def is_written_directly(path: str | Path) -> bool:
 
 
 def check_output_file(path: str | Path, option: str = "") -> None:
-    """Refuse a file that cannot be written, as far as that shows beforehand.
+    """Refuse a file that cannot be written, as far as this is known in advance.
 
     Args:
         path: The file.
-        option: The option that named it, for messages.
+        option: The option that was given, for messages.
 
     Raises:
-        InputError: naming option, path and reason.
+        InputError: with the option, the path and the reason.
     """
     name = f"{option} {path}".strip()
     if os.path.isdir(path):
@@ -219,8 +226,8 @@ def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]
 
 @contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
-    """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was
-    if anything fails.
+    """Open a UTF-8 file to be written inside the `with`; at the end it replaces `path`, which stays
+    as it was if anything fails. A file whose name ends in .gz is compressed.
 
     It is written next to `path`, which may be read in the meantime. A link is followed, an existing
     file keeps its permissions, and other kinds of files, such as /dev/stdout or a pipe, are written
@@ -228,36 +235,33 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 
     Args:
         path: The file.
-        option: The option that named it, for messages.
+        option: The option that was given, for messages.
 
     Raises:
         InputError: at once if nothing can be written there, and at the end if the disk is full.
     """
     check_output_file(path, option)
     name = f"{option} {path}".strip()
-    is_stream = is_written_directly(path)
     target = Path(os.path.realpath(path))
+    is_stream = is_written_directly(path)
     written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
-    try:
-        stream = written.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{name} cannot be written: {error.strerror}") from error
+    open_text: Callable[..., TextIO] = gzip.open if Path(path).suffix.lower() == ".gz" else open
     with _naming_full_disk(name, target.parent, ""):
-        if is_stream:
-            with stream:
-                yield stream
-            return
         try:
-            with stream:
-                if target.exists():
+            with open_text(written, "wt", encoding="utf-8") as stream:
+                if not is_stream and target.exists():
                     shutil.copymode(target, written)
                 yield stream
-                # Without this, a crash of the machine after the rename could leave an empty file.
                 stream.flush()
-                os.fsync(stream.fileno())
-            written.replace(target)
+                if not is_stream:
+                    # Without this, a crash of the machine after the rename could leave an empty
+                    # file.
+                    os.fsync(stream.fileno())
+            if not is_stream:
+                written.replace(target)
         finally:
-            written.unlink(missing_ok=True)
+            if not is_stream:
+                written.unlink(missing_ok=True)
 
 
 def write_whole_file(path: Path, text: str) -> None:
@@ -268,6 +272,12 @@ def write_whole_file(path: Path, text: str) -> None:
     """
     with complete_file(path) as stream:
         stream.write(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file. Numbers that are not finite raise a `ValueError`."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", "utf-8")
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
@@ -292,11 +302,5 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
 def require_space(directory: Path, size: int) -> None:
     """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
     Some writers, such as torch's writer of archives, would otherwise end the whole process."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    placeholder = directory / ".space"
-    try:
-        with placeholder.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, size)
-    finally:
-        placeholder.unlink(missing_ok=True)
+    if shutil.disk_usage(directory).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))

@@ -1,12 +1,12 @@
-"""A training as a whole, which `run.yaml` describes: task, data, model, training and card.
+"""A training run: task, data, model, training and card, as `run.yaml` describes them.
 
-The command line, a file and a program make the same object. Nothing here imports torch.
+The command line, a file and a program create the same object. Nothing here imports torch.
 """
 
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from .output import write_whole_file
 from .task_options import TASK_ARGUMENTS, TaskArguments
 
 RUN_FILE = "run.yaml"
-# Options that hold paths. In the file these are relative to its directory, so that a folder with
+# The options that are paths. In the file they are relative to its directory, so that a folder with
 # data and models can be moved.
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
-# Options that hold the directory of a model, or its name on the Hub.
+# The options that are the directory of a model, or its name on the Hub.
 _MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
-# Options that say where the result goes, how it is shown and what is measured at the end. When a
-# training continues they may have other values; all else must be the same.
+# The options that determine the output directory, the card, progress bars and the final evaluation.
+# They may change when a training continues; all others must stay the same.
 _NOT_COMPARED = {
     "test_file",
     "output_dir",
@@ -38,15 +38,19 @@ _NOT_COMPARED = {
 
 @dataclass
 class Run:
-    """All options of one training, as they were given."""
+    """The options of one training, as they were given.
+
+    Args:
+        data, model, training, card: The options by group.
+        shown: The command that the card shows, if it is not `train`.
+        filled: The training options that `with_defaults` of `train/defaults.py` has filled in.
+    """
 
     data: TaskArguments
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
-    # The command as a card shows it, if another one than `train` made this run.
     shown: str = ""
-    # The options of training that `with_defaults` of `train/defaults.py` has given their values.
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
@@ -59,17 +63,17 @@ class Run:
 
     @property
     def output_dir(self) -> Path:
-        """Where the finished model will be."""
+        """The directory of the finished model."""
         return Path(self.training.output_dir)
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints are while the model is trained."""
+        """The directory of the checkpoints while the model is trained."""
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
 
     @property
     def tokenizer_source(self) -> str | None:
-        """The name of the tokenizer that is taken as it is; None where one is trained."""
+        """The directory or name of an existing tokenizer to use; None if a new one is trained."""
         given = self.model.tokenizer or next(iter(self.model.pretrained), None)
         if given or self.model.new_tokenizer:
             return given
@@ -77,8 +81,8 @@ class Run:
 
     @property
     def begins_with_teachers_tokens(self) -> bool:
-        """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin
-        with."""
+        """Whether the token embeddings of a new model are initialised from its teacher, whose
+        tokenizer it uses."""
         teacher = getattr(self.data, "teacher", None)
         is_new = not self.model.pretrained
         return teacher is not None and is_new and self.tokenizer_source == teacher
@@ -91,41 +95,39 @@ class Run:
         return found
 
     def save(self, folder: Path) -> None:
-        """Write `run.yaml` into `folder`, the output directory or one next to it."""
-        # The package of the version imports torch.
+        """Write `run.yaml` into `folder`, which is the output directory or a directory next to
+        it."""
+        # This import loads torch.
         from hf_roformer_lite.version import __version__
 
         base = _absolute(str(self.output_dir))
 
-        def relative(path: str, may_be_name: bool) -> str:
-            found = _absolute(path, may_be_name)
-            return os.path.relpath(found, base) if os.path.isabs(found) else found
+        def relative(path: str) -> str:
+            return os.path.relpath(_absolute(path), base)
 
         content = _with_paths(self.content(), relative)
         # A training that is repeated needs another directory.
         del content["output_dir"]
-        text = yaml.safe_dump(
-            content, sort_keys=False, allow_unicode=True, default_flow_style=False
-        )
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         head = (
             f"# Written by roformer-lite {__version__}.\n"
-            f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training. Paths\n"
-            "# are relative to this file. Options that are not here have their defaults;\n"
-            f"# `roformer-lite train {self.task} --help` lists all.\n"
+            f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training.\n"
+            "# Paths are relative to this file. All other options have their defaults, which\n"
+            f"# `roformer-lite train {self.task} --help` lists.\n"
         )
         write_whole_file(folder / RUN_FILE, head + text)
 
     def command(self) -> str:
-        """The command line of this run as a public card may show it."""
-        if self.shown:
-            return self.shown
-        return shown_command(["roformer-lite", "train", self.task, *as_arguments(self.content())])
+        """The command line of this run in a form suited to a public card."""
+        words = ["roformer-lite", "train", self.task, *as_arguments(self.content())]
+        return self.shown or shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
-        """The options that differ from those of an interrupted training; empty if it may continue.
+        """The options that differ from the ones of an interrupted training; empty if it may
+        continue.
 
         Args:
-            before: As from `read_run_file`.
+            before: The interrupted training, as `read_run_file` returns it.
         """
         now = _compared(_with_paths(self.content(), _absolute))
         then = _compared(before)
@@ -148,26 +150,26 @@ class _Parser(CommandParser):
 
 
 def parse_run(task: str, argv: Sequence[str]) -> Run:
-    """The run that a command line describes. No torch is imported, so that `--help` and mistakes
-    are answered soon.
+    """The run that a command line describes. torch is not imported, so that `--help` and error
+    messages appear quickly.
 
     Args:
-        task: A task, or the path of a `run.yaml`.
-        argv: Options, which override those of the file.
+        task: The name of a task, or the path of a `run.yaml`.
+        argv: The options. They override the options in the file.
 
     Raises:
-        InputError: for a value that is impossible, for options that are missing or can't be
-            combined, and for a model or tokenizer that is nowhere.
+        InputError: for an invalid value, for options that are missing or can't be combined, and for
+            a model or tokenizer that does not exist.
     """
     content: dict[str, Any] = {}
     path = task
     if task.endswith((".yaml", ".yml")):
         content = read_run_file(path)
-        task = content["task"]
+        task = content.pop("task")
     elif task not in TASK_ARGUMENTS:
         raise InputError(
-            f"{task} is no task; give one of {', '.join(TASK_ARGUMENTS)}, or a file such as "
-            f"run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
+            f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or give a file such "
+            f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
     arguments = TASK_ARGUMENTS[task]
     parser = _Parser(
@@ -176,11 +178,11 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
     )
     parser.epilog = (
-        "All fields of transformers' TrainingArguments that are no options here, such as "
+        "All fields of transformers' TrainingArguments that are not options here, such as "
         "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
     )
     for name in content:
-        if name != "task" and name not in parser.names:
+        if name not in parser.names:
             raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
     data, model, training, card = parser.parse([*as_arguments(content), *argv])
     run = Run(data=data, model=model, training=training, card=card)
@@ -192,10 +194,10 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
-    """The content of a `run.yaml`, with absolute paths. A parser checks its options.
+    """The content of a `run.yaml` with absolute paths. Its options are not checked here.
 
     Raises:
-        InputError: when it can't be read, or names no task.
+        InputError: if the file can't be read or does not name a task.
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
@@ -207,42 +209,43 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{', '.join(TASK_ARGUMENTS)}"
         )
     folder = os.path.realpath(os.path.dirname(path))
-
-    def absolute(path: str, may_be_name: bool) -> str:
-        found = os.path.normpath(os.path.join(folder, path))
-        return path if may_be_name and not os.path.isdir(found) else found
-
-    return _with_paths(content, absolute)
+    return _with_paths(
+        content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder
+    )
 
 
-def _with_paths(content: Mapping[str, Any], convert: Callable[[str, bool], str]) -> dict[str, Any]:
+def _with_paths(
+    content: Mapping[str, Any], convert: Callable[[str], str], folder: str = ""
+) -> dict[str, Any]:
     """The content of a run with converted paths.
 
     Args:
-        content: Of a file or a run.
-        convert: Takes a path, and whether it may also be a name on the Hub.
+        content: The content of a file or a run.
+        convert: Converts a path.
+        folder: The directory of relative paths. A model that is not a directory there is a name on
+            the Hub, and is not converted.
     """
     found = dict(content)
     for name in (*_FILES, *_MODELS):
         value = content.get(name)
-        may_be_name = name in _MODELS
+        if name in _MODELS and not os.path.isdir(os.path.join(folder, str(value))):
+            continue
         if isinstance(value, list):
-            found[name] = [convert(str(path), may_be_name) for path in value]
+            found[name] = [convert(str(path)) for path in value]
         elif value is not None:
-            found[name] = convert(str(value), may_be_name)
+            found[name] = convert(str(value))
     return found
 
 
-def _absolute(path: str, may_be_name: bool = False) -> str:
-    """An absolute path without links, but for that of the file itself, whose name has its format."""
-    if may_be_name and not os.path.isdir(path):
-        return path
+def _absolute(path: str) -> str:
+    """An absolute path. Links to directories are followed, but the file keeps its own name, because
+    the suffix determines its format."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
 
 def as_arguments(content: Mapping[str, Any]) -> list[str]:
-    """The options of a `run.yaml` as the command line has them."""
+    """The options of a `run.yaml` in the form of a command line."""
     words: list[str] = []
     for name, value in content.items():
         if isinstance(value, dict):
@@ -256,13 +259,13 @@ def as_arguments(content: Mapping[str, Any]) -> list[str]:
 
 
 def _given(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults; arguments of transformers by
-    name."""
+    """The fields of a dataclass that differ from their defaults. The arguments of transformers are
+    given by name."""
     found = {}
     for option in fields(options):
-        default = option.default if option.default_factory is MISSING else option.default_factory()
         value = getattr(options, option.name)
-        if value != default:
+        # The default of every list is empty.
+        if value not in (option.default, []):
             found[option.name] = value
     if "training_arguments" in found:
         found["training_arguments"] = options.stock
@@ -270,7 +273,8 @@ def _given(options: Any) -> dict[str, Any]:
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a continued training must share, arguments of transformers among them."""
+    """The options that must be the same in a continued training, including the arguments of
+    transformers."""
     flat = dict(content)
     flat |= flat.pop("training_arguments", {})
     return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
@@ -279,13 +283,14 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if value is None:
         return "the default"
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list):
         return " ".join(map(str, value))
     return str(value)
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """A command line as a public card may show it: of absolute paths the last part alone."""
+    """A command line in a form suited to a public card: absolute paths are reduced to their last
+    part."""
 
     def without_directory(word: str) -> str:
         path = Path(word)

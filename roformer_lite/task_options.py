@@ -4,10 +4,8 @@
 `recipes/`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
-
-from transformers.hf_argparser import HfArg
 
 from .errors import InputError, check_number, require_packages
 from .options import (
@@ -15,6 +13,7 @@ from .options import (
     ModelArguments,
     Seq2SeqModelArguments,
     TrainingOptions,
+    refuse_ignored,
 )
 
 # The shortest text consists of [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
@@ -79,31 +78,37 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 @dataclass
 class LabelArguments(TaskArguments):
-    """The options that classify and tag share."""
+    """The options that classify and tag share.
 
-    text_scores: bool | None = HfArg(
-        default=None,
-        help=(
-            "Fit a linear model on n-grams (classify) or a conditional random field on words "
-            "(tag) in addition to the encoder, and combine the two if that is better on the "
-            "validation data. Default: true for new models, false with --model_name_or_path."
-        ),
-    )
-    fit_head: bool = HfArg(
-        default=True,
-        help=(
-            "Fit the new head of a --model_name_or_path as a linear model on the frozen "
-            "encoder before the whole model is trained. For this, a sentence encoder is "
-            "converted to a model of this package, whose head reads the sentence vectors; with "
-            "false it keeps its own class."
-        ),
-    )
+    Args:
+        text_scores: Fit a linear model on n-grams (classify) or a conditional random field on words
+            (tag) in addition to the encoder, and combine the two if that is better on the
+            validation data. Default: true for new models, false with --model_name_or_path.
+        fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
+            before the whole model is trained. For this, a sentence encoder is converted to a model
+            of this package, whose head reads the sentence vectors; with false it keeps its own
+            class.
+    """
+
+    text_scores: bool | None = None
+    fit_head: bool = True
 
 
 @dataclass
 class Seq2SeqDataArguments(TaskArguments):
     """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target
-    lines."""
+    lines.
+
+    Args:
+        source_column: Column of the input text.
+        target_column: Column of the output text.
+        max_source_length: Truncate inputs to this many tokens.
+        max_target_length: Truncate outputs to this many tokens, in training only.
+        bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
+            sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
+            targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
+            languages without spaces, otherwise 13a.
+    """
 
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
@@ -116,21 +121,11 @@ class Seq2SeqDataArguments(TaskArguments):
         "bleu_tokenizer",
     )
 
-    source_column: str = HfArg(default="source", help="Column of the input text.")
-    target_column: str = HfArg(default="target", help="Column of the output text.")
-    max_source_length: int = HfArg(default=128, help="Truncate inputs to this many tokens.")
-    max_target_length: int = HfArg(
-        default=128, help="Truncate outputs to this many tokens, in training only."
-    )
-    bleu_tokenizer: BleuTokenizer | None = HfArg(
-        default=None,
-        help=(
-            "Tokenizer of sacrebleu. Those for Japanese and Korean, and those of sentencepiece "
-            "(spm, flores, spBLEU), need further packages. Default: zh for Chinese targets, "
-            "ja-mecab (or char, if it is not installed) for Japanese, char for other languages "
-            "without spaces, otherwise 13a."
-        ),
-    )
+    source_column: str = "source"
+    target_column: str = "target"
+    max_source_length: int = 128
+    max_target_length: int = 128
+    bleu_tokenizer: BleuTokenizer | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -142,31 +137,28 @@ class Seq2SeqDataArguments(TaskArguments):
 @dataclass
 class LanguageModelDataArguments(TaskArguments):
     """Text of language models. A .txt file is one document, or one document per line with
-    --line_by_line; other files have one document in each row."""
+    --line_by_line; other files have one document in each row.
+
+    Args:
+        text_column: Column of the text in tables and datasets.
+        block_size: Split documents into blocks of at most this many tokens. Default: 256.
+        line_by_line: Every line of a .txt file is a document.
+        packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
+            each other. Documents are then split at this length, unless --block_size is given.
+        streaming: Read the training data during training, without a copy on the disk; needs
+            --max_steps.
+    """
 
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
-    measuring_options = ("text_column", "block_size", "line_by_line")
+    measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
-    text_column: str = HfArg(default="text", help="Column of the text in tables and datasets.")
-    block_size: int | None = HfArg(
-        default=None, help="Split documents into blocks of at most this many tokens. Default: 256."
-    )
-    line_by_line: bool = HfArg(default=False, help="Every line of a .txt file is a document.")
-    packing: int | None = HfArg(
-        default=None,
-        help=(
-            "Fill the rows of a batch up to this many tokens with blocks that do not attend to "
-            "each other. Documents are then split at this length, unless --block_size is given."
-        ),
-    )
-    streaming: bool = HfArg(
-        default=False,
-        help=(
-            "Read the training data during training, without a copy on the disk; needs --max_steps."
-        ),
-    )
+    text_column: str = "text"
+    block_size: int | None = None
+    line_by_line: bool = False
+    packing: int | None = None
+    streaming: bool = False
 
     def __post_init__(self):
         check_number("packing", self.packing, at_least=MIN_BLOCK_SIZE)
@@ -203,14 +195,18 @@ class LanguageModelDataArguments(TaskArguments):
 
 @dataclass
 class MaskedLMDataArguments(LanguageModelDataArguments):
-    """Text and masking of masked language models."""
+    """Text and masking of masked language models.
+
+    Args:
+        mlm_probability: Fraction of the tokens to mask and predict.
+    """
 
     task = "mlm"
     training_defaults = {"per_device_train_batch_size": 8}
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
-    mlm_probability: float = HfArg(default=0.3, help="Fraction of the tokens to mask and predict.")
+    mlm_probability: float = 0.3
 
     def __post_init__(self):
         super().__post_init__()
@@ -219,7 +215,27 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
 
 @dataclass
 class ClassifyDataArguments(LabelArguments):
-    """Columns and labels of classification."""
+    """Columns and labels of classification.
+
+    Args:
+        text_column: Column of the text.
+        text_pair_column: Column of a second text, for pairs.
+        label_column: Column of the label, any text or number.
+        max_length: Truncate texts (a pair together) to this many tokens. Default: 2048;
+            fine-tuning: 256, or as many as the model has positions for.
+        problem_type: single_label_classification, multi_label_classification or regression.
+            Default: multi_label with lists of labels or --label_separator, otherwise single_label.
+        label_separator: Text between several labels of one row. Default: a row has one label.
+        teacher: A model of sentence-transformers, as a directory or a name on the Hub. A new model
+            uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
+            of single tokens.
+        class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
+            same total weight, and the best model is the one with the highest macro F1. Default: all
+            rows have the same weight.
+        min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
+            so that this fraction of the predictions on the validation data is right, for example
+            0.95. Default: every text gets a label.
+    """
 
     task = "classify"
     training_defaults = _FOR_LABELS
@@ -232,52 +248,17 @@ class ClassifyDataArguments(LabelArguments):
         "max_length",
     )
 
-    text_column: str = HfArg(default="text", help="Column of the text.")
-    text_pair_column: str | None = HfArg(default=None, help="Column of a second text, for pairs.")
-    label_column: str = HfArg(default="label", help="Column of the label, any text or number.")
-    max_length: int | None = HfArg(
-        default=None,
-        help=(
-            "Truncate texts (a pair together) to this many tokens. Default: 2048; "
-            "fine-tuning: 256, or as many as the model has positions for."
-        ),
-    )
+    text_column: str = "text"
+    text_pair_column: str | None = None
+    label_column: str = "label"
+    max_length: int | None = None
     problem_type: (
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = HfArg(
-        default=None,
-        help=(
-            "single_label_classification, multi_label_classification or regression. Default: "
-            "multi_label with lists of labels or --label_separator, otherwise single_label."
-        ),
-    )
-    label_separator: str | None = HfArg(
-        default=None, help="Text between several labels of one row. Default: a row has one label."
-    )
-    teacher: str | None = HfArg(
-        default=None,
-        help=(
-            "A model of sentence-transformers, as a directory or a name on the Hub. A new model "
-            "uses its tokenizer, and its token embeddings are initialised from the teacher's "
-            "vectors of single tokens."
-        ),
-    )
-    class_weights: Literal["balanced"] | None = HfArg(
-        default=None,
-        help=(
-            "balanced: rows of rare labels get higher weights, so that all labels have the same "
-            "total weight, and the best model is the one with the highest macro F1. Default: "
-            "all rows have the same weight."
-        ),
-    )
-    min_precision: float | None = HfArg(
-        default=None,
-        help=(
-            "Let predict leave out uncertain labels: a threshold for the scores is chosen so "
-            "that this fraction of the predictions on the validation data is right, for example "
-            "0.95. Default: every text gets a label."
-        ),
-    )
+    ) = None
+    label_separator: str | None = None
+    teacher: str | None = None
+    class_weights: Literal["balanced"] | None = None
+    min_precision: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -301,7 +282,7 @@ class ClassifyDataArguments(LabelArguments):
         super().check_combination(model, training)
         if self.teacher is not None:
             require_packages("--teacher", EmbedDataArguments.packages)
-            model.refuse_new_tokenizer("--teacher", "which has its own tokenizer")
+            refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
             if model.pretrained or model.tokenizer:
                 raise InputError(
                     "--teacher is for a new model with the teacher's tokenizer; it can't be "
@@ -313,44 +294,30 @@ class ClassifyDataArguments(LabelArguments):
 class TagDataArguments(LabelArguments):
     """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
     has one token on each line, its columns separated by tabs or spaces, and a blank line after each
-    sentence (CoNLL, IOB2)."""
+    sentence (CoNLL, IOB2).
+
+    Args:
+        train_file: Training data: .jsonl with lists of tokens and of tags, or any other text file
+            with a token and its tag on each line; also .gz. Several are read one after another.
+        token_column: Column of the tokens: a name in .jsonl files (default: tokens), a number from
+            1 in others (default: 1).
+        tag_column: Column of the tags: a name in .jsonl files (default: tags), a number in others
+            (default: -1, the last).
+        unit: The unit that gets a tag. characters splits the words of the data, for languages
+            without spaces; auto does so if most of the training text is Chinese characters and the
+            tags are IOB.
+        max_length: Truncate training sentences to this many tokens.
+    """
 
     task = "tag"
     training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    train_file: list[str] | None = HfArg(
-        default=None,
-        help=(
-            "Training data: .jsonl with lists of tokens and of tags, or any other text file "
-            "with a token and its tag on each line; also .gz. Several are read one after "
-            "another."
-        ),
-    )
-    token_column: str | None = HfArg(
-        default=None,
-        help=(
-            "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 "
-            "in others (default: 1)."
-        ),
-    )
-    tag_column: str | None = HfArg(
-        default=None,
-        help=(
-            "Column of the tags: a name in .jsonl files (default: tags), a number in others "
-            "(default: -1, the last)."
-        ),
-    )
-    unit: Literal["auto", "words", "characters"] = HfArg(
-        default="auto",
-        help=(
-            "The unit that gets a tag. characters splits the words of the data, for languages "
-            "without spaces; auto does so if most of the training text is Chinese characters "
-            "and the tags are IOB."
-        ),
-    )
-    max_length: int = HfArg(default=512, help="Truncate training sentences to this many tokens.")
+    token_column: str | None = None
+    tag_column: str | None = None
+    unit: Literal["auto", "words", "characters"] = "auto"
+    max_length: int = 512
 
     def __post_init__(self):
         super().__post_init__()
@@ -365,13 +332,17 @@ class TagDataArguments(LabelArguments):
 @dataclass
 class SentenceDataArguments(TaskArguments):
     """The options that embed and rerank share. The columns determine the kind of training: anchor
-    and positive, with or without negative; or sentence1, sentence2 and score."""
+    and positive, with or without negative; or sentence1, sentence2 and score.
+
+    Args:
+        max_length: Truncate texts to this many tokens.
+    """
 
     training_defaults = {"per_device_train_batch_size": 64}
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
 
-    max_length: int = HfArg(default=128, help="Truncate texts to this many tokens.")
+    max_length: int = 128
 
     def __post_init__(self):
         super().__post_init__()
@@ -394,24 +365,21 @@ class SentenceDataArguments(TaskArguments):
 @dataclass
 class EmbedDataArguments(SentenceDataArguments):
     """Pairs, triplets or scores, or only the column text with a teacher. A .txt file has one text
-    on each line."""
+    on each line.
+
+    Args:
+        teacher: A model of sentence-transformers, as a directory or a name on the Hub, whose
+            vectors of the texts in the column text are learned. A new model also uses its tokenizer
+            and is initialised from its vectors of single tokens, unless options such as
+            --vocab_size request a new tokenizer.
+        matryoshka: Make vectors usable when cut to these dimensions, for example 128 64.
+    """
 
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
 
-    teacher: str | None = HfArg(
-        default=None,
-        help=(
-            "A model of sentence-transformers, as a directory or a name on the Hub, whose "
-            "vectors of the texts in the column text are learned. A new model also uses its "
-            "tokenizer and is initialised from its vectors of single tokens, unless options "
-            "such as --vocab_size request a new tokenizer."
-        ),
-    )
-    matryoshka: list[int] = HfArg(
-        default_factory=list,
-        help="Make vectors usable when cut to these dimensions, for example 128 64.",
-    )
+    teacher: str | None = None
+    matryoshka: list[int] = field(default_factory=list)
 
     def __post_init__(self):
         super().__post_init__()
@@ -421,16 +389,18 @@ class EmbedDataArguments(SentenceDataArguments):
 
 @dataclass
 class RerankDataArguments(SentenceDataArguments):
-    """Pairs, triplets or scores for reranking. A score lies between 0 and 1."""
+    """Pairs, triplets or scores for reranking. A score lies between 0 and 1.
+
+    Args:
+        max_length: Truncate pairs of texts to this many tokens together.
+    """
 
     task = "rerank"
     summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
     # Each query is scored with several documents, so batches are small.
     training_defaults = {"per_device_train_batch_size": 16}
 
-    max_length: int = HfArg(
-        default=256, help="Truncate pairs of texts to this many tokens together."
-    )
+    max_length: int = 256
 
     def __post_init__(self):
         super().__post_init__()

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from toy_training import make_model
 
 from roformer_lite.train.callbacks import SeededCollator
-from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
+from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 sys.path.insert(0, str(ROOT))
 
@@ -247,7 +247,7 @@ TRAININGS = [
 def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     """The batches of ten steps, in the order in which the model sees them."""
     seen: list[tuple[int, int, float, bool]] = []
-    usual = RoFormerLiteTrainerMixin.compute_loss
+    usual = RoFormerLiteTrainer.compute_loss
 
     def compute_loss(trainer, model, inputs, *args, **kwargs):
         labelled = (inputs["labels"] != -100).float().sum() / inputs["attention_mask"].sum()
@@ -257,10 +257,10 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
         )
         return usual(trainer, model, inputs, *args, **kwargs)
 
-    monkeypatch.setattr(RoFormerLiteTrainerMixin, "compute_loss", compute_loss)
-    loader = RoFormerLiteTrainerMixin.get_train_dataloader
+    monkeypatch.setattr(RoFormerLiteTrainer, "compute_loss", compute_loss)
+    loader = RoFormerLiteTrainer.get_train_dataloader
     # The changes replace these functions, which are put back after the test.
-    monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)
+    monkeypatch.setattr(RoFormerLiteTrainer, "get_train_dataloader", loader)
     for name in ("on_step_begin", "__call__"):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
     monkeypatch.setattr(training_changes, "OTHER_WAY_EVERY", 5)

@@ -1,1 +1,1 @@
-"""Entries in the tables of other libraries, which make them know the models of this package."""
+"""Entries for the models of this package in the tables of other libraries."""

@@ -64,10 +64,10 @@ class RoFormerLiteText2TextPipeline(Pipeline):
     def __call__(self, inputs: Any, *args: Any, **options: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
             return []
-        answers = super().__call__(inputs, *args, **options)
-        if isinstance(inputs, list) and all(len(entries) == 1 for entries in answers):
-            return [entry for (entry,) in answers]
-        return answers
+        outputs = super().__call__(inputs, *args, **options)
+        if isinstance(inputs, list) and all(len(entries) == 1 for entries in outputs):
+            return [entry for (entry,) in outputs]
+        return outputs
 
     def _sanitize_parameters(
         self,
@@ -126,13 +126,13 @@ class RoFormerLiteText2TextPipeline(Pipeline):
 
 
 class RoFormerLiteTranslationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`, with answers under `translation_text`."""
+    """As `RoFormerLiteText2TextPipeline`, with the text under `translation_text`."""
 
     return_name = "translation"
 
 
 class RoFormerLiteSummarizationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`, with answers under `summary_text`."""
+    """As `RoFormerLiteText2TextPipeline`, with the text under `summary_text`."""
 
     return_name = "summary"
 

@@ -48,10 +48,10 @@ def update_cache(
     layer_idx: int,
     kwargs: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add keys and values to a cache, and return all that the attention function needs.
+    """Add keys and values to a cache, and return all keys and values for the attention function.
 
     Args:
-        kwargs: What the attention function gets besides. A paged cache changes it in place.
+        kwargs: Further arguments of the attention function. A paged cache changes them in place.
     """
     if not isinstance(cache, PagedAttentionCache):
         return cache.update(key, value, layer_idx)

@@ -1,6 +1,6 @@
 """Configurations: of one stack of layers, and of an encoder–decoder made of two.
 
-The file imports no model. It also says which class stands behind which Auto class.
+This file imports no model. It also lists the class behind each Auto class.
 """
 
 import copy
@@ -108,8 +108,6 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 ROPE_FACTORS = ("short_factor", "long_factor")
 # Parameters that transformers computes where their value is None.
 OPTIONAL_ROPE_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-# Parameters that are no numbers.
-OTHER_ROPE_PARAMETERS = ("rope_type", "type", "truncate", *ROPE_FACTORS)
 
 # Arguments that configurations of transformers take although no field or property has their name.
 NAMES_OF_TRANSFORMERS = (
@@ -503,11 +501,12 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
 
     def hidden_dropout_at(self, place: str) -> float:
         """The dropout at one of `DROPOUT_PLACES`: on the embeddings, after attention, or after the
-        feed-forward."""
+        feed-forward. There is none on vectors that replace embeddings."""
         places = self.hidden_dropout_places
-        if places is None or place in places:
-            return self.hidden_dropout
-        return 0.0
+        has_place = places is None or place in places
+        if not has_place or (place == "embeddings" and not self.vocab_size):
+            return 0.0
+        return self.hidden_dropout
 
     def mlp_matrices(self) -> tuple[str, ...]:
         """The matrices of a feed-forward, in their order."""
@@ -517,14 +516,10 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         """Refuse values and combinations that neither torch nor transformers refuses, but that
         would have no effect or fail far from their cause."""
         self._check_numbers()
-        self._check_heads()
-        self._check_activations()
-        self._check_lists()
-        self._check_norms()
-        self._check_layer_types()
+        self._check_names()
+        self._check_layers()
         self._check_positions()
         self._check_classifier()
-        self._check_decoder()
         self._check_token_ids()
 
     def _check_numbers(self) -> None:
@@ -541,25 +536,15 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 what="a probability, at least 0 and below 1",
             )
 
-    def _check_heads(self) -> None:
-        key_value_heads = self.num_key_value_heads or self.num_attention_heads
-        self.require(
-            self.num_attention_heads % key_value_heads == 0,
-            field="num_key_value_heads",
-            what=f"a divisor of num_attention_heads={self.num_attention_heads}",
-        )
-
-    def _check_activations(self) -> None:
-        names = ", ".join(sorted(ACT2FN))
+    def _check_names(self) -> None:
+        """Check the fields that name activations, or some of the matrices or places."""
+        activations = ", ".join(sorted(ACT2FN))
         for field in ("hidden_act", "classifier_activation"):
             self.require(
                 getattr(self, field) in (None, *ACT2FN),
                 field=field,
-                what=f"an activation of transformers, one of {names}",
+                what=f"an activation of transformers, one of {activations}",
             )
-
-    def _check_lists(self) -> None:
-        """Check the fields that name some of the matrices or places."""
         possible = {
             "attention_bias": ATTENTION_MATRICES,
             "mlp_bias": self.mlp_matrices(),
@@ -574,15 +559,23 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 what=f"{otherwise}, or a list of some of {', '.join(names)}",
             )
 
-    def _check_norms(self) -> None:
-        if self.norm_placement == "post":
-            self.require(
-                self.first_attention_norm,
-                field="first_attention_norm",
-                what="True with norm_placement='post'",
-            )
-
-    def _check_layer_types(self) -> None:
+    def _check_layers(self) -> None:
+        key_value_heads = self.num_key_value_heads or self.num_attention_heads
+        self.require(
+            self.num_attention_heads % key_value_heads == 0,
+            field="num_key_value_heads",
+            what=f"a divisor of num_attention_heads={self.num_attention_heads}",
+        )
+        self.require(
+            self.first_attention_norm or self.norm_placement == "pre",
+            field="first_attention_norm",
+            what="True with norm_placement='post'",
+        )
+        self.require(
+            self.is_decoder or not self.add_cross_attention,
+            field="is_decoder",
+            what="True with add_cross_attention=True",
+        )
         layer_types = self.layer_types or []
         has_all = len(layer_types) == self.num_hidden_layers
         self.require(
@@ -591,13 +584,13 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             what=f"a list of num_hidden_layers={self.num_hidden_layers} entries, "
             f"each one of {list(LAYER_TYPES)}",
         )
-        if "sliding_attention" in layer_types:
-            self.require(
-                0 < (self.sliding_window or 0) < 2**31,
-                field="sliding_window",
-                what="a positive number of tokens below 2 ** 31, "
-                "as layer_types has sliding_attention layers",
-            )
+        has_window = 0 < (self.sliding_window or 0) < 2**31
+        self.require(
+            has_window or "sliding_attention" not in layer_types,
+            field="sliding_window",
+            what="a positive number of tokens below 2 ** 31, "
+            "as layer_types has sliding_attention layers",
+        )
 
     def _check_positions(self) -> None:
         if self.position_embedding_type == "sinusoidal":
@@ -622,15 +615,14 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 f"or one for each of their types, {', '.join(sorted(kinds))}."
             )
         for parameters in by_type.values():
-            check_rope_numbers(parameters)
             share = parameters.get("partial_rotary_factor", 1.0)
-            rotary_dim = int(head_dim * share)
+            rotary_dim = int(head_dim * share) if is_number(share) else 0
+            check_rope_parameters(parameters, num_factors=rotary_dim // 2)
             if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
                 raise ValueError(
                     f"{head_dim=} with partial_rotary_factor={share} rotates "
                     f"{rotary_dim} channels; make it an even number up to head_dim."
                 )
-            check_rope_factors(parameters, num_factors=rotary_dim // 2)
 
     def _check_classifier(self) -> None:
         if self.classifier_activation is not None:
@@ -646,14 +638,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             field="classifier_pooling",
             what="mean, cls or last without classifier_activation",
         )
-
-    def _check_decoder(self) -> None:
-        if self.add_cross_attention:
-            self.require(
-                self.is_decoder,
-                field="is_decoder",
-                what="True with add_cross_attention=True",
-            )
 
     def _check_token_ids(self) -> None:
         if self.pad_token_id is not None and self.vocab_size:
@@ -877,54 +861,43 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     return named
 
 
-def is_finite_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether `value` is a number from 0 to 1e15, and not True or False."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 <= value < 1e15
 
 
-def check_rope_numbers(parameters: dict[str, Any]) -> None:
+def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
     """Refuse an unknown type, and values of the wrong kind or range.
+
+    Args:
+        num_factors: The number of pairs of rotated channels, each of which needs a factor.
 
     Raises:
         ValueError: naming the parameter and its value.
     """
-    rope_type = parameters.get("rope_type")
-    if rope_type not in ROPE_TYPES:
-        raise ValueError(
-            f"rope_parameters has rope_type={rope_type!r}; choose one of {', '.join(ROPE_TYPES)}."
-        )
-    truncate = parameters.get("truncate", True)
-    if not isinstance(truncate, bool):
-        raise ValueError(f"rope_parameters has truncate={truncate!r}; it must be True or False.")
-    for name, value in parameters.items():
-        is_computed = value is None and name in OPTIONAL_ROPE_NUMBERS
-        if is_computed or name in OTHER_ROPE_PARAMETERS:
-            continue
+    for name, value in {"rope_type": None, **parameters}.items():
         limit = 1 if name == "rope_theta" else 0
-        is_allowed = is_finite_number(value) and value >= limit
-        if not is_allowed or (value == limit and not name.startswith("mscale")):
-            raise ValueError(
-                f"rope_parameters has {name}={value!r}; it must be a number above {limit}."
-            )
-
-
-def check_rope_factors(parameters: dict[str, Any], num_factors: int) -> None:
-    """Refuse lists that are not of one positive factor for each pair of rotated channels.
-
-    Raises:
-        ValueError: naming the list and its value.
-    """
-    for name in ROPE_FACTORS:
-        if name not in parameters:
-            continue
-        factors = parameters[name]
-        is_right = isinstance(factors, list) and len(factors) == num_factors
-        if not is_right or not all(is_finite_number(factor) and factor > 0 for factor in factors):
-            raise ValueError(
-                f"rope_parameters has {name}={factors!r}; it must be {num_factors} numbers above 0."
-            )
+        what = f"a number above {limit}"
+        is_right = is_number(value) and value > limit
+        if name in ("rope_type", "type"):
+            what = f"one of {', '.join(ROPE_TYPES)}"
+            is_right = value in ROPE_TYPES
+        elif name == "truncate":
+            what = "True or False"
+            is_right = isinstance(value, bool)
+        elif name in ROPE_FACTORS:
+            what = f"{num_factors} numbers above 0"
+            is_list = isinstance(value, list) and len(value) == num_factors
+            is_right = is_list and all(is_number(factor) and factor > 0 for factor in value)
+        elif name in OPTIONAL_ROPE_NUMBERS and value is None:
+            is_right = True
+        elif name.startswith("mscale"):
+            what = "a number from 0 on"
+            is_right = is_number(value)
+        if not is_right:
+            raise ValueError(f"rope_parameters has {name}={value!r}; it must be {what}.")
 
 
 __all__ = [

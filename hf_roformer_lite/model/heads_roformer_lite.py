@@ -1,10 +1,10 @@
-"""Heads of one stack: masked and causal language models, classifiers of sequences and tokens,
-questions, choices."""
+"""Heads of one stack: masked and causal language models, sequence and token classifiers, question
+answering and multiple choice."""
 
 import copy
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +20,6 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.processing_utils import Unpack
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
@@ -37,7 +36,6 @@ from .losses import (
     sequence_loss,
 )
 from .modeling_roformer_lite import (
-    ForwardKwargs,
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
     find_packed_documents,
@@ -52,8 +50,8 @@ class RoFormerLiteLMTransform(nn.Module):
     """The transformation between the last layer and the LM head, `(..., hidden)` to
     `(..., embedding_size)`.
 
-    With `lm_head_transform` BERT's dense, activation and norm; else a projection if the two widths
-    differ.
+    With `lm_head_transform` it is BERT's dense layer, activation and norm. Otherwise it is a
+    projection if the two widths differ.
     """
 
     def __init__(self, config: RoFormerLiteConfig):
@@ -93,8 +91,8 @@ class LMHeadMixin:
         self.lm_head = nn.Linear(embedding_size, config.vocab_size, bias=config.lm_head_bias)
 
     def skips_logits(self, labels: torch.Tensor | None, skip_logits: bool | None) -> bool:
-        """Whether only labelled positions go through the LM head: `skip_logits`, or that of the
-        config while training."""
+        """Whether only labelled positions go through the LM head. By default `config.skip_logits`
+        decides while training, and all positions do otherwise."""
         if labels is None:
             return False
         if skip_logits is None:
@@ -109,12 +107,12 @@ class LMHeadMixin:
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Logits `(B, L, vocab)`, None where they are skipped, and the loss of `labels` `(B, L)`,
-        which are aligned with `hidden_states` `(B, L, hidden)`; None without labels."""
+        """The logits `(B, L, vocab)`, or None if they are skipped, and the loss, or None without
+        labels. The labels `(B, L)` are aligned with the `hidden_states` `(B, L, hidden)`."""
         if labels is None:
             return self.lm_head(self.lm_transform(hidden_states)), None
         skips_logits = self.skips_logits(labels, skip_logits)
-        # In a graph, shapes can't depend on where labels are.
+        # In a graph, shapes cannot depend on the number of labels.
         if not skips_logits or is_tracing(hidden_states):
             logits = self.lm_head(self.lm_transform(hidden_states))
             loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
@@ -122,15 +120,15 @@ class LMHeadMixin:
         check_shape("labels", labels, hidden_states.shape[:-1])
         check_classes(labels)
         labels = labels.to(device=hidden_states.device, dtype=torch.long).flatten()
-        places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-        states = hidden_states.flatten(0, 1).index_select(0, places)
+        indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+        states = hidden_states.flatten(0, 1).index_select(0, indices)
         states = self.lm_transform(states)  # (n, embedding_size)
-        total = linear_cross_entropy(states, self.lm_head, labels[places], smoothing)
-        return None, mean_of_items(total, len(places), num_items_in_batch)
+        total = linear_cross_entropy(states, self.lm_head, labels[indices], smoothing)
+        return None, mean_of_items(total, len(indices), num_items_in_batch)
 
 
 def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
-    """Labels `(B, L)` of real tokens. Labels on padding are ignored."""
+    """The labels `(B, L)`, with -100 at padding."""
     if not is_padding_mask(attention_mask):
         return labels
     if labels.shape != attention_mask.shape:
@@ -144,39 +142,28 @@ def keep_positions(
     attention_mask: Any,
     count_real_tokens: bool,
 ) -> torch.Tensor:
-    """The states `(B, L, hidden)` whose logits are wanted: of the last positions (0: of all), or of
-    the given indices.
+    """The states of the positions whose logits are wanted, `(B, kept, hidden)`: of the last ones
+    (of all if `logits_to_keep` is 0), or of those at the given indices.
 
     With `count_real_tokens` and a `(B, L)` mask, a number counts the last real tokens of each row,
-    wherever its padding is; where there are fewer, the last padding takes their place.
+    wherever its padding is. If there are fewer, padding takes their place.
     """
     if isinstance(logits_to_keep, torch.Tensor):
         return hidden_states[:, logits_to_keep]
     if not logits_to_keep or not count_real_tokens or not is_padding_mask(attention_mask):
         return hidden_states[:, -logits_to_keep:]
     is_real = attention_mask[:, -hidden_states.shape[1] :].to(hidden_states.device) != 0
-    places = is_real.int().argsort(dim=1, stable=True)[:, -logits_to_keep:, None]  # (B, kept, 1)
-    return hidden_states.gather(1, places.expand(-1, -1, hidden_states.shape[-1]))
-
-
-def ask_for_last_real_token(inputs: dict[str, Any]) -> None:
-    """Change the arguments of `forward` for a prompt of `generate`, which reads the logits at the
-    last place: these must be those of the last real token of each row, even if the user asks for
-    all (0)."""
-    logits_to_keep = inputs.get("logits_to_keep", 1)
-    if not isinstance(logits_to_keep, torch.Tensor):
-        logits_to_keep = max(logits_to_keep, 1)
-    inputs["logits_to_keep"] = logits_to_keep
-    inputs["count_real_tokens"] = True
+    indices = is_real.int().argsort(dim=1, stable=True)[:, -logits_to_keep:, None]  # (B, kept, 1)
+    return hidden_states.gather(1, indices.expand(-1, -1, hidden_states.shape[-1]))
 
 
 def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -> None:
-    """Refuse prompts with padding on the right where the next token would not see the last one.
+    """Refuse prompts with padding on the right if the next token would not attend to the last one.
 
     Args:
-        attention_mask: `(B, past + L)`, of the prompt so far.
-        length: L, the tokens of this call.
-        has_windows: Whether sliding windows count positions, including padding.
+        attention_mask: `(B, past + L)`, for the prompt so far.
+        length: L, the number of tokens of this call.
+        has_windows: Whether there are sliding windows, which count padding like tokens.
 
     Raises:
         ValueError: with the remedy.
@@ -192,6 +179,44 @@ def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -
             "attention_mask has padding after tokens, which sliding windows count like tokens: "
             "pad on the left (padding_side='left')."
         )
+
+
+class PaddedGenerationMixin(GenerationMixin):
+    """`generate` for prompts that are padded on either side: the next token follows the last real
+    token of each row."""
+
+    config: Any
+
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in every model of transformers, except that positions count real tokens also after
+        padding on the right, and that a prompt keeps its `(B, L)` mask: for a static cache
+        transformers would replace it by one of four dimensions, which does not show where rows
+        end."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        side = "decoder_" if self.config.is_encoder_decoder else ""
+        attention_mask = kwargs.get(f"{side}attention_mask")
+        if not is_padding_mask(attention_mask):
+            return inputs
+        given = inputs.get(f"{side}input_ids")
+        if given is None:
+            given = inputs[f"{side}inputs_embeds"]
+        length = given.shape[1]
+        positions = positions_of_real_tokens(attention_mask)[:, -length:]
+        # A copy, as the strides of a view would grow with the mask, and compiled code with them.
+        positions = positions.clone(memory_format=torch.contiguous_format)
+        inputs[f"{side}position_ids"] = positions
+        if length > 1:
+            layer_types = self.config.get_text_config(decoder=True).layer_types
+            has_windows = "sliding_attention" in layer_types
+            check_prompt(attention_mask, length=length, has_windows=has_windows)
+            inputs[f"{side}attention_mask"] = attention_mask
+            # `generate` reads the last logits, even if the user asks for all (0).
+            logits_to_keep = inputs.get("logits_to_keep", 1)
+            if not isinstance(logits_to_keep, torch.Tensor):
+                inputs["logits_to_keep"] = max(logits_to_keep, 1)
+            inputs["count_real_tokens"] = True
+        return inputs
 
 
 class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
@@ -222,17 +247,17 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> MaskedLMOutput:
         """As `RoFormerLiteModel.forward`.
 
         Args:
             labels: `(B, L)`, the masked tokens, -100 elsewhere. Labels of padding are ignored.
-            skip_logits: Whether only labelled positions go through the LM head; using `logits`
-                is an error then, else they are `(B, L, vocab)`. Default: `config.skip_logits`
-                while training.
-            num_items_in_batch: Labels in all batches of an optimiser step, which the loss is
-                divided by.
+            skip_logits: Whether only labelled positions go through the LM head. If so, using
+                `logits` is an error; otherwise they are `(B, L, vocab)`. Default:
+                `config.skip_logits` while training.
+            num_items_in_batch: The number of labels in all batches of an optimiser step, by which
+                the loss is divided. Default: the number of labels in this batch.
             smoothing: Label smoothing of the loss.
         """
         outputs = self.model(
@@ -263,17 +288,11 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         return output if logits is not None else without_logits(output)
 
 
-class CausalLMKwargs(ForwardKwargs, total=False):
-    """Further keyword arguments of `RoFormerLiteForCausalLM.forward`."""
-
-    shift_labels: torch.Tensor | None
-
-
-class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, GenerationMixin):
+class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGenerationMixin):
     """Left-to-right language modelling, with `generate`. A config without `is_decoder` is copied
     with it."""
 
-    loss_type = "ForCausalLM"  # Trainer, when it counts labels, learns that they are shifted here.
+    loss_type = "ForCausalLM"  # Tells Trainer, which counts the labels, that they are shifted here.
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.word_embeddings.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -287,30 +306,9 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, Generati
         self.add_lm_head(config)
         self.post_init()
 
-    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that positions count real tokens after padding
-        on the right too, and that a prompt keeps its `(B, L)` mask: for a static cache transformers
-        would replace it by one of four dimensions, which does not tell where the prompt ends."""
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        attention_mask = kwargs.get("attention_mask")
-        if not is_padding_mask(attention_mask):
-            return inputs
-        given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
-        length = given.shape[1]
-        positions = positions_of_real_tokens(attention_mask)[:, -length:]
-        # A copy, as the strides of a view would grow with the mask, and compiled code with them.
-        inputs["position_ids"] = positions.clone(memory_format=torch.contiguous_format)
-        if length > 1:
-            has_windows = "sliding_attention" in filled(self.config.layer_types)
-            check_prompt(attention_mask, length=length, has_windows=has_windows)
-            inputs["attention_mask"] = attention_mask
-            ask_for_last_real_token(inputs)
-        return inputs
-
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every model of transformers. Its requests stand in one row without padding, which
-        "sdpa" takes and "padding_free" does not, so the attention implementation is changed."""
+        """As in every model of transformers. All requests are in one row without padding, which
+        "sdpa" supports and "padding_free" does not, so the attention implementation is changed."""
         if self.config._attn_implementation == "padding_free":
             self.set_attn_implementation("sdpa")
         return super().init_continuous_batching(*args, **kwargs)
@@ -343,21 +341,21 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, Generati
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
         count_real_tokens: bool = False,
-        **kwargs: Unpack[CausalLMKwargs],
+        **kwargs: Any,
     ) -> CausalLMOutputWithCrossAttentions:
         """As `RoFormerLiteModel.forward` and `RoFormerLiteForMaskedLM.forward`.
 
         Args:
             labels: `(B, L)`, the input ids (they are shifted here), -100 where ignored. With labels
-                no cache is made unless asked for. Labels of padding are ignored.
-            logits_to_keep: Compute the logits of the last positions only (0: of all), or of the
-                given indices.
+                no cache is made unless `use_cache` is True. Labels of padding are ignored.
+            logits_to_keep: The number of last positions whose logits are computed (0: all), or the
+                indices of positions.
             count_real_tokens: Whether `logits_to_keep` counts the last real tokens of each row,
-                which padding may follow; `generate` sets it.
-            kwargs: `shift_labels` `(B, L)` are labels that are aligned with the positions already.
+                which padding may follow. `generate` sets it.
+            kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
         """
-        # It is no argument of its own, as Trainer takes every argument with "label" in its name for
-        # one that batches must have.
+        # This is not a named argument, because Trainer expects every argument with "label" in its
+        # name in each batch.
         shift_labels = kwargs.pop("shift_labels", None)
         if shift_labels is None and labels is not None:
             labels = ignore_padding(labels, attention_mask)
@@ -401,8 +399,8 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, Generati
 
 
 class RoFormerLiteClassificationHead(nn.Module):
-    """Dropout and linear layer; before them, if `config.classifier_activation` names one, a dense
-    layer and that activation, with a norm after it if `config.classifier_norm` asks for one."""
+    """Dropout and a linear layer. With `config.classifier_activation` a dense layer and this
+    activation come first, and with `config.classifier_norm` a norm after them."""
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__()
@@ -443,38 +441,18 @@ class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
         return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (documents, 1, hidden).
 
 
-class TextScores(Protocol):
-    """What a classifier asks of the scores of the text that it may have, which are a module of
-    `ngram_scores.py` or `tag_scores.py`."""
-
-    weight: nn.Parameter
-    token_bytes: torch.Tensor
-
-    def of_batch(
-        self,
-        logits: torch.Tensor,
-        input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cu_seq_lens: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-    def resize_vocabulary(self, size: int) -> None: ...
-
-    def to(self, *, device: torch.device, dtype: torch.dtype) -> "TextScores": ...
-
-
-# The class of these scores, by what is scored. `ngram_scores.py` and `tag_scores.py`, which few
-# models need, add theirs.
-TEXT_SCORES: dict[str, Callable[[RoFormerLiteConfig, int], TextScores]] = {}
+# The modules that score the text itself, by the unit that they score, `document` or `word`. Few
+# models need them, so `ngram_scores.py` and `tag_scores.py` add them when they are imported.
+TEXT_SCORES: dict[str, Callable[[RoFormerLiteConfig, int], Any]] = {}
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
-    """Stack and classifier; what the classification heads have in common."""
+    """A stack and a classifier: the common part of the classification heads."""
 
     num_scores: int | None = None  # Default: config.num_labels.
     output_class: Any = SequenceClassifierOutput
     head_class = RoFormerLiteClassificationHead
+    pools_tokens = True  # Whether there is one row of logits for each document, or for each token.
     scores_text_of: str | None = None  # The key in `TEXT_SCORES` of the scores that may be added.
 
     def __init__(self, config: RoFormerLiteConfig):
@@ -482,16 +460,16 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self.num_labels: int = self.num_scores or filled(config.num_labels)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = self.head_class(config, self.num_labels)
-        self.text_scores: TextScores | None = None
+        self.text_scores: Any = None
         has_scores = config.classifier_text_features > 0
         decodes_tags = config.decode_tags and self.scores_text_of == "word"
         if self.scores_text_of is not None and (has_scores or decodes_tags):
             self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
 
-    def add_text_scores(self, text_scores: TextScores | None) -> None:
-        """Add fitted scores of the text to the logits from now on, in the place of earlier ones;
-        None removes those. The configuration says so too."""
+    def add_text_scores(self, text_scores: Any) -> None:
+        """Add fitted scores of the text to the logits from now on, instead of earlier ones, or with
+        None remove those. The configuration changes accordingly."""
         self.config.classifier_text_features = 0 if text_scores is None else len(text_scores.weight)
         self.config.decode_tags = getattr(text_scores, "decodes", False)
         self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
@@ -519,12 +497,12 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """As `RoFormerLiteModel.forward`; each class says what its `logits` and `labels` are.
+        """As `RoFormerLiteModel.forward`. Each class describes its `logits` and `labels`.
 
-        The fields of a `TokenClassifierOutput` are the same; sentence-transformers reads their
-        names off this annotation. Only PEFT's prefix tuning gives a `cache`.
+        A `TokenClassifierOutput` has the same fields, whose names sentence-transformers reads from
+        this annotation. Only PEFT's prefix tuning gives a `cache`.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -537,12 +515,26 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             return_dict=True,
             **kwargs,
         )
+        hidden_states = outputs.last_hidden_state
         cu_seq_lens_q = kwargs.get("cu_seq_lens_q")
-        logits = self.logits(outputs.last_hidden_state, attention_mask, position_ids, cu_seq_lens_q)
+        documents = None
+        if not is_tracing(hidden_states):
+            documents = find_packed_documents(
+                hidden_states,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                cu_seq_lens_q=cu_seq_lens_q,
+            )
+        elif self.pools_tokens and cu_seq_lens_q is not None:
+            raise ValueError(
+                "cu_seq_lens_q: compiled as a whole, a model can't pool packed documents; give "
+                "them as rows."
+            )
+        logits = self.logits(hidden_states, attention_mask, documents)
         joint_logits = logits
         if self.text_scores is not None:
             joint_logits, logits = self.text_scores.of_batch(
-                logits, input_ids, attention_mask, position_ids, cu_seq_lens_q
+                logits, input_ids, attention_mask, documents
             )
         loss = None
         if labels is not None:
@@ -567,30 +559,12 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cu_seq_lens_q: torch.Tensor | None = None,
+        documents: torch.Tensor | None,
     ) -> torch.Tensor:
-        """`(B, L, hidden)` to `(documents, num_labels)`, by `config.classifier_pooling`.
-
-        Raises:
-            ValueError: for borders of packed documents in a traced graph, which can't have one row
-                of output for each.
-        """
-        is_traced = is_tracing(hidden_states)
-        if cu_seq_lens_q is not None and is_traced:
-            raise ValueError(
-                "cu_seq_lens_q: compiled as a whole, a model can't pool packed documents; give "
-                "them as rows."
-            )
-        documents = None
-        if not is_traced:
-            documents = find_packed_documents(
-                shape=(hidden_states.shape[0], hidden_states.shape[1]),
-                device=hidden_states.device,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                cu_seq_lens_q=cu_seq_lens_q,
-            )
+        """`(B, L, hidden)` to `(documents, num_labels)` by `config.classifier_pooling`, or to
+        `(B, L, num_labels)`."""
+        if not self.pools_tokens:
+            return self.classifier(hidden_states)
         how = self.config.classifier_pooling
         if how == "late":
             hidden_states = self.classifier.transform(hidden_states)
@@ -599,16 +573,13 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         return self.classifier(pool(hidden_states, how, attention_mask, documents))
 
 
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-
-
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     """Classes, sets of classes, or numbers for whole sequences.
 
-    `logits` is `(B, num_labels)`, one row a document if the input is packed; with
-    `config.classifier_text_features` the sum of the classifier's and of the scores of n-grams.
-    `labels`: `(B,)` classes, `(B, num_labels)` of 0 and 1, or numbers, as `config.problem_type`
-    says (inferred from the first labels if it is None, by transformers' rule).
+    `logits` is `(B, num_labels)`, or `(documents, num_labels)` if the input is packed. With
+    `config.classifier_text_features` the scores of n-grams are added to those of the classifier.
+    `labels` are classes `(B,)`, zeros and ones `(B, num_labels)`, or numbers, depending on
+    `config.problem_type`. If it is None, it is inferred from the first labels, as in transformers.
     """
 
     head_class = RoFormerLiteDocumentHead
@@ -623,25 +594,22 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     ) -> torch.Tensor:
         problem_type = self.config.problem_type
         if problem_type is None:
-            problem_type = self.infer_problem_type(labels)
+            problem_type = "multi_label_classification"
+            if self.num_labels == 1:
+                problem_type = "regression"
+            elif labels.dtype in (torch.long, torch.int):
+                problem_type = "single_label_classification"
         loss = sequence_loss(logits, labels, problem_type, num_items_in_batch)
-        # Kept only now, as labels that have been refused decide nothing.
+        # Stored only now, so that refused labels have no influence.
         self.config.problem_type = problem_type
         return loss
 
-    def infer_problem_type(self, labels: torch.Tensor) -> ProblemType:
-        if self.num_labels == 1:
-            return "regression"
-        if labels.dtype in (torch.long, torch.int):
-            return "single_label_classification"
-        return "multi_label_classification"
-
 
 class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
-    """Which of several continuations is right: one score for each.
+    """The right one of several continuations, with one score for each.
 
-    All inputs have a dimension of choices, `(B, choices, L)`; `labels` `(B,)` is the number of the
-    right choice; `logits` `(B, choices)`.
+    All inputs have a dimension of choices, `(B, choices, L)`. `labels` `(B,)` are the numbers of
+    the right choices, and `logits` are `(B, choices)`.
     """
 
     num_scores = 1
@@ -657,7 +625,7 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
         arguments = {
             "input_ids": input_ids,
@@ -683,19 +651,17 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
-    """A class for each token (entities, parts of speech): `labels` `(B, L)`, -100 where ignored, as
-    they are at padding; `logits` `(B, L, num_labels)`.
+    """A class for each token (entities, parts of speech). `labels` `(B, L)` are -100 where they are
+    ignored; labels of padding always are. `logits` are `(B, L, num_labels)`.
 
-    With `config.classifier_text_features` the logits are the sum of the classifier's, of scores of
-    the words and of what the tags of their neighbours say. With `config.decode_tags` their maxima
-    are one tag for each word, in a sequence that can be; the loss is of what they are before.
+    With `config.classifier_text_features`, scores of the words and of the tags of their neighbours
+    are added to the logits of the classifier. With `config.decode_tags`, the greatest logits form
+    an allowed sequence with a single tag for each word; the loss is computed before this decoding.
     """
 
     output_class = TokenClassifierOutput
+    pools_tokens = False
     scores_text_of = "word"
-
-    def logits(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.classifier(hidden_states)
 
     def loss(
         self,
@@ -708,9 +674,10 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
-    """Where the answer begins and ends in the text (SQuAD)."""
+    """The first and the last token of the answer in the text (SQuAD)."""
 
     num_scores = 2
+    pools_tokens = False
 
     @can_return_tuple
     def forward(
@@ -723,30 +690,37 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """As `RoFormerLiteModel.forward`.
 
         Args:
-            start_positions, end_positions: `(B,)`, the tokens of the answer. Positions outside the
-                input count for nothing, as in transformers' own heads.
+            start_positions, end_positions: `(B,)`, the first and the last token of the answer.
+                Positions outside the input are ignored, as in transformers' own heads.
         """
-        outputs = self.model(
+        outputs = super().forward(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
-            use_cache=False,
             return_dict=True,
             **kwargs,
         )
-        start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(-1)
+        start_logits, end_logits = outputs.logits.unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            start_loss = self.place_loss(start_logits, start_positions, num_items_in_batch)
-            end_loss = self.place_loss(end_logits, end_positions, num_items_in_batch)
-            loss = (start_loss + end_loss) / 2
+            length = start_logits.shape[1]
+            losses = []
+            for logits, positions in (
+                (start_logits, start_positions),
+                (end_logits, end_positions),
+            ):
+                positions = positions.view(-1).clamp(min=0, max=length)
+                losses.append(
+                    cross_entropy(logits, positions, num_items_in_batch, ignore_index=length)
+                )
+            loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -754,16 +728,6 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def place_loss(
-        self,
-        logits: torch.Tensor,
-        places: torch.Tensor,
-        num_items_in_batch: int | torch.Tensor | None,
-    ) -> torch.Tensor:
-        length = logits.shape[1]
-        places = places.view(-1).clamp(min=0, max=length)
-        return cross_entropy(logits, places, num_items_in_batch, ignore_index=length)
 
 
 # All classes of a bundle of one stack: its `auto_map` names them in this file, or in one that

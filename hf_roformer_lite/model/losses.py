@@ -1,8 +1,8 @@
 """Losses.
 
-Every loss is a sum over labelled items divided by their number: that of this batch, or
-`num_items_in_batch`, which Trainer counts over all batches of an optimiser step. So accumulating
-gradients over many small batches equals one large batch.
+Every loss is a sum over the labelled items divided by the number of these items, either in this
+batch or in all batches of an optimiser step: Trainer counts the latter and gives it as
+`num_items_in_batch`. Accumulating the gradients of small batches therefore equals one large batch.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
 IGNORE_INDEX = -100  # The label that losses ignore.
-# Rows of logits that are computed at a time on a CPU: with fewer the products are slower, and with
-# more nothing is faster.
+# The number of rows of logits that are computed at a time on a CPU. Fewer rows make the products
+# slower, and more rows make nothing faster.
 CHUNK_ROWS = 256
-# Elsewhere every chunk is a launch of kernels: 256 MiB in float32.
+# The number of logits at a time elsewhere, where every chunk launches kernels: 256 MiB in float32.
 CHUNK_LOGITS = 2**26
 
 
@@ -38,8 +38,9 @@ def check_classes(labels: torch.Tensor) -> None:
     """
     if labels.dtype == torch.bool or labels.is_floating_point():
         raise ValueError(
-            f"labels are classes here, and must be integers, not {labels.dtype}. For several labels "
-            'or numbers set config.problem_type to "multi_label_classification" or "regression".'
+            f"labels are classes here, and must be integers, not {labels.dtype}. For several "
+            "labels or numbers set config.problem_type to "
+            '"multi_label_classification" or "regression".'
         )
 
 
@@ -50,8 +51,8 @@ def mean_of_items(
 ) -> torch.Tensor:
     """`total` divided by the number of items.
 
-    Of no items it is 0 while gradients are computed, and NaN without them: in an evaluation the
-    Trainer leaves out batches whose loss is NaN, as it does with the models of transformers.
+    Without items the result is 0 while gradients are computed, and NaN otherwise: in an evaluation
+    Trainer leaves out batches whose loss is NaN, as with the models of transformers.
     """
     count = num_items if num_items_in_batch is None else num_items_in_batch
     count = torch.as_tensor(count, device=total.device)
@@ -67,16 +68,16 @@ def cross_entropy(
     ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`; if nothing is labelled, as
-    `mean_of_items` says.
+    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`. Without labels the result is
+    the one of `mean_of_items`.
 
     Args:
-        label_smoothing: The share of the target that all classes get alike (Szegedy et al. 2015,
-            arXiv:1512.00567).
+        label_smoothing: The share of the target that is divided equally among all classes (Szegedy
+            et al. 2015, arXiv:1512.00567).
 
     Raises:
-        ValueError: for labels of another shape, which torch would take if they are as many, and
-            for labels that are no integers.
+        ValueError: for labels of another shape, even if their number is right, and for labels that
+            are not integers.
     """
     check_shape("labels", labels, logits.shape[:-1])
     check_classes(labels)
@@ -109,7 +110,7 @@ def sequence_loss(
             numbers for regression (mean squared error).
 
     Raises:
-        ValueError: for labels of another shape, classes that are no integers, and targets of
+        ValueError: for labels of another shape, classes that are not integers, and targets of
             multi_label_classification outside of 0 to 1.
     """
     labels = labels.to(logits.device)
@@ -118,10 +119,10 @@ def sequence_loss(
             labels = labels.squeeze(-1)
         return cross_entropy(logits, labels, num_items_in_batch)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if labels.ndim != 1 or logits.shape[-1] != 1:
-        check_shape("labels", labels, logits.shape)
-    elif len(labels) != len(logits):
-        check_shape("labels", labels, logits.shape[:1])
+    shape = logits.shape
+    if labels.ndim == 1 and shape[-1] == 1:
+        shape = shape[:1]
+    check_shape("labels", labels, shape)
     targets = labels.to(logits.dtype).reshape(logits.shape)
     if problem_type == "regression":
         total = F.mse_loss(logits, targets, reduction="sum")
@@ -134,7 +135,7 @@ def sequence_loss(
 def check_probabilities(targets: torch.Tensor) -> None:
     """
     Raises:
-        ValueError: for targets outside of 0 to 1. A graph can't ask for their values.
+        ValueError: for targets outside of 0 to 1. A traced graph cannot check values.
     """
     if is_tracing(targets) or bool(((targets >= 0) & (targets <= 1)).all()):
         return
@@ -150,9 +151,9 @@ def linear_cross_entropy(
     """Sum of the cross-entropy of `head(hidden_states)`, for states `(n, width)` and `labels`
     `(n,)`, none of which is ignored.
 
-    Where gradients are wanted they are computed along with the loss, some rows at a time: no matrix
-    `(n, vocab)` is ever held. A head that is more than a linear layer (an adapter; sharded,
-    quantised or offloaded weights) is called as the module it is.
+    If gradients are needed, they are computed along with the loss, some rows at a time, so that no
+    matrix `(n, vocab)` is ever in memory. A head that is more than a linear layer (an adapter;
+    sharded, quantised or offloaded weights) is called as a module.
     """
     if is_plain_linear(head) and torch.is_grad_enabled() and not is_tracing(hidden_states):
         device_type = hidden_states.device.type
@@ -168,7 +169,7 @@ def linear_cross_entropy(
 
 
 def is_plain_linear(head: nn.Module) -> bool:
-    """Whether calling a module is one matrix product with its weight, and nobody watches it."""
+    """Whether calling a module only multiplies by its weight, and runs no hooks."""
     if type(head) is not nn.Linear or "forward" in vars(head) or has_hooks(head):
         return False
     # ZeRO 3 leaves an empty weight behind.
@@ -182,7 +183,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Products are computed in `dtype`, probabilities and sums in float32 at least."""
+    """Products are computed in `dtype`, and probabilities and sums in at least float32."""
 
     @staticmethod
     def forward(

@@ -1,13 +1,14 @@
 """One stack of layers, as an encoder or as a causal decoder.
 
-The classes stand in the order in which a batch meets them: positions, embeddings, attention,
-feed-forward, layer, stack. All tensors of a batch are `(B, L, ...)`. That the layers compute its real
-tokens only is the business of the attention implementation "padding_free", which is the default;
-with `attn_implementation="sdpa"` this is an ordinary padded model.
+The classes are in the order in which a batch passes through them: positions, embeddings, attention,
+feed-forward, layer, stack. All tensors of a batch are `(B, L, ...)`. The default attention
+implementation, "padding_free", makes the layers compute only real tokens; with
+`attn_implementation="sdpa"` this is an ordinary padded model.
 """
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -21,12 +22,10 @@ from transformers.masking_utils import (
     create_causal_mask,
     create_sliding_window_causal_mask,
 )
-from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.processing_utils import Unpack
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -39,24 +38,10 @@ from .hub import RemoteCode
 from .parallel import DistributedLoading
 from .serving import check_vllm
 
-# The share of tokens that BERT's rule does not mask: 15 % are chosen, and 80 % of these masked.
+# BERT chooses 15 % of the tokens and masks 80 % of those. This is the share that stays unmasked.
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8
 
 RotaryTables = tuple[torch.Tensor, torch.Tensor]
-
-
-class ForwardKwargs(FlashAttentionKwargs, total=False):
-    """Further keyword arguments of `forward`.
-
-    The `TransformersKwargs` of transformers name `position_ids` and `num_items_in_batch`, which are
-    arguments of `forward` already, and a type checker refuses a name that is given twice.
-    """
-
-    output_hidden_states: bool | None
-    output_attentions: bool | None
-    return_dict: bool | None
-    is_causal: bool | None
-    seq_idx: torch.Tensor | None
 
 
 def make_norm(
@@ -80,10 +65,10 @@ def make_norm(
 class RoFormerLiteRotaryEmbedding(nn.Module):
     """Cosines and sines of positions (Su et al. 2021, arXiv:2104.09864), for all layers at once.
 
-    Pairs of channels of queries and keys are turned by an angle that grows with the position, so
-    that their product depends on the distance only. As in Llama, channel j turns with channel
-    j + rotary_dim / 2. The names of the class and of its buffers are those by which transformers
-    fills rotary tables after loading; the buffers are never saved.
+    Pairs of channels of queries and keys are rotated by an angle that grows with the position, so
+    that their product depends only on the distance. As in Llama, channel j is paired with channel
+    j + rotary_dim / 2. Transformers recognises the class and its buffers by their names, and fills
+    the buffers after loading; they are never saved.
     """
 
     def __init__(self, config: RoFormerLiteConfig):
@@ -104,8 +89,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         dtype: torch.dtype = torch.float32,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, float]:
-        """The angle of each pair for one step of the position, theta^(-2j / rotary_dim), and a
-        scaling of 1."""
+        """The angle of each pair at position 1, theta^(-2j / rotary_dim), and a scaling of 1."""
         parameters = filled(config.rope_parameters)
         rotary_dim = int(filled(config.head_dim) * parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
@@ -138,11 +122,8 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
             )
         signed = torch.cat((-inv_freq, inv_freq)).to(exact)
         angles = position_ids[..., None, None].to(exact) * signed
-        cos = angles.cos()
-        sin = angles.sin()
-        if self.attention_scaling != 1:
-            cos = cos * self.attention_scaling
-            sin = sin * self.attention_scaling
+        cos = angles.cos() * self.attention_scaling
+        sin = angles.sin() * self.attention_scaling
         # Under autocast, tables in float32 would make float32 of the queries again.
         device_type = hidden_states.device.type
         dtype = hidden_states.dtype
@@ -156,7 +137,7 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     `(..., 1, rotary_dim)`.
 
     Channels j and j + rotary_dim / 2, called x and y, become x cos - y sin and y cos + x sin. The
-    minus is already in the table of sines.
+    table of sines already contains the minus sign.
     """
     rotary_dim = cos.shape[-1]
     if rotary_dim < states.shape[-1]:
@@ -202,8 +183,6 @@ class RoFormerLiteEmbeddings(nn.Module):
         if config.embedding_norm:
             self.norm = make_norm(config, width=width, eps=config.embedding_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_at("embeddings"))
-        if not config.vocab_size:
-            self.dropout.p = 0.0
         self.projection: nn.Linear | None = None
         if width != config.hidden_size:
             self.projection = nn.Linear(width, config.hidden_size)
@@ -214,9 +193,11 @@ class RoFormerLiteEmbeddings(nn.Module):
         position_ids: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        attention_mask: Any = None,
         documents: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`(B, L)` to `(B, L, hidden)`. Only token dropout reads `documents` `(B, L)`."""
+        """`(B, L)` to `(B, L, hidden)`. Only token dropout reads `attention_mask` and `documents`,
+        as `number_tokens` takes them."""
         if inputs_embeds is None:
             if self.word_embeddings is None:
                 raise ValueError(
@@ -228,12 +209,9 @@ class RoFormerLiteEmbeddings(nn.Module):
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
         if self.token_dropout_mask_id is not None and input_ids is not None:
-            factors = self._token_dropout(
-                input_ids,
-                documents,
-                mask_id=self.token_dropout_mask_id,
-                dtype=hidden_states.dtype,
-            )
+            is_kept = input_ids != self.token_dropout_mask_id
+            numbers = number_tokens(input_ids, attention_mask, documents)
+            factors = token_dropout_factors(is_kept, numbers, dtype=hidden_states.dtype)
             hidden_states = hidden_states * factors
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
@@ -261,31 +239,27 @@ class RoFormerLiteEmbeddings(nn.Module):
                 f"Texts are longer than max_position_embeddings={rows}; truncate them."
             ) from error
 
-    def _token_dropout(
-        self,
-        input_ids: torch.Tensor,
-        documents: torch.Tensor | None,
-        mask_id: int,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """Factors `(B, L, 1)`: 0 for mask tokens, for others of a document 0.88 / (1 - its share
-        of mask tokens) (Lin et al. 2023, ESM-2)."""
-        exact = torch.promote_types(dtype, torch.float32)  # Half precision can't count.
-        is_kept = (input_ids != mask_id).to(exact).flatten()
-        if documents is None:
-            rows = torch.arange(1, len(input_ids) + 1, device=input_ids.device)
-            documents = rows[:, None].expand_as(input_ids)
-        documents = documents.flatten()
-        # Number 0 is padding. A graph must do with as many documents as there may be at most.
-        num_documents = len(documents)
-        if not is_tracing(documents) and len(documents) > 0:
-            num_documents = int(documents.max())
-        zeros = is_kept.new_zeros(num_documents + 1)
-        num_kept = zeros.index_add(0, documents, is_kept)
-        num_tokens = zeros.index_add(0, documents, torch.ones_like(is_kept))
-        shares = num_kept / num_tokens.clamp(min=1)
-        factors = is_kept * KEPT_IN_TRAINING / shares[documents].clamp(min=1e-9)
-        return factors.view(*input_ids.shape, 1).to(dtype)
+
+def token_dropout_factors(
+    is_kept: torch.Tensor, documents: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Factors `(B, L, 1)`: 0 for mask tokens, and 0.88 divided by the share of the other tokens in
+    the document for those (Lin et al. 2023, ESM-2).
+
+    Args:
+        is_kept: `(B, L)`, False for mask tokens.
+        documents: `(B, L)`, the number of the document of each token from 1, and 0 for padding.
+    """
+    shape = is_kept.shape
+    documents = documents.flatten()
+    exact = torch.promote_types(dtype, torch.float32)  # Half precision cannot count.
+    is_kept = is_kept.to(exact).flatten()
+    zeros = is_kept.new_zeros(len(documents) + 1)  # No batch has more documents than tokens.
+    num_kept = zeros.index_add(0, documents, is_kept)
+    num_tokens = zeros.index_add(0, documents, torch.ones_like(is_kept))
+    shares = num_kept / num_tokens.clamp(min=1)
+    factors = is_kept * KEPT_IN_TRAINING / shares[documents].clamp(min=1e-9)
+    return factors.view(*shape, 1).to(dtype)
 
 
 def eager_attention_forward(
@@ -298,15 +272,15 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out (Vaswani et al. 2017, section 3.2.1), the only function that returns
-    its probabilities.
+    """Attention step by step (Vaswani et al. 2017, section 3.2.1), the only attention function that
+    returns its probabilities.
 
     Args:
-        module: The attention layer; its mode says whether there is dropout.
+        module: The attention layer. There is dropout if it is in training mode.
         query: `(B, heads, Lq, head_dim)`.
         key, value: `(B, key_value_heads, Lk, head_dim)`; each serves a group of query heads.
         attention_mask: `(B, 1 | heads, Lq, Lk)`, added to the scores, or booleans, True where a
-            query sees a key. None: every query sees every key.
+            query attends to a key. None: every query attends to every key.
 
     Returns:
         The output `(B, Lq, heads, head_dim)` and the probabilities `(B, heads, Lq, Lk)`.
@@ -315,24 +289,23 @@ def eager_attention_forward(
     key = key.repeat_interleave(num_groups, dim=1)
     value = value.repeat_interleave(num_groups, dim=1)
     scores = query @ key.transpose(2, 3) * scaling  # (B, heads, Lq, Lk)
-    is_seen = None
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        is_seen = attention_mask
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        is_seen = attention_mask > torch.finfo(attention_mask.dtype).min
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            lowest = torch.finfo(scores.dtype).min
+            attention_mask = torch.zeros_like(scores).masked_fill(~attention_mask, lowest)
         scores = scores + attention_mask
     exact = torch.promote_types(query.dtype, torch.float32)
     weights = F.softmax(scores, dim=-1, dtype=exact).to(query.dtype)
-    if is_seen is not None:
-        # A query that sees nothing, as in a row of padding, gets zeros, as from sdpa.
-        weights = weights.masked_fill(~is_seen.any(-1, keepdim=True), 0.0)
+    if attention_mask is not None:
+        # A query that attends to no key, as in a row of padding, gets zeros, as from sdpa.
+        is_attended = attention_mask > torch.finfo(attention_mask.dtype).min
+        weights = weights.masked_fill(~is_attended.any(-1, keepdim=True), 0.0)
     weights = F.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 class RoFormerLiteAttention(nn.Module):
-    """Attention to the tokens themselves or, without rotation, to an encoder's states.
+    """Self-attention, or cross-attention to an encoder's states, which are not rotated.
 
     With `num_key_value_heads` < `num_attention_heads` each key-value head serves a group of query
     heads (Ainslie et al. 2023, arXiv:2305.13245).
@@ -363,61 +336,73 @@ class RoFormerLiteAttention(nn.Module):
             source_size = config.cross_attention_hidden_size
         query_size = config.num_attention_heads * self.head_dim
         key_size = filled(config.num_key_value_heads) * self.head_dim
-        bias = {name: config.has_bias("attention_bias", name) for name in ("q", "k", "v", "o")}
-        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=bias["q"])
-        self.k_proj = nn.Linear(source_size, key_size, bias=bias["k"])
-        self.v_proj = nn.Linear(source_size, key_size, bias=bias["v"])
-        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=bias["o"])
+        has_bias = partial(config.has_bias, "attention_bias")
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=has_bias("q"))
+        self.k_proj = nn.Linear(source_size, key_size, bias=has_bias("k"))
+        self.v_proj = nn.Linear(source_size, key_size, bias=has_bias("v"))
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=has_bias("o"))
+
+    def make_query(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`(B, L, hidden)` to `(B, L, heads, head_dim)`."""
+        return self.split_heads(self.q_proj(hidden_states))
+
+    def make_key_and_value(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(B, L, width)` to `(B, L, key_value_heads, head_dim)` each."""
+        return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
 
     def forward(
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
         position_embeddings: RotaryTables | None = None,
+        key_position_embeddings: RotaryTables | None = None,
         value_position_embeddings: RotaryTables | None = None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`(B, L, hidden)` to the same, and probabilities `(B, heads, Lq, Lk)` if any.
+        """`(B, L, hidden)` to the same, and the probabilities `(B, heads, Lq, Lk)`, or None from an
+        attention function that does not return them.
 
         Args:
-            key_value_states: The encoder's states, `(B, Ls, width)`, in cross-attention.
+            key_value_states: Where keys and values come from, `(B, Ls, width)`: the encoder's
+                states in cross-attention. Default: `hidden_states`.
             position_embeddings: Cosines and sines, `(B, L, 1, rotary_dim)` each, by which queries
-                and keys are rotated; None does not rotate.
-            value_position_embeddings: The same for values.
-            attention_mask: What the attention function takes.
-            cache: Cache to extend and read.
-            kwargs: What the attention function takes besides.
+                are rotated. Without them they are not.
+            key_position_embeddings: The same for keys. Default: `position_embeddings`.
+            value_position_embeddings: The same for values, which are not rotated by default.
+            attention_mask: A mask as the attention function takes it.
+            cache: The cache to extend and read.
+            kwargs: Further arguments of the attention function.
         """
-        query = self.split_heads(self.q_proj(hidden_states))  # (B, L, heads, head_dim)
+        query = self.make_query(hidden_states)
+        if position_embeddings is not None:
+            query = rotate(query, *position_embeddings)
         layers = cache
         cached: Any = None  # The layers of caches have no type in common.
-        if isinstance(cache, EncoderDecoderCache) and self.is_cross_attention:
-            layers = cache.cross_attention_cache
-            if cache.is_updated.get(self.layer_idx, False):
-                cached = layers.layers[self.layer_idx]
-        elif isinstance(cache, EncoderDecoderCache):
+        if isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
+            if self.is_cross_attention:
+                layers = cache.cross_attention_cache
+                if cache.is_updated.get(self.layer_idx, False):
+                    cached = layers.layers[self.layer_idx]
+                cache.is_updated[self.layer_idx] = True
 
         if cached is not None:
             key = cached.keys
             value = cached.values
         else:
-            source = key_value_states if self.is_cross_attention else hidden_states
-            key = self.split_heads(self.k_proj(source))
-            value = self.split_heads(self.v_proj(source))
-            if position_embeddings is not None:
-                query = rotate(query, *position_embeddings)
-                key = rotate(key, *position_embeddings)
+            source = hidden_states if key_value_states is None else key_value_states
+            key, value = self.make_key_and_value(source)
+            key_position_embeddings = key_position_embeddings or position_embeddings
+            if key_position_embeddings is not None:
+                key = rotate(key, *key_position_embeddings)
             if value_position_embeddings is not None:
                 value = rotate(value, *value_position_embeddings)
             key = key.transpose(1, 2)  # (B, key_value_heads, L, head_dim)
             value = value.transpose(1, 2)
             if layers is not None:
                 key, value = update_cache(layers, key, value, self.layer_idx, kwargs)
-            if self.is_cross_attention and isinstance(cache, EncoderDecoderCache):
-                cache.is_updated[self.layer_idx] = True
 
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
@@ -435,27 +420,28 @@ class RoFormerLiteAttention(nn.Module):
         )
         # Servers return `(N, width)`.
         width = query.shape[2] * self.head_dim
-        output = output.reshape(*hidden_states.shape[:-1], width)
+        output = output.reshape(*query.shape[:2], width)
         return self.o_proj(output), weights
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        # Of a matrix that is cut among processes there are fewer heads here.
+        # If the matrix is cut among processes, there are fewer heads here.
         return states.unflatten(-1, (states.shape[-1] // self.head_dim, self.head_dim))
 
 
 class RoFormerLiteMLP(nn.Module):
-    """`down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+    """`down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))` (Shazeer 2020,
+    arXiv:2002.05202)."""
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
         hidden_size = config.hidden_size
         intermediate_size = config.intermediate_size
-        bias = {name: config.has_bias("mlp_bias", name) for name in ("gate", "up", "down")}
+        has_bias = partial(config.has_bias, "mlp_bias")
         self.gate_proj: nn.Linear | None = None
         if config.gated_mlp:
-            self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias["gate"])
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias["up"])
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias["down"])
+            self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=has_bias("gate"))
+        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=has_bias("up"))
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=has_bias("down"))
         self.act_fn = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.mlp_dropout)
         self.chunk_size = config.chunk_size_feed_forward
@@ -482,7 +468,7 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
         super().__init__()
-        self.is_pre_norm = config.norm_placement == "pre"
+        self.norm_placement = config.norm_placement
         self.self_attn_norm: nn.Module | None = None
         if layer_idx > 0 or config.first_attention_norm:
             self.self_attn_norm = make_norm(config)
@@ -503,18 +489,16 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
         encoder_attention_mask: torch.Tensor | None = None,
         position_embeddings: RotaryTables | None = None,
         value_position_embeddings: RotaryTables | None = None,
-        encoder_position_embeddings: RotaryTables | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         """`(B, L, hidden)` to the same.
 
-        `encoder_position_embeddings` are not read here: only layers of another style rotate keys
-        of an encoder. (Tensors that need gradients come first, so that they can be positional, as
-        reentrant checkpointing wants them.)
+        Tensors that need gradients come first, so that they can be given by position, as reentrant
+        checkpointing requires.
         """
         branch, _ = self.self_attn(
-            self.norm_before(self.self_attn_norm, hidden_states),
+            self.normalise(self.self_attn_norm, hidden_states, "pre"),
             attention_mask=attention_mask,
             position_embeddings=position_embeddings,
             value_position_embeddings=value_position_embeddings,
@@ -522,30 +506,28 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
             **kwargs,
         )
         hidden_states = hidden_states + self.attn_branch_dropout(branch)
-        hidden_states = self.norm_after(self.self_attn_norm, hidden_states)
+        hidden_states = self.normalise(self.self_attn_norm, hidden_states, "post")
 
         if encoder_hidden_states is not None:
             branch, _ = self.cross_attn(
-                self.norm_before(self.cross_attn_norm, hidden_states),
+                self.normalise(self.cross_attn_norm, hidden_states, "pre"),
                 key_value_states=encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
                 **kwargs,
             )
             hidden_states = hidden_states + self.attn_branch_dropout(branch)
-            hidden_states = self.norm_after(self.cross_attn_norm, hidden_states)
+            hidden_states = self.normalise(self.cross_attn_norm, hidden_states, "post")
 
-        branch = self.mlp(self.norm_before(self.mlp_norm, hidden_states))
+        branch = self.mlp(self.normalise(self.mlp_norm, hidden_states, "pre"))
         hidden_states = hidden_states + self.mlp_branch_dropout(branch)
-        return self.norm_after(self.mlp_norm, hidden_states)
+        return self.normalise(self.mlp_norm, hidden_states, "post")
 
-    def norm_before(self, norm: nn.Module | None, hidden_states: torch.Tensor) -> torch.Tensor:
-        if norm is None or not self.is_pre_norm:
-            return hidden_states
-        return norm(hidden_states)
-
-    def norm_after(self, norm: nn.Module | None, hidden_states: torch.Tensor) -> torch.Tensor:
-        if norm is None or self.is_pre_norm:
+    def normalise(
+        self, norm: nn.Module | None, hidden_states: torch.Tensor, placement: str
+    ) -> torch.Tensor:
+        """Apply a norm if the norms of this layer have this `placement`, `pre` or `post`."""
+        if norm is None or placement != self.norm_placement:
             return hidden_states
         return norm(hidden_states)
 
@@ -592,21 +574,22 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
 
-    # Transformers decorates its own method, so that to a type checker it is none that a method of
-    # another class could replace.
+    # Transformers decorates its own method, so a type checker does not let another class replace
+    # it.
     push_to_hub = RemoteCode.push_to_hub  # type: ignore[assignment]
 
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        """As in every model of transformers, but that the default is "padding_free"."""
+        """As in every model of transformers, except that the default is "padding_free"."""
         requested_attention = requested_attention or PADDING_FREE
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        # Text features and the layers of reference systems have weights of their own kind.
+        # Scores of the text and the layers of reference systems have parameters that transformers
+        # does not know.
         initialize: Callable[[float], None] | None
         initialize = getattr(module, "initialize_own_weights", None)
         if initialize is not None:
@@ -616,7 +599,7 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         """The stack, or encoder and decoder."""
         return [module for module in self.modules() if isinstance(module, RoFormerLiteModel)]
 
-    # Transformers declares a tuple of one table, where it means any number.
+    # Transformers declares a tuple of one table but means any number of tables.
     def get_position_embeddings(  # type: ignore[override]
         self,
     ) -> nn.Embedding | tuple[nn.Embedding, ...]:
@@ -637,7 +620,7 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         return tables[0] if len(tables) == 1 else tuple(tables)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Resize the tables of learned positions; new rows are drawn as at the start.
+        """Resize the tables of learned positions; new rows are random, as in a new model.
 
         Other positions have no table, and nothing limits their number.
         """
@@ -708,7 +691,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         cache: Cache | None = None,
         use_cache: bool | None = None,
         encoder_position_ids: torch.Tensor | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run the stack.
 
@@ -719,15 +702,15 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 function as it is.
             token_type_ids: Segments, `(B, L)`; only with `type_vocab_size`.
             position_ids: `(B, L)`. Default: counted over the real tokens of each row. Positions
-                that restart begin packed documents, which do not see each other.
+                that restart begin packed documents, which do not attend to each other.
             encoder_hidden_states: `(B, Ls, cross_attention_hidden_size)`, for cross-attention.
             encoder_attention_mask, encoder_position_ids: `(B, Ls)`, of these states.
-            cache: Cache of a decoder, also by the name `past_key_values`. Made here when
-                `use_cache` (default: `config.use_cache`) asks for one. In training it is used only
-                if given; packed documents have none.
-            kwargs: `output_hidden_states`; `output_attentions`; `cu_seq_lens_q`, `(documents + 1,)`,
-                the borders of packed documents in the flattened batch; and what attention functions
-                take.
+            cache: The cache of a decoder, also by the name `past_key_values`. Without one,
+                `use_cache` (default: `config.use_cache`) makes a new one, except in training and
+                for packed documents.
+            kwargs: `output_hidden_states`; `output_attentions`; `cu_seq_lens_q` `(documents + 1,)`,
+                the borders of packed documents in the flattened batch; and further arguments of the
+                attention function.
 
         Returns:
             `last_hidden_state` `(B, L, hidden)`, zeros at padding; `pooler_output` `(documents,
@@ -737,14 +720,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         Raises:
             ValueError: if inputs do not fit together.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        has_both = input_ids is not None and inputs_embeds is not None
-        if given is None or has_both:
+        if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        given = filled(input_ids if inputs_embeds is None else inputs_embeds)
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
         documents = find_packed_documents(
-            shape=(given.shape[0], given.shape[1]),
-            device=given.device,
+            given,
             attention_mask=attention_mask,
             position_ids=position_ids,
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
@@ -759,7 +740,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             position_ids=position_ids,
             token_type_ids=token_type_ids,
             inputs_embeds=inputs_embeds,
-            documents=self.documents_of_embeddings(given, attention_mask, documents),
+            attention_mask=attention_mask,
+            documents=documents,
         )  # (B, L, hidden)
 
         makes_cache = use_cache and self.is_decoder and not self.training and documents is None
@@ -775,10 +757,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             encoder_position_ids,
             documents,
         )
-        encoder_positions = self.positions_of_encoder(
-            encoder_hidden_states, encoder_attention_mask, encoder_position_ids
-        )
-        tables = self.rotary_tables(hidden_states, position_ids, encoder_positions)
+        if self.rotates_encoder and encoder_position_ids is None:
+            encoder_position_ids = count_positions(
+                filled(encoder_hidden_states), encoder_attention_mask
+            )
+        tables = self.rotary_tables(hidden_states, position_ids, encoder_position_ids)
 
         for layer_type, layer in zip(self.layer_types, self.layers, strict=False):
             hidden_states = layer(
@@ -810,7 +793,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         encoder_hidden_states: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Refuse what torch would take and compute something else from."""
+        """Refuse inputs from which torch would silently compute something else."""
         has_cross_attention = self.config.add_cross_attention
         if (encoder_hidden_states is not None) != has_cross_attention:
             verb = "needs" if has_cross_attention else "does not attend to"
@@ -832,12 +815,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
 
     def check_kwargs(
         self,
-        kwargs: ForwardKwargs,
+        kwargs: dict[str, Any],
         position_ids: torch.Tensor | None,
         documents: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Refuse what nothing reads, and what can't be combined with a cache."""
+        """Refuse arguments that would have no effect, or that cannot be combined with a cache."""
         is_causal = kwargs.pop("is_causal", None)
         if is_causal not in (None, self.is_decoder) and not is_paged(cache):
             raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={self.is_decoder}.")
@@ -856,17 +839,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             )
         if has_borders and isinstance(cache, Cache):
             raise ValueError(
-                "cu_seq_lens_q can't be combined with a cache, which knows no documents."
+                "cu_seq_lens_q can't be combined with a cache, which cannot hold packed documents."
             )
-
-    def documents_of_embeddings(
-        self, given: torch.Tensor, attention_mask: Any, documents: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """The number of the document of each token, `(B, L)`, 0 at padding, for token dropout."""
-        if self.config.token_dropout_mask_id is None:
-            return None
-        shape = (given.shape[0], given.shape[1])
-        return number_tokens(shape, given.device, attention_mask, documents)
 
     def create_masks(
         self,
@@ -878,15 +852,19 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """The masks for the attention functions, by type of layer."""
         if isinstance(attention_mask, dict):
             return attention_mask
-        if is_paged(cache):  # The server knows which tokens see each other.
+        if is_paged(cache):  # The server decides which tokens attend to each other.
             return dict.fromkeys(self.layer_types, attention_mask)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        create_full = create_bidirectional_mask
-        create_sliding = create_bidirectional_sliding_window_mask
+        create = {
+            "full_attention": create_bidirectional_mask,
+            "sliding_attention": create_bidirectional_sliding_window_mask,
+        }
         if self.is_decoder:
-            create_full = create_causal_mask
-            create_sliding = create_sliding_window_causal_mask
+            create = {
+                "full_attention": create_causal_mask,
+                "sliding_attention": create_sliding_window_causal_mask,
+            }
         arguments = {
             "config": self.config,
             "inputs_embeds": hidden_states,
@@ -894,12 +872,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             "and_mask_function": None if documents is None else same_document(documents),
             CACHE_NAME: cache,
         }
-        masks = {}
-        if "full_attention" in self.layer_types:
-            masks["full_attention"] = create_full(**arguments)
-        if "sliding_attention" in self.layer_types:
-            masks["sliding_attention"] = create_sliding(**arguments)
-        return masks
+        return {kind: create[kind](**arguments) for kind in dict.fromkeys(self.layer_types)}
 
     def create_encoder_mask(
         self,
@@ -912,17 +885,24 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """The mask for the attention function in cross-attention."""
         if encoder_hidden_states is None:
             return None
-        shape = (encoder_hidden_states.shape[0], encoder_hidden_states.shape[1])
+        shape = tuple(encoder_hidden_states.shape[:2])
         if encoder_attention_mask is not None and tuple(encoder_attention_mask.shape) != shape:
             given = tuple(encoder_attention_mask.shape)
             raise ValueError(f"encoder_attention_mask has shape {given}; it must be {shape}.")
         encoder_documents = find_packed_documents(
-            shape=shape,
-            device=encoder_hidden_states.device,
+            encoder_hidden_states,
             attention_mask=encoder_attention_mask,
             position_ids=encoder_position_ids,
         )
-        check_documents(hidden_states, documents, encoder_hidden_states, encoder_documents)
+        is_packed = documents is not None or encoder_documents is not None
+        if is_packed and not is_tracing(hidden_states):
+            num_targets = num_documents(hidden_states, documents)
+            num_sources = num_documents(encoder_hidden_states, encoder_documents)
+            if num_targets != num_sources:
+                raise ValueError(
+                    f"the decoder has {num_targets} documents and its encoder {num_sources}; each "
+                    "needs one."
+                )
         is_same_document = None
         if documents is not None and encoder_documents is not None:
             is_same_document = same_document(documents, encoder_documents)
@@ -934,19 +914,6 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             and_mask_function=is_same_document,
         )
 
-    def positions_of_encoder(
-        self,
-        encoder_hidden_states: torch.Tensor | None,
-        encoder_attention_mask: torch.Tensor | None,
-        encoder_position_ids: torch.Tensor | None,
-    ) -> torch.Tensor | None:
-        """The positions by which the keys of an encoder are rotated; None where they are not."""
-        if not self.rotates_encoder or encoder_hidden_states is None:
-            return None
-        if encoder_position_ids is not None:
-            return encoder_position_ids
-        return count_positions(encoder_hidden_states, encoder_attention_mask)
-
     def rotary_tables(
         self,
         hidden_states: torch.Tensor,
@@ -955,8 +922,6 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     ) -> dict[str, dict[str, RotaryTables]]:
         """Cosines and sines as arguments of a layer, by the type of layer."""
         tables: dict[str, dict[str, RotaryTables]] = {kind: {} for kind in self.layer_types}
-        if not is_tracing(position_ids) and position_ids.numel() == 0:
-            position_ids = position_ids.new_zeros(1, 1)  # Scalings read the largest position.
         for name, rotary_emb in self.rotary_emb.items():
             cos, sin = rotary_emb(hidden_states, position_ids)
             arguments = {"position_embeddings": (cos, sin)}
@@ -974,7 +939,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         return tables
 
 
-# The name of the one table of positions where all layers rotate alike.
+# The name of the table of positions if one table serves all layers.
 ALL_LAYERS = "all_layers"
 
 
@@ -989,15 +954,15 @@ def make_rotary_embeddings(config: RoFormerLiteConfig) -> nn.ModuleDict:
 
 
 def is_paged(cache: Any) -> bool:
-    """Whether a cache belongs to continuous batching, in which the server does the masking."""
+    """Whether a cache belongs to continuous batching, where the server makes the masks."""
     return cache is not None and not isinstance(cache, Cache)
 
 
 def with_cross_attention(cache: Any) -> Any:
     """A cache for both attentions of a layer.
 
-    `generate` makes one with the windows of the decoder for the source, too. As long as it is
-    empty, it is replaced by one without.
+    `generate` makes one that has the windows of the decoder for the source, too. If it is still
+    empty, it is replaced by one without windows.
     """
     if not isinstance(cache, Cache):
         return cache
@@ -1015,8 +980,8 @@ def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
 
 
 def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.Tensor:
-    """States `(B, L, hidden)` with zeros at padding, so that outputs do not depend on what layers
-    compute there. The single token of a step of generation is real."""
+    """States `(B, L, hidden)` with zeros at padding, where layers compute nothing of meaning. The
+    single token of a step of generation is real."""
     length = hidden_states.shape[1]
     if not is_padding_mask(attention_mask) or (length == 1 and attention_mask.shape[1] > 1):
         return hidden_states
@@ -1029,8 +994,8 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
 def check_attention_mask(
     attention_mask: torch.Tensor, batch_size: int, length: int, past: int
 ) -> None:
-    """A padding mask has a column for each token, those in the cache included, and says which are
-    real, no more.
+    """Refuse a mask that does not have one column for each token, including those in the cache, or
+    whose numbers might be meant to be added to the scores.
 
     Raises:
         ValueError: with the shapes.
@@ -1051,7 +1016,7 @@ def check_attention_mask(
 
 
 def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
-    """`(B, L)`, how many real tokens stand before each token of a row."""
+    """The number of real tokens before each token of a row, `(B, L)`."""
     return ((attention_mask != 0).long().cumsum(dim=1) - 1).clamp(min=0)
 
 
@@ -1061,48 +1026,47 @@ def count_positions(
     documents: torch.Tensor | None = None,
     cache: Any = None,
 ) -> torch.Tensor:
-    """The positions of the tokens `given`, `(B, L)`, or `(1, L)` for all rows alike."""
+    """The positions of the tokens `given`, `(B, L)`, or `(1, L)` if all rows have the same."""
     length = given.shape[1]
     if documents is not None:
-        places = torch.arange(length, device=given.device).expand_as(documents)
+        indices = torch.arange(length, device=given.device).expand_as(documents)
         is_first = documents != F.pad(documents[:, :-1], pad=(1, 0), value=-1)
-        return places - places.masked_fill(~is_first, 0).cummax(dim=1).values
+        return indices - indices.masked_fill(~is_first, 0).cummax(dim=1).values
     if is_padding_mask(attention_mask):
         return positions_of_real_tokens(attention_mask.to(given.device))[:, -length:]
     past = cache.get_seq_length() if isinstance(cache, Cache) else 0
     return (torch.arange(length, device=given.device) + past).unsqueeze(0)
 
 
-# Packed documents
-
-
 def find_packed_documents(
-    shape: tuple[int, int],
-    device: torch.device,
+    given: torch.Tensor,
     attention_mask: Any = None,
     position_ids: torch.Tensor | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     has_cache: bool = False,
 ) -> torch.Tensor | None:
     """The number of the document of each token, `(B, L)`, from 1 in reading order, if any row holds
-    several; None if each row is one document. What stands at padding has no meaning.
+    several; None if each row is one document. The numbers at padding have no meaning.
 
-    In a traced graph no value can be read, so rows may hold several wherever positions are given.
+    A traced graph cannot read values, so there rows may hold several if positions are given.
 
     Args:
-        attention_mask: `(B, L)`, nonzero where a token is real. Other masks are taken to know the
-            documents.
-        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not above that of the
-            token before it begins a new document; with a padding mask only a 0 does, as `generate`
-            counts on from the 0 that it gives to padding.
+        given: The tokens, `(B, L, ...)`.
+        attention_mask: `(B, L)`, nonzero where a token is real. Other masks are assumed to separate
+            the documents already.
+        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than the
+            position before it begins a new document. With a padding mask only a 0 does, because
+            `generate` gives padding the position 0 and counts on from there.
         cu_seq_lens_q: `(documents + 1,)`, the borders in the flattened batch, the other form of
             packing (`DataCollatorWithFlattening`).
-        has_cache: Whether there is a cache, which knows no documents.
+        has_cache: Whether there is a cache. A cache cannot hold packed documents.
 
     Raises:
         ValueError: for borders next to a mask, which do not end with the last token, or which lie
             in two rows.
     """
+    shape = given.shape[:2]
+    device = given.device
     has_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
     if has_cache or has_prepared_mask:
         return None
@@ -1127,17 +1091,17 @@ def find_packed_documents(
     return begins.flatten().long().cumsum(dim=0).view(shape)
 
 
-def documents_between(borders: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The number of the document of each token, `(B, L)`, from 1, between `borders`."""
-    places = torch.arange(shape[0] * shape[1], device=borders.device).view(shape)
-    documents = torch.bucketize(places, borders[1:], right=True) + 1
+    indices = torch.arange(shape[0] * shape[1], device=borders.device).view(shape)
+    documents = torch.bucketize(indices, borders[1:], right=True) + 1
     if is_tracing(borders):
         return documents
-    spans_batch = borders[0] == 0 and borders[-1] == places.numel()
+    spans_batch = borders[0] == 0 and borders[-1] == indices.numel()
     if not spans_batch or bool((borders.diff() < 1).any()):
         raise ValueError(
             f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, "
-            f"{places.numel()}."
+            f"{indices.numel()}."
         )
     if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
         raise ValueError(
@@ -1147,49 +1111,31 @@ def documents_between(borders: torch.Tensor, shape: tuple[int, int]) -> torch.Te
     return documents
 
 
-def document_numbers(
-    shape: tuple[int, int],
-    device: torch.device,
-    attention_mask: Any = None,
-    position_ids: torch.Tensor | None = None,
-    cu_seq_lens_q: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, int]:
-    """The number of the document of each token, `(B, L)`, from 1 and 0 at padding; and how many
-    documents there are. In a traced graph each row is one.
-
-    The arguments are the same as in `find_packed_documents`.
-    """
-    packed = None
-    if not is_tracing(position_ids if cu_seq_lens_q is None else cu_seq_lens_q):
-        packed = find_packed_documents(
-            shape=shape,
-            device=device,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
-    count = shape[0] if packed is None else int(packed[-1, -1])
-    return number_tokens(shape, device, attention_mask, packed), count
+def num_documents(given: torch.Tensor, documents: torch.Tensor | None) -> int:
+    """The number of documents of a batch `(B, L, ...)`: of its rows, unless it is packed."""
+    return len(given) if documents is None else int(documents.max())
 
 
 def number_tokens(
-    shape: tuple[int, int],
-    device: torch.device,
-    attention_mask: Any,
-    documents: torch.Tensor | None,
+    given: torch.Tensor, attention_mask: Any, documents: torch.Tensor | None
 ) -> torch.Tensor:
-    """`documents` `(B, L)`, by default the rows from 1, with 0 at padding."""
+    """The number of the document of each of the tokens `given`, `(B, L)`, from 1, and 0 at padding.
+
+    Args:
+        documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
+    """
     if documents is None:
-        documents = torch.arange(1, shape[0] + 1, device=device)[:, None].expand(shape)
+        rows = torch.arange(1, given.shape[0] + 1, device=given.device)
+        documents = rows[:, None].expand(given.shape[:2])
     if is_padding_mask(attention_mask):
-        documents = documents * (attention_mask.to(device) != 0)
+        documents = documents * (attention_mask.to(given.device) != 0)
     return documents
 
 
 def same_document(
     documents: torch.Tensor, key_documents: torch.Tensor | None = None
 ) -> Callable[..., torch.Tensor]:
-    """A mask function of transformers: a query sees the keys of its own document only."""
+    """A mask function of transformers: a query attends only to keys of its own document."""
     if key_documents is None:
         key_documents = documents
 
@@ -1199,48 +1145,22 @@ def same_document(
     return is_same_document
 
 
-def check_documents(
-    hidden_states: torch.Tensor,
-    documents: torch.Tensor | None,
-    encoder_hidden_states: torch.Tensor,
-    encoder_documents: torch.Tensor | None,
-) -> None:
-    """Each document of a decoder needs one of its encoder.
-
-    Raises:
-        ValueError: with both numbers.
-    """
-    if is_tracing(hidden_states) or (documents is None and encoder_documents is None):
-        return
-    num_targets = len(hidden_states) if documents is None else int(documents.max())
-    num_sources = len(encoder_hidden_states)
-    if encoder_documents is not None:
-        num_sources = int(encoder_documents.max())
-    if num_targets != num_sources:
-        raise ValueError(
-            f"the decoder has {num_targets} documents and its encoder {num_sources}; each needs "
-            "one."
-        )
-
-
 def pool(
     hidden_states: torch.Tensor,
     how: str,
     attention_mask: Any = None,
     documents: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One vector a document, `(documents, width)`, of states `(B, L, width)`.
+    """One vector for each document, `(documents, width)`, from states `(B, L, width)`.
 
     Args:
         how: `mean`, `cls` (the first real token) or `last` (the last one).
-        attention_mask: `(B, L)`, nonzero for real tokens. Other masks say nothing of padding.
+        attention_mask: `(B, L)`, nonzero for real tokens. Other masks do not show where padding is.
         documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
     """
     length = hidden_states.shape[1]
     if documents is not None and not is_tracing(hidden_states):
         return pool_packed(hidden_states, how, attention_mask, documents)
-    if not is_tracing(hidden_states) and length == 0:
-        return hidden_states.sum(dim=1)
     if not is_padding_mask(attention_mask):
         if how == "mean":
             return hidden_states.mean(dim=1)
@@ -1252,22 +1172,21 @@ def pool(
     if how == "mean":
         total = (hidden_states * weights[..., None]).sum(dim=1)
         return (total / weights.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
-    places = weights.argmax(dim=1)
+    indices = weights.argmax(dim=1)
     if how == "last":
-        places = length - 1 - weights.flip(1).argmax(dim=1)
-    return hidden_states[torch.arange(len(places), device=places.device), places]
+        indices = length - 1 - weights.flip(1).argmax(dim=1)
+    return hidden_states[torch.arange(len(indices), device=indices.device), indices]
 
 
 def pool_packed(
     hidden_states: torch.Tensor, how: str, attention_mask: Any, documents: torch.Tensor
 ) -> torch.Tensor:
-    """As `pool`, of rows that hold several documents. One without tokens gives zeros."""
+    """As `pool`, for rows that hold several documents. A document without tokens gives zeros."""
     count = int(documents[-1, -1])
-    if is_padding_mask(attention_mask):
-        documents = documents * (attention_mask.to(documents.device) != 0)
-    places = documents.flatten().nonzero().squeeze(1)  # (N,)
-    numbers = documents.flatten()[places] - 1  # (N,), in rising order
-    states = hidden_states.flatten(0, 1)[places]  # (N, width)
+    documents = number_tokens(hidden_states, attention_mask, documents)
+    indices = documents.flatten().nonzero().squeeze(1)  # (N,)
+    numbers = documents.flatten()[indices] - 1  # (N,), in rising order
+    states = hidden_states.flatten(0, 1)[indices]  # (N, width)
     lengths = torch.bincount(numbers, minlength=count)
     if how == "mean":
         exact = torch.promote_types(states.dtype, torch.float32)

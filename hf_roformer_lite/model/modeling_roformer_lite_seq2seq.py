@@ -1,16 +1,13 @@
-"""Encoder–decoder: two stacks, and with an LM head the model for translation and other rewriting."""
+"""Encoder–decoder: two stacks, and with an LM head the model for translation and rewriting."""
 
 import os
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.processing_utils import Unpack
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
@@ -19,18 +16,15 @@ from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
 from .heads_roformer_lite import (
     LMHeadMixin,
-    ask_for_last_real_token,
-    check_prompt,
+    PaddedGenerationMixin,
     ignore_padding,
     keep_positions,
 )
 from .losses import IGNORE_INDEX, check_classes, check_shape
 from .modeling_roformer_lite import (
-    ForwardKwargs,
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
     is_padding_mask,
-    positions_of_real_tokens,
 )
 
 logger = logging.get_logger(__name__)
@@ -39,8 +33,8 @@ logger = logging.get_logger(__name__)
 class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     """Base of the models of two stacks."""
 
-    # The base class names the configuration of one stack. Transformers reads off this annotation
-    # which class belongs to a pair.
+    # The base class declares the configuration of one stack. Transformers takes the class of the
+    # configuration from this annotation.
     config: RoFormerLiteSeq2SeqConfig  # type: ignore[assignment]
     main_input_name = "input_ids"
     _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
@@ -122,7 +116,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         cache: Cache | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """Encode the source, and run the decoder on the target.
 
@@ -131,16 +125,28 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
                 for `RoFormerLiteModel.forward`.
             decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds:
                 The target. Positions of both sides that restart begin packed documents.
-            encoder_outputs: What the encoder returned for this source, in place of running it.
+            encoder_outputs: The output of the encoder for this source, if it has already run.
             cache, use_cache: The decoder's cache.
 
         Raises:
             ValueError: if inputs do not fit together.
         """
-        self.check_inputs(attention_mask, decoder_input_ids, decoder_inputs_embeds, kwargs)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing."
+            )
+        if attention_mask is not None and not is_padding_mask(attention_mask):
+            raise ValueError(
+                "attention_mask of an encoder–decoder must be (batch, length): both sides read it."
+            )
+        if kwargs.get("cu_seq_lens_q") is not None:
+            raise ValueError(
+                "cu_seq_lens_q can't tell two sides apart; give position_ids and "
+                "decoder_position_ids."
+            )
         if use_cache is None:
             use_cache = self.config.use_cache
-        # Where the pair asks for nothing, the configuration of each stack decides.
+        # Without these flags the configuration of each stack decides.
         if self.config.output_hidden_states:
             kwargs.setdefault("output_hidden_states", True)
         if self.config.output_attentions:
@@ -184,34 +190,11 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
         )
 
-    def check_inputs(
-        self,
-        attention_mask: torch.Tensor | None,
-        decoder_input_ids: torch.Tensor | None,
-        decoder_inputs_embeds: torch.Tensor | None,
-        kwargs: ForwardKwargs,
-    ) -> None:
-        """Refuse what one of the two sides would understand in another way than the other."""
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError(
-                "decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing."
-            )
-        if attention_mask is not None and not is_padding_mask(attention_mask):
-            raise ValueError(
-                "attention_mask of an encoder–decoder must be (batch, length): both sides read it."
-            )
-        if kwargs.get("cu_seq_lens_q") is not None:
-            raise ValueError(
-                "cu_seq_lens_q can't tell two sides apart; give position_ids and "
-                "decoder_position_ids."
-            )
-
 
 class RoFormerLiteForConditionalGeneration(
-    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, GenerationMixin
+    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, PaddedGenerationMixin
 ):
-    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites
-    text."""
+    """An encoder–decoder with an LM head, for translation, summaries and rewriting of text."""
 
     # Labels are aligned with the decoder's outputs, so nothing must shift them again.
     loss_type = "ForMaskedLM"
@@ -228,30 +211,10 @@ class RoFormerLiteForConditionalGeneration(
             self._tied_weights_keys["model.encoder.embeddings.word_embeddings.weight"] = target
         self.post_init()
 
-    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that the next token follows the last real token
-        of each row of a decoder prompt."""
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        attention_mask = kwargs.get("decoder_attention_mask")
-        if not is_padding_mask(attention_mask):
-            return inputs
-        length = inputs["decoder_input_ids"].shape[1]
-        positions = positions_of_real_tokens(attention_mask)[:, -length:]
-        inputs["decoder_position_ids"] = positions.clone(memory_format=torch.contiguous_format)
-        if length > 1:
-            _, decoder = self.config.stacks()
-            has_windows = "sliding_attention" in filled(decoder.layer_types)
-            check_prompt(attention_mask, length=length, has_windows=has_windows)
-            # The mask of four dimensions, made for a static cache, does not tell where rows end.
-            inputs["decoder_attention_mask"] = attention_mask
-            ask_for_last_real_token(inputs)
-        return inputs
-
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As in every model of transformers. A tied LM head is not written, so the config must say
-        that it is tied: PEFT, having merged an adapter, calls it untied wherever it is not the
-        encoder's table."""
+        """As in every model of transformers. A tied LM head is not written, so the configuration
+        must say that it is tied. PEFT says the opposite after merging an adapter, unless the LM
+        head is tied to the encoder's table."""
         embeddings = self.get_decoder().get_input_embeddings()
         if self.lm_head.weight is getattr(embeddings, "weight", None):
             self.config.tie_word_embeddings = True
@@ -279,19 +242,19 @@ class RoFormerLiteForConditionalGeneration(
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
         count_real_tokens: bool = False,
-        **kwargs: Unpack[ForwardKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
 
         Args:
             labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads
-                them shifted by one. With labels no cache is made unless asked for.
-            logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, of the target.
+                them shifted by one. With labels no cache is made unless `use_cache` is True.
+            logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, for the target.
             skip_logits, num_items_in_batch, smoothing: As for `RoFormerLiteForMaskedLM`.
 
         Returns:
-            `logits` `(B, Lt, vocab)`, unless they are skipped; `loss` with labels; and what the two
-            stacks return.
+            `logits` `(B, Lt, vocab)`, unless they are skipped; `loss` with labels; and the outputs
+            of the two stacks.
         """
         if labels is not None:
             check_classes(labels)
@@ -306,8 +269,8 @@ class RoFormerLiteForConditionalGeneration(
             decoder_attention_mask is None and decoder_position_ids is None and cache is None
         )
         if labels is not None and has_plain_target and self.skips_logits(labels, skip_logits):
-            # No token of a causal row depends on those after it, so that nothing after the last
-            # label needs to be computed.
+            # No token of a causal row depends on later ones, so nothing after the last label needs
+            # to be computed.
             is_labelled = labels != IGNORE_INDEX
             decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
         outputs = self.model(

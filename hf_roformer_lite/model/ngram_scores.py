@@ -12,14 +12,14 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .heads_roformer_lite import TEXT_SCORES
-from .modeling_roformer_lite import document_numbers
+from .modeling_roformer_lite import number_tokens
 from .words_of_tokens import (
     BYTE_KINDS,
     INNER,
     Words,
     hash_pairs,
     hash_substrings,
-    places_where,
+    indices_where,
     seeded,
     shifted,
 )
@@ -33,7 +33,7 @@ SUFFIX_SEED = 20
 TRIPLE_SEED = 30
 
 
-def places_in(sorted_values: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def indices_in(sorted_values: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """The number of entries of `sorted_values` `(F,)` that are smaller than each of `values`.
 
     Exporters compile `searchsorted` into a comparison of every pair. Traced graphs use bisection
@@ -42,15 +42,15 @@ def places_in(sorted_values: torch.Tensor, values: torch.Tensor) -> torch.Tensor
     if not is_tracing(values):
         return torch.searchsorted(sorted_values, values)
     size = sorted_values.shape[0]
-    places = torch.zeros_like(values)
+    indices = torch.zeros_like(values)
     step = 1 << (size.bit_length() - 1)
     while step:
-        further = places + step
+        further = indices + step
         last = further.clamp(max=size) - 1
         is_further = (further <= size) & (sorted_values[last] < values)
-        places = torch.where(is_further, further, places)
+        indices = torch.where(is_further, further, indices)
         step //= 2
-    return places
+    return indices
 
 
 class RoFormerLiteTextScores(nn.Module):
@@ -119,8 +119,7 @@ class RoFormerLiteTextScores(nn.Module):
         logits: torch.Tensor,
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cu_seq_lens: torch.Tensor | None,
+        documents: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the scores of the text to the logits of a batch `(B, L)`; see `forward`.
 
@@ -128,9 +127,8 @@ class RoFormerLiteTextScores(nn.Module):
             logits: `(documents, num_labels)` or `(B, L, num_labels)`. The logits of padding do not
                 change.
             input_ids: `(B, L)`.
-            attention_mask: See `document_numbers`.
-            position_ids: See `document_numbers`.
-            cu_seq_lens: See `document_numbers`.
+            attention_mask: See `number_tokens`.
+            documents: See `number_tokens`.
 
         Raises:
             ValueError: without `input_ids`, from which the text is read.
@@ -139,28 +137,20 @@ class RoFormerLiteTextScores(nn.Module):
             raise ValueError(
                 "inputs_embeds: classifier_text_features reads the text; give input_ids instead."
             )
-        batch_size, length = input_ids.shape
-        numbers, _ = document_numbers(
-            shape=(batch_size, length),
-            device=input_ids.device,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            cu_seq_lens_q=cu_seq_lens,
-        )
-        numbers = numbers.flatten()
-        places = places_where(numbers)  # (N,)
-        token_ids = input_ids.flatten()[places]
-        documents = numbers[places] - 1
+        numbers = number_tokens(input_ids, attention_mask, documents).flatten()
+        indices = indices_where(numbers)  # (N,)
+        token_ids = input_ids.flatten()[indices]
+        documents = numbers[indices] - 1
         if logits.ndim == 2:
             return self(logits, token_ids, documents)
 
         flat_logits = logits.flatten(0, 1)
-        joint, answers = self(flat_logits[places], token_ids, documents)
+        joint, output = self(flat_logits[indices], token_ids, documents)
         # Exporters do not support `index_copy` with a size that depends on the data.
-        index = places[:, None].expand_as(joint)
+        index = indices[:, None].expand_as(joint)
         joint = flat_logits.scatter(0, index, joint)
-        answers = flat_logits.scatter(0, index, answers)
-        return joint.view_as(logits), answers.view_as(logits)
+        output = flat_logits.scatter(0, index, output)
+        return joint.view_as(logits), output.view_as(logits)
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         """The features of the text, whether the table contains them or not.
@@ -183,10 +173,10 @@ class RoFormerLiteTextScores(nn.Module):
             return self.bias.expand(num_owners, -1)
 
         keys, owners = self.find_features(words)
-        places = places_in(self.hashes, keys)
-        places = places.clamp(max=num_features - 1)
-        known = places_where(self.hashes[places] == keys)
-        occurrences = owners[known] * num_features + places[known]
+        indices = indices_in(self.hashes, keys)
+        indices = indices.clamp(max=num_features - 1)
+        known = indices_where(self.hashes[indices] == keys)
+        occurrences = owners[known] * num_features + indices[known]
         found, counts = torch.unique(occurrences, return_counts=True)  # (F,)
         rows = found % num_features
         owners = found // num_features  # (F,), ascending because `found` is sorted
@@ -218,7 +208,7 @@ class RoFormerLiteTextScores(nn.Module):
         """The weight of each feature of each owner, `(F,)`.
 
         Args:
-            rows: The place of the feature in the table, `(F,)`.
+            rows: The row of the feature in the table, `(F,)`.
             counts: How often the feature occurs, `(F,)`.
             owners: The owner of the feature, `(F,)`, ascending.
             num_owners: The number of owners, including those without features.
@@ -284,9 +274,9 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         hashes = words.hash_words(text)  # (W,)
         documents = words.documents  # (W,)
         next_documents = shifted(documents, distance=1, fill=-1)
-        pairs = places_where(documents == next_documents)
+        pairs = indices_where(documents == next_documents)
         next_documents = shifted(documents, distance=2, fill=-1)
-        triples = places_where(documents == next_documents)
+        triples = indices_where(documents == next_documents)
         of_pairs = hash_pairs(hashes[pairs], hashes[pairs + 1])
         of_triples = hash_pairs(hashes[triples], hashes[triples + 1])
         of_triples = hash_pairs(of_triples, hashes[triples + 2])
@@ -319,9 +309,9 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
                 condition_of_seed[PREFIX_SEED + length] = fits & (bytes_before == 0)
                 condition_of_seed[SUFFIX_SEED + length] = bytes_left == length
             for seed, condition in condition_of_seed.items():
-                places = places_where(is_long & condition)
-                keys_by_kind.append(seeded(hashes, seed)[places])
-                words_by_kind.append(words.word_of_byte[places])
+                indices = indices_where(is_long & condition)
+                keys_by_kind.append(seeded(hashes, seed)[indices])
+                words_by_kind.append(words.word_of_byte[indices])
         keys = torch.cat(keys_by_kind)
         word_of_key = torch.cat(words_by_kind)
 
@@ -331,8 +321,8 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         has_several = (num_characters > 1)[word_of_key]
         groups = []
         for is_in_group in (has_several, ~has_several):
-            places = places_where(is_in_group)
-            groups.append((keys[places], words.documents[word_of_key[places]]))
+            indices = indices_where(is_in_group)
+            groups.append((keys[indices], words.documents[word_of_key[indices]]))
         return groups
 
 

@@ -1,16 +1,17 @@
 """The layers of two reference systems: `layer_style="parallel_heads"` (DeepLoTX) and
 `layer_style="walkthrough"`.
 
-Only bundles of models with these layers have this file; their `auto_map` names all classes in it.
+Only bundles of models with these layers contain this file. Their `auto_map` looks up every class
+here.
 
-Fields of `parallel_heads`, besides those of every stack; `hidden_act` is ignored, as PReLU is used
-    throughout: num_mlp_layers (`int`, defaults to 1): Feed-forward units of a layer, one after the
-        other.
-    qkv_mlp_layers (`int`, defaults to 1): Units before each of its queries, keys and values.
-    qkv_intermediate_size (`int`, *optional*): Their inner width. Default: `intermediate_size // 2`,
-        the same expansion, as the layer's own feed-forward is twice as wide.
-    qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
-The walkthrough ignores `intermediate_size`; both ignore `chunk_size_feed_forward`.
+Some fields of the configuration concern only `parallel_heads`:
+    num_mlp_layers (`int`, defaults to 1): The number of successive feed-forward units of a layer.
+    qkv_mlp_layers (`int`, defaults to 1): The number of units before queries, keys and values.
+    qkv_intermediate_size (`int`, *optional*): The inner width of these units. The default is
+        `intermediate_size // 2`: the layer's own units are twice as wide, so the ratio is the same.
+    qkv_dropout (`float`, *optional*): The dropout inside them. The default is `hidden_dropout`.
+`parallel_heads` ignores `hidden_act`, as it uses PReLU throughout, and `walkthrough` ignores
+`intermediate_size`. Both ignore `chunk_size_feed_forward`.
 """
 
 from typing import Any
@@ -20,67 +21,60 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
-from .compatibility import update_cache
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
 from .modeling_roformer_lite import (
     LAYERS,
     RoFormerLiteAttention,
     RotaryTables,
-    eager_attention_forward,
     make_norm,
-    rotate,
 )
 from .modeling_roformer_lite_seq2seq import *  # noqa: F401, F403, all classes of a bundle of a pair
 
-SLOPE = 5e-3  # of negative inputs, at the start
+SLOPE = 5e-3  # The initial slope of PReLU for negative inputs.
 
 
 def check_layer_style(config: RoFormerLiteConfig) -> None:
     """Refuse options that these layers do not have.
 
     Raises:
-        ValueError: naming the field, its value and what would be right.
+        ValueError: naming the field, its value and the value that it must have.
     """
-    fixed: dict[str, Any] = {
+    required: dict[str, Any] = {
         "norm_type": "layernorm",
         "gated_mlp": False,
         "rotary_value": False,
         "mlp_dropout": 0.0,
+        "first_attention_norm": True,
+        "hidden_dropout_places": None,
+        # Either all matrices have a bias or none.
+        "mlp_bias": bool(config.mlp_bias),
     }
-    fixed |= {"first_attention_norm": True, "hidden_dropout_places": None}
     if config.layer_style == "parallel_heads":
-        fixed |= {
+        required |= {
             "norm_placement": "pre",
             "head_dim": config.hidden_size,
             "attention_bias": True,
             "norm_bias": True,
-        }
-        fixed |= {
             "num_key_value_heads": config.num_attention_heads,
             "cross_attention_hidden_size": None,
+            # With cross-attention there is no self-attention that could use a cache.
+            "use_cache": config.use_cache and not config.add_cross_attention,
         }
-        # its queries meet the encoder's states in place of their own
-        if config.add_cross_attention:
-            fixed |= {"use_cache": False}
     else:
-        fixed |= {"norm_placement": "post", "add_cross_attention": False}
-        config.require(
-            isinstance(config.attention_bias, bool),
-            "attention_bias",
-            "True or False in these layers",
-        )
-    config.require(isinstance(config.mlp_bias, bool), "mlp_bias", "True or False in these layers")
-    for field, value in fixed.items():
+        required |= {
+            "norm_placement": "post",
+            "add_cross_attention": False,
+            "attention_bias": bool(config.attention_bias),
+        }
+    for field, value in required.items():
         config.require(
             getattr(config, field) == value,
-            field,
-            f"{value!r} with layer_style={config.layer_style!r}",
+            field=field,
+            what=f"{value!r} with layer_style={config.layer_style!r}",
         )
 
 
@@ -139,8 +133,8 @@ class RoFormerLiteStackedUnit(nn.Module):
         return states + self.down_proj(self.dropout(inner))
 
     def _one_by_one(self, states: torch.Tensor) -> torch.Tensor:
-        """The same, one member of the stack after the other: the inner states of one fit into a
-        CPU's cache."""
+        """The same for one member of the stack after the other, whose inner states then fit into
+        the cache of a CPU."""
         maps = [
             zip(part.weight, [None] * len(states) if part.bias is None else part.bias, strict=True)
             for part in (self.up_proj, self.down_proj)
@@ -157,7 +151,7 @@ class RoFormerLiteStackedUnit(nn.Module):
 
 
 class RoFormerLitePReLU(nn.PReLU):
-    """With the slope of the reference system at the start, also where a checkpoint lacks it."""
+    """PReLU with the initial slope of the reference system, also if a checkpoint lacks the slope."""
 
     def __init__(self) -> None:
         super().__init__(init=SLOPE)
@@ -190,8 +184,8 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
     """Attention whose heads have the full `hidden_size`.
 
     A linear map gives each head its own version of a token, from which feed-forward units of that
-    head compute query, key and value. (It was published as one small network after the other; here
-    all heads are slices of stacked weights and go through one batched product.)
+    head compute query, key and value. In the published system each head is a small network of its
+    own; here all heads are slices of stacked weights and are computed by one batched product.
     """
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
@@ -202,52 +196,27 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         self.kv_mlp = make_stacked_units(config, stack=2 * num_heads)
         self.o_proj = nn.Linear(num_heads * hidden_size, hidden_size)
 
-    # These layers rotate no values, and the tables of keys stand in the place of theirs.
-    def forward(  # type: ignore[override]
+    def make_query(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return apply_by_head(self.q_mlp, hidden_states)
+
+    def make_key_and_value(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        twice = torch.cat((states, states), dim=-2)  # (B, L, 2 * heads, hidden)
+        key, value = apply_by_head(self.kv_mlp, twice).chunk(2, dim=-2)
+        return key, value
+
+    def forward(
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
-        position_embeddings: RotaryTables | None = None,
-        key_position_embeddings: RotaryTables | None = None,
-        attention_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
+        *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `RoFormerLiteAttention.forward`; keys of cross-attention are rotated by tables of
-        their own."""
+        """As `RoFormerLiteAttention.forward`."""
         expanded = self.split_heads(self.expand_proj(hidden_states))  # (B, L, heads, hidden)
         source = expanded
-        if self.is_cross_attention:
+        if key_value_states is not None:
             source = self.split_heads(self.expand_proj(key_value_states))
-        else:
-            key_position_embeddings = position_embeddings
-        query = apply_by_head(self.q_mlp, expanded)
-        keys_and_values = apply_by_head(self.kv_mlp, torch.cat((source, source), dim=-2))
-        key, value = keys_and_values.chunk(2, dim=-2)
-        if position_embeddings is not None:
-            query = rotate(query, *position_embeddings)
-        if key_position_embeddings is not None:
-            key = rotate(key, *key_position_embeddings)
-        key = key.transpose(1, 2)
-        value = value.transpose(1, 2)
-        if cache is not None:
-            key, value = update_cache(cache, key, value, self.layer_idx, kwargs)
-        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        output, weights = attention_interface(
-            self,
-            query.transpose(1, 2),
-            key,
-            value,
-            attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            sliding_window=self.sliding_window,
-            **kwargs,
-        )
-        output = output.reshape(*hidden_states.shape[:-1], query.shape[2] * self.head_dim)
-        return self.o_proj(output), weights
+        return super().forward(expanded, source, *args, **kwargs)
 
 
 def make_stacked_units(config: RoFormerLiteConfig, stack: int) -> nn.Sequential:
@@ -273,10 +242,10 @@ def apply_by_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
 
 
 class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
-    """`out(units([attention(norm(x)), x]))`: the output of attention is put next to the input, at
-    twice the width, and there is no residual around the layer.
+    """`out(units([attention(norm(x)), x]))`: the output of attention is concatenated with the
+    input, and there is no residual connection around the layer.
 
-    With `add_cross_attention` queries attend to the encoder's states, not to their own.
+    With `add_cross_attention` there is only cross-attention, and no self-attention.
     """
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
@@ -297,22 +266,23 @@ class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        position_embeddings: RotaryTables | None = None,
-        value_position_embeddings: RotaryTables | None = None,
         encoder_position_embeddings: RotaryTables | None = None,
-        cache: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As `RoFormerLiteLayer.forward`."""
+        """As `RoFormerLiteLayer.forward`; the keys of the encoder are rotated by
+        `encoder_position_embeddings`."""
         if self.self_attn.is_cross_attention:
             attention_mask = encoder_attention_mask
+            if kwargs.get("cache") is not None:
+                raise ValueError(
+                    "layer_style='parallel_heads' with cross-attention has no cache; pass "
+                    "use_cache=False."
+                )
         attended, _ = self.self_attn(
             self.self_attn_norm(hidden_states),
             key_value_states=encoder_hidden_states,
             attention_mask=attention_mask,
-            position_embeddings=position_embeddings,
             key_position_embeddings=encoder_position_embeddings,
-            cache=cache,
             **kwargs,
         )
         return self.out_proj(self.mlp(torch.cat((attended, hidden_states), dim=-1)))
@@ -323,8 +293,7 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
     own after it.
 
     total = x + attention(x); out = norm(norm(total) + norm(act(proj(total)))). The feed-forward
-    reads the sum before the first norm, as the printed numbers of this walk-through of attention
-    have it.
+    reads the sum before the first norm, as the printed numbers of the walk-through do.
     """
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
@@ -344,22 +313,11 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        position_embeddings: RotaryTables | None = None,
-        value_position_embeddings: RotaryTables | None = None,
-        encoder_position_embeddings: RotaryTables | None = None,
-        cache: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As `RoFormerLiteLayer.forward`."""
-        branch, _ = self.self_attn(
-            hidden_states,
-            attention_mask=attention_mask,
-            position_embeddings=position_embeddings,
-            cache=cache,
-            **kwargs,
-        )
+        """As `RoFormerLiteLayer.forward`, without cross-attention."""
+        branch, _ = self.self_attn(hidden_states, **kwargs)
         total = hidden_states + self.dropout(branch)
         branch = self.mlp_inner_norm(self.act_fn(self.mlp_proj(total)))
         return self.mlp_norm(self.self_attn_norm(total) + self.dropout(branch))

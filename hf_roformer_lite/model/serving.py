@@ -62,7 +62,8 @@ def _check_rope(config: RoFormerLiteConfig) -> None:
         rope_type = parameters.get("rope_type")
         if rope_type in ("dynamic", "longrope"):
             raise ValueError(
-                f"rope_type={rope_type!r} can't be served by vLLM: answers would depend on others."
+                f"rope_type={rope_type!r} can't be served by vLLM: results would depend on other "
+                "requests."
             )
 
 

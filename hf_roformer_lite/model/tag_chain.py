@@ -3,8 +3,8 @@
 
 The words of all sentences are one row. A message passes along each sentence from the left and one
 from the right, so that the cost grows with the number of words and sentences may have any length.
-In traced graphs, such as those of ONNX, it reaches `MAX_TRACED_WORDS` words, which are more than most
-models read at once.
+In traced graphs, such as those of ONNX, it reaches `MAX_TRACED_WORDS` words, which are more than
+most models read at once.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from .words_of_tokens import has_previous, places_where, shifted
+from .words_of_tokens import has_previous, indices_where, shifted
 
 # A transition with this score is forbidden.
 IMPOSSIBLE = -50.0
@@ -73,15 +73,15 @@ def pass_along_sentences(
     if scores.shape[0] == 0:
         return scores
     sentences = (~has_left).cumsum(0) - 1  # (W,)
-    starts = places_where(~has_left)  # (S,)
+    starts = indices_where(~has_left)  # (S,)
     num_words = torch.bincount(sentences)  # (S,)
     ranks = num_words.argsort(descending=True).argsort()  # (S,)
-    places = torch.arange(scores.shape[0], device=scores.device) - starts[sentences]  # (W,)
-    order = (places * starts.shape[0] + ranks[sentences]).argsort()  # (W,)
+    indices = torch.arange(scores.shape[0], device=scores.device) - starts[sentences]  # (W,)
+    order = (indices * starts.shape[0] + ranks[sentences]).argsort()  # (W,)
 
     messages = []
     message = torch.zeros_like(scores[starts])  # (S, K)
-    for group in scores[order].split(torch.bincount(places).tolist()):
+    for group in scores[order].split(torch.bincount(indices).tolist()):
         message = message[: group.shape[0]]
         messages.append(message)
         message = pass_on(group + message, transitions, join)

@@ -29,7 +29,7 @@ from .words_of_tokens import (
     has_previous,
     hash_pairs,
     hash_substrings,
-    places_where,
+    indices_where,
     seeded,
     shifted,
 )
@@ -142,7 +142,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         words = self.words_of(token_ids, documents)
         joint = logits + self.score(words, num_owners=logits.shape[0])  # (N, num_labels)
-        first = places_where(words.is_first)  # (W,)
+        first = indices_where(words.is_first)  # (W,)
         messages = messages_of_neighbours(
             scores=joint[first],
             transitions=self.transitions,
@@ -153,8 +153,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
             return joint, joint
 
         is_first, is_inside, is_space = self.roles_of(token_ids, documents)
-        answers = self.decode(joint, documents, is_first, is_inside, is_space)
-        return joint, answers
+        output = self.decode(joint, documents, is_first, is_inside, is_space)
+        return joint, output
 
     def decode(
         self,
@@ -173,7 +173,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
             is_inside: `(N,)`.
             is_space: `(N,)`.
         """
-        first = places_where(is_first)
+        first = indices_where(is_first)
         # One word that belongs to no document is appended, because exported graphs compute wrong
         # results if there are no words.
         logits = F.pad(joint[first], (0, 0, 0, 1))  # (W, num_labels)
@@ -187,8 +187,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
 
         next_word = is_first.cumsum(0)  # (N,)
         word = (next_word - 1).clamp(min=0)
-        answers = torch.where(is_first[:, None], logits[word], joint)
-        answers = torch.where(is_inside[:, None], logits_inside[word], answers)
+        output = torch.where(is_first[:, None], logits[word], joint)
+        output = torch.where(is_inside[:, None], logits_inside[word], output)
 
         own_tags = joint.argmax(dim=-1)  # (N,)
         next_tags = torch.where(
@@ -198,7 +198,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         )
         space_tags = self._replace(next_tags, self.before)
         logits_of_spaces = exchange_columns(joint, own_tags, space_tags)
-        return torch.where(is_space[:, None], logits_of_spaces, answers)
+        return torch.where(is_space[:, None], logits_of_spaces, output)
 
     def _allowed_tags(self, tags: torch.Tensor, has_left: torch.Tensor) -> torch.Tensor:
         """`tags` `(W,)`, with B-X in place of I-X where the transition is forbidden.
@@ -271,8 +271,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         for length, hashes in enumerate(substrings, start=1):
             is_longer = words.sizes > length
             prefix = seeded(hashes[words.starts], PREFIX_SEED + length)
-            suffix_places = (words.ends - length).clamp(min=0)
-            suffix = seeded(hashes[suffix_places], SUFFIX_SEED + length)
+            suffix_indices = (words.ends - length).clamp(min=0)
+            suffix = seeded(hashes[suffix_indices], SUFFIX_SEED + length)
             keys.append(torch.where(is_longer, prefix, short_word))
             keys.append(torch.where(is_longer, suffix, short_word))
         for distance in NEIGHBOUR_DISTANCES:
@@ -287,7 +287,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
                 keys.append(seeded(hash_pairs(lower, near_word), PAIR_SEED + distance))
         keys_of_words = torch.stack(keys, dim=1)  # (W, features)
 
-        tokens = places_where(words.word_of_token >= 0)
+        tokens = indices_where(words.word_of_token >= 0)
         keys_of_tokens = keys_of_words[words.word_of_token[tokens]]  # (tokens, features)
         owners = tokens[:, None].expand_as(keys_of_tokens)
         return keys_of_tokens.flatten(), owners.flatten()

@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import tokenizers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from .hub import RemoteCodeTokenizer
-from .tokenization_roformer_lite import SPECIAL_TOKEN_OF
+from .tokenization_roformer_lite import SPECIAL_TOKEN_OF, make_template
 
 SPACES_AROUND_CHINESE = normalizers.BertNormalizer(
     clean_text=False,
@@ -91,14 +91,8 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     def update_post_processor(self) -> None:
         """Make the template `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs, with token
         types 0 and 1."""
-        single = f"{self.cls_token}:0 $A:0 {self.sep_token}:0"
-        self.backend_tokenizer.post_processor = processors.TemplateProcessing(
-            single=single,
-            pair=f"{single} $B:1 {self.sep_token}:1",
-            special_tokens=[
-                (self.cls_token, self.cls_token_id),
-                (self.sep_token, self.sep_token_id),
-            ],
+        self.backend_tokenizer.post_processor = make_template(
+            self.backend_tokenizer, start=self.cls_token, end=self.sep_token
         )
 
     def save_vocabulary(
@@ -143,7 +137,7 @@ class JiebaWords:
         text.split(lambda index, part: self.split(part))
 
     def split(self, text: tokenizers.NormalizedString) -> list[Any]:
-        """One part of the text to its words, as strings that know their offsets."""
+        """The words of one part of the text, as strings that keep their offsets."""
         words = []
         start_of_word = 0
         for word in self.cut(str(text), False):

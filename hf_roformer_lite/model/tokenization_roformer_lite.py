@@ -1,6 +1,5 @@
 """Tokenizer: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -152,9 +151,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
           one `<0x..>` token for each of its UTF-8 bytes, so it never gives [UNK] either. Spaces
           stay spaces and nothing is normalised. Characters that occur less than `min_frequency`
           times, or in the rarest 0.05 % of the text, get no piece of their own.
-        * `"wordpiece"`: that of BERT (Devlin et al. 2019). Control characters are removed, Chinese
-          characters are set apart, and text is optionally put into lower case and stripped of
-          accents. It is not lossless, and unknown characters are [UNK].
+        * `"wordpiece"`: BERT's WordPiece (Devlin et al. 2019). Control characters are removed,
+          Chinese characters are set apart, and text is optionally put into lower case and
+          stripped of accents. It is not lossless, and unknown characters are [UNK].
 
         Training takes quadratic time in the length of a word. A run of more than 256 characters of
         one kind (letters without a space, punctuation, white space) is therefore learned from in
@@ -220,10 +219,10 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         Train a tokenizer of the same kind, with the same special tokens and settings, on other
         text.
 
-        The arguments are the same as in the base class; `text_iterator` gives texts or lists of texts.
-        `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in `tokenizers`. As with
-        the tokenizers of transformers, the vocabulary becomes larger than `vocab_size` if the
-        alphabet already is, and a warning says so.
+        The arguments are the same as in the base class; `text_iterator` gives texts or lists of
+        texts. `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in
+        `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
+        `vocab_size` if the alphabet already is, and a warning says so.
         """
         return _training_module().trained(
             self,
@@ -296,24 +295,20 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             backend.post_processor = self.template()
 
     def _flags_of_template(self) -> tuple[bool, bool]:
-        """`add_bos_token` and `add_eos_token`, as the template in `tokenizer.json` has them."""
+        """`add_bos_token` and `add_eos_token`, according to the template in `tokenizer.json`."""
         post_processor = self.backend_tokenizer.post_processor
         if post_processor is None:
             return False, False
-        state = json.loads(post_processor.__getstate__())
-        for part in state.get("processors", [state]):
-            single = ids_of_template(part.get("single", []))
-            pair = ids_of_template(part.get("pair", []))
-            if not single:
-                continue
-            has_start = single[0] == self.bos_token
-            has_end = single[-1] == self.eos_token
-            if has_start and has_end and pair.count(self.bos_token) != 2:
-                # The default template, with both flags off, has a start and an end as well. In
-                # pairs it has one start instead of two.
-                return False, False
-            return has_start, has_end
-        return False, False
+        empty = Tokenizer(models.BPE()).encode("")
+        single = post_processor.process(empty).tokens
+        pair = post_processor.process(empty, empty).tokens
+        has_start = single[:1] == [self.bos_token]
+        has_end = single[-1:] == [self.eos_token]
+        if has_start and has_end and pair.count(self.bos_token) != 2:
+            # The default template, with both flags off, has a start and an end as well. In pairs it
+            # has one start instead of two.
+            return False, False
+        return has_start, has_end
 
     def template(self, start: bool = True) -> processors.PostProcessor:
         """The special tokens around a text or a pair, with their present ids. Without `start` it is
@@ -368,11 +363,6 @@ def make_template(backend: Tokenizer, start: str | None, end: str) -> processors
     if isinstance(backend.model, models.WordPiece):
         return template
     return processors.Sequence([TRIM_OFFSETS, template])
-
-
-def ids_of_template(items: list[dict[str, Any]]) -> list[str]:
-    """The special tokens and the names of sequences in one of the two lists of a template."""
-    return [piece["id"] for item in items for piece in item.values()]
 
 
 def _training_module() -> ModuleType:

@@ -67,22 +67,21 @@ def make_byte_shapes() -> torch.Tensor:
 with torch.device("cpu"):
     BYTE_KINDS = make_byte_kinds()
     BYTE_SHAPES = make_byte_shapes()
-    powers = [pow(HASH_BASE, place, PRIME) for place in range(MAX_WORD_BYTES)]
+    powers = [pow(HASH_BASE, index, PRIME) for index in range(MAX_WORD_BYTES)]
     HASH_POWERS = torch.tensor(powers)
 
 
-def places_where(condition: torch.Tensor) -> torch.Tensor:
-    """The places at which `condition` `(N,)` is true.
+def indices_where(condition: torch.Tensor) -> torch.Tensor:
+    """The indices at which `condition` `(N,)` is true.
 
-    This file indexes tensors by places instead of conditions, because exported graphs fail if a
+    This file indexes tensors with integers instead of booleans, because exported graphs fail if a
     condition is true nowhere.
     """
     return condition.nonzero()[:, 0]
 
 
 def shifted(values: torch.Tensor, distance: int, fill: int = 0) -> torch.Tensor:
-    """The value `distance` places after each of `values` `(N, ...)`, or `fill` where there is
-    none."""
+    """The value at a `distance` after each of `values` `(N, ...)`, or `fill` if there is none."""
     padding = [0, 0] * (values.ndim - 1)
     if distance < 0:
         padding += [-distance, 0]
@@ -154,20 +153,20 @@ class Words:
         """
         bytes_of_tokens = token_bytes[token_ids].long()  # (N, width)
         all_bytes = bytes_of_tokens.flatten()
-        places = places_where(all_bytes)
-        text = all_bytes[places]
-        token_of_byte = places // token_bytes.shape[1]
+        indices = indices_where(all_bytes)
+        text = all_bytes[indices]
+        token_of_byte = indices // token_bytes.shape[1]
         document_of_byte = documents[token_of_byte]
 
         begins, is_in_word = find_words(text, document_of_byte)
-        kept = places_where(is_in_word)
+        kept = indices_where(is_in_word)
         text = text[kept]  # (S,)
         token_of_byte = token_of_byte[kept]  # (S,)
         document_of_byte = document_of_byte[kept]  # (S,)
         begins = begins[kept]  # (S,)
 
         word_of_byte = begins.cumsum(0) - 1
-        starts = places_where(begins)
+        starts = indices_where(begins)
         end_of_text = starts.new_full((1,), text.shape[0])
         ends = torch.cat((starts, end_of_text))[1:]
         word_of_token = find_words_of_tokens(
@@ -199,14 +198,14 @@ class Words:
     @property
     def bytes_before(self) -> torch.Tensor:
         """The number of bytes of the same word before each byte, `(S,)`."""
-        places = torch.arange(self.text.shape[0], device=self.text.device)
-        return places - self.starts[self.word_of_byte]
+        indices = torch.arange(self.text.shape[0], device=self.text.device)
+        return indices - self.starts[self.word_of_byte]
 
     @property
     def bytes_left(self) -> torch.Tensor:
         """The number of bytes of the same word from each byte on, `(S,)`."""
-        places = torch.arange(self.text.shape[0], device=self.text.device)
-        return self.ends[self.word_of_byte] - places
+        indices = torch.arange(self.text.shape[0], device=self.text.device)
+        return self.ends[self.word_of_byte] - indices
 
     def lower(self) -> torch.Tensor:
         """The text with ASCII letters in lower case, `(S,)`."""
@@ -215,7 +214,7 @@ class Words:
 
     def hash_words(self, text: torch.Tensor) -> torch.Tensor:
         """The hash of each word, `(W,)`, where `text` `(S,)` replaces the bytes."""
-        return self._hash(values=text, places=self.bytes_before, words=self.word_of_byte)
+        return self._hash(values=text, indices=self.bytes_before, words=self.word_of_byte)
 
     def hash_shapes(self) -> torch.Tensor:
         """The hash of the shape of each word, `(W,)`.
@@ -227,29 +226,29 @@ class Words:
         begins_run = shapes != shifted(shapes, distance=-1)
         begins_run |= self.bytes_before == 0
         runs = begins_run.cumsum(0)
-        places = runs - runs[self.starts[self.word_of_byte]]
-        first_bytes = places_where(begins_run)
+        indices = runs - runs[self.starts[self.word_of_byte]]
+        first_bytes = indices_where(begins_run)
         return self._hash(
             values=shapes[first_bytes],
-            places=places[first_bytes],
+            indices=indices[first_bytes],
             words=self.word_of_byte[first_bytes],
         )
 
     def _hash(
         self,
         values: torch.Tensor,
-        places: torch.Tensor,
+        indices: torch.Tensor,
         words: torch.Tensor,
     ) -> torch.Tensor:
         """The polynomial hash of the values of each word, `(W,)`.
 
         Args:
             values: `(V,)`.
-            places: The place of each value in its word, `(V,)`.
+            indices: The index of each value in its word, `(V,)`.
             words: The word of each value, `(V,)`.
         """
-        places = places.clamp(max=MAX_WORD_BYTES - 1)
-        powers = HASH_POWERS.to(values.device)[places]
+        indices = indices.clamp(max=MAX_WORD_BYTES - 1)
+        powers = HASH_POWERS.to(values.device)[indices]
         terms = (values + 1) * powers
         sums = torch.zeros_like(self.starts).index_add(0, words, terms)
         return sums % PRIME
@@ -266,8 +265,8 @@ def find_words(text: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tenso
     is_lead = kinds != INNER
     # A cumulative maximum would find the first byte of each character too, but exporters do not
     # support it over a size that depends on the data.
-    lead_places = F.pad(places_where(is_lead), (1, 0))
-    lead_of_byte = lead_places[is_lead.cumsum(0)]
+    lead_indices = F.pad(indices_where(is_lead), (1, 0))
+    lead_of_byte = lead_indices[is_lead.cumsum(0)]
     kind_of_character = kinds[lead_of_byte]
     kind_before = shifted(kind_of_character, distance=-1, fill=BLANK)
 

@@ -1,1 +1,1 @@
-"""The commands of `roformer-lite`: a module each, with a function `main`."""
+"""The commands of `roformer-lite`. Each is a module with a function `main`."""

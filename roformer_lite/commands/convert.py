@@ -1,5 +1,5 @@
-"""`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the
-other way round."""
+"""`roformer-lite convert`: convert a checkpoint of another system into a model of this package, or
+the other way round."""
 
 from argparse import Namespace
 from pathlib import Path

@@ -1,10 +1,12 @@
-"""Data for the demo, made by the package itself: dates as people write them, in English and Chinese,
-and in one standard form.
+"""Generates data for the demo: dates as people write them in English and Chinese, and their
+standard form.
 
-    March 5th, 2024 · the fifth of March, twenty twenty-four · 二〇二四年三月五日 · 03/05/2024  →  2024-03-05
+    March 5th, 2024 · the fifth of March, twenty twenty-four · 二〇二四年三月五日 · 03/05/2024
 
-With slashes the month comes first unless the year does; with dots the day comes first. A hash
-decides which dates are held out: training never sees them in any form.
+All of these have the standard form 2024-03-05.
+
+With slashes, the month comes first unless the year does. With dots, the day comes first. A hash
+decides which dates are held out from training in all their forms.
 """
 
 import hashlib
@@ -18,8 +20,8 @@ LAST_DAY = date(2099, 12, 31)
 HELD_OUT_SHARE = 0.1
 
 _ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
 ).split()
 _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
 _ORDINALS = {
@@ -46,7 +48,7 @@ class Example:
 
 
 def english_number(number: int) -> str:
-    """Cardinal number below a hundred in words."""
+    """A cardinal number below a hundred in words."""
     if number < 20:
         return _ONES[number]
     tens, ones = divmod(number, 10)
@@ -60,7 +62,7 @@ def english_ordinal(day: int) -> str:
 
 
 def english_year(year: int) -> str:
-    """A year from 1900 to 2099 as it is said: nineteen oh five, two thousand nine, twenty
+    """A year from 1900 to 2099 as it is spoken: nineteen oh five, two thousand nine, twenty
     twenty-four."""
     century, rest = divmod(year, 100)
     if year == 2000:
@@ -75,7 +77,7 @@ def english_year(year: int) -> str:
 
 
 def chinese_number(number: int) -> str:
-    """Number from 1 to 99 in words: 五, 十二, 三十一."""
+    """A number from 1 to 99 in words: 五, 十二, 三十一."""
     tens, ones = divmod(number, 10)
     words = _ZERO_TO_NINE[ones] if ones else ""
     if tens:
@@ -91,7 +93,7 @@ def _suffixed(day: int) -> str:
 
 
 def _chinese_date(day: date) -> str:
-    """The date without its last character, all in Chinese characters."""
+    """The date in Chinese characters, without the last one."""
     year = "".join(_ZERO_TO_NINE[int(digit)] for digit in str(day.year))
     return f"{year}年{chinese_number(day.month)}月{chinese_number(day.day)}"
 
@@ -100,7 +102,7 @@ def _chinese_weekday(day: date) -> str:
     return f"星期{'一二三四五六日'[day.weekday()]}"
 
 
-# The ways in which a date may be written, each as likely as the others of its language.
+# The ways of writing a date. Those of one language are equally likely.
 _WAYS: dict[str, tuple[Callable[[date], str], ...]] = {
     "date-en": (
         lambda d: f"{d:%B} {_suffixed(d.day)}, {d.year}",
@@ -127,14 +129,14 @@ _WAYS: dict[str, tuple[Callable[[date], str], ...]] = {
 
 
 def is_held_out(standard: str) -> bool:
-    """Whether a date, in its standard form, is kept from training."""
+    """Whether a date in its standard form is held out from training."""
     digest = hashlib.sha256(standard.encode()).digest()
     return int.from_bytes(digest[:8], "big") < HELD_OUT_SHARE * 2**64
 
 
 def unique_examples(count: int, seed: int, held_out: bool) -> list[Example]:
-    """Examples of which none is written like another, always the same for a seed: as many English
-    as Chinese dates."""
+    """Different examples, which depend only on the arguments. English and Chinese dates are equally
+    likely."""
     source = random.Random(f"{seed}-{held_out}")
     found: dict[str, Example] = {}
     while len(found) < count:

@@ -1,7 +1,6 @@
-"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got
-wrong."""
+"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and its worst
+predictions."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,16 +25,16 @@ from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..saved_model import read_optional_object
 from ..tables import TableWriter
 
 PICTURE_FILE = "confusion.png"
-# The default seed of a training, which is used if no other was saved with the model.
+# This is the default of the training. It is used if the results of the training have no seed.
 _SEED = 42
-# The names are those of the training.
-_DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
+# These options about data have the same names as in the training.
+_DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
 
 
 def main(
@@ -44,15 +43,20 @@ def main(
     """Run `roformer-lite evaluate DIR`.
 
     Args:
-        options: What to measure on, and how.
-        given: Of the options by which data are read and measured, those that were given.
-        directory: The model's directory, or its name on the Hub.
-        argv: The line, which the results show.
+        options: The options of the command.
+        given: The given options about reading and measuring data, by name.
+        directory: The directory of the model, or its name on the Hub.
+        argv: The command line, which is written to the results.
     """
     saved = open_model(directory, options.device)
     noted = read_optional_object(directory, RESULTS_FILE)
     recipe = recipe_for(saved, options, given, noted.get("settings", {}))
-    arguments = noted_arguments(noted.get("training"), options)
+    # The final metrics of the training depend on these arguments.
+    arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
+    of_training = (noted.get("training") or {}).get("arguments") or {}
+    arguments |= {name: of_training[name] for name in arguments if name in of_training}
+    if options.batch_size is not None:
+        arguments["per_device_eval_batch_size"] = options.batch_size
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
         found = evaluate(
@@ -87,19 +91,21 @@ def main(
 def recipe_for(
     saved: SavedModel, options: EvaluateArguments, given: dict[str, Any], settings: dict[str, Any]
 ) -> Recipe:
-    """The recipe of the model for the data that are given. Explicit options override those of its
-    training."""
+    """The recipe of the model for the given data. Given options override those of the training.
+
+    Raises:
+        InputError: for an option that models of this task do not have.
+    """
     kind = type(saved.recipe)
-    options_class = kind.options_class
-    refused = [name for name in given if name not in options_class.measuring_options]
+    known = kind.options_class.measuring_options
+    refused = [name for name in given if name not in known]
     if refused:
-        theirs = ", ".join(f"--{name}" for name in options_class.measuring_options)
+        theirs = ", ".join(f"--{name}" for name in known)
         raise InputError(f"--{refused[0]} is not for {kind.name} models, which take {theirs}")
-    noted = {name: getattr(saved.recipe.options, name) for name in options_class.measuring_options}
     data = {name: getattr(options, name) for name in _DATA}
-    # Only the test data are read.
-    files = {"train_file": options.test_file, "test_file": options.test_file}
-    recipe = kind(options_class(**{**data, **files, **noted, **given}))
+    # The options require training data, but only the test data are read.
+    data["train_file"] = options.test_file
+    recipe = kind(replace(saved.recipe.options, **data, **given))
     recipe.inspect_model(saved.model.config, settings)
     recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
@@ -109,19 +115,9 @@ def recipe_for(
     return recipe
 
 
-def noted_arguments(training: Any, options: EvaluateArguments) -> dict[str, Any]:
-    """The arguments of the training that its final metrics depend on, as far as the results of the
-    `training` have them."""
-    noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
-    arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
-    arguments |= {name: value for name, value in noted.items() if name in arguments}
-    if options.batch_size is not None:
-        arguments["per_device_eval_batch_size"] = options.batch_size
-    return arguments
-
-
 def _report_text(found: Evaluation, examples: int) -> str:
-    """The report: scores by label, what is confused, the worst answers."""
+    """The metrics of each label, the labels that are confused most often, and the worst
+    predictions."""
     lines = []
     if found.report is not None:
         lines.append(found.report.text.rstrip("\n"))
@@ -145,7 +141,7 @@ def _print_metrics(task: str, found: Evaluation) -> None:
 def _save(
     options: EvaluateArguments, results: dict[str, Any], text: str, found: Evaluation
 ) -> None:
-    """Write the output directory, as a whole."""
+    """Write the output directory."""
     target = Path(options.output_dir)
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
@@ -157,9 +153,6 @@ def _save(
                 table.write({"origin": outcome.origin, **outcome.columns})
         report = found.report
         if report is not None and report.true:
-            numbered = draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-            for name, label in numbered.items():
-                text += f"{name} in {PICTURE_FILE} is {label}\n"
+            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(text, "utf-8")
-        content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
-        (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")
+        write_json(folder / RESULTS_FILE, results)

@@ -1,7 +1,6 @@
-"""`roformer-lite export`: a saved model in the form of other runtimes."""
+"""`roformer-lite export`: write a saved model in the format of another runtime."""
 
 import io
-import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..command_options import ExportArguments
 from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved_model import load_config, load_model, load_tokenizer, naming, read_optional_object
 from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 
@@ -23,29 +22,33 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
     """Run `roformer-lite export DIR OUT`.
 
     Args:
-        options: The format, and what it has a choice of.
-        source: The model's directory, or its name on the Hub.
+        options: The format and its options.
+        source: The directory of the model, or its name on the Hub.
         out: The directory to write.
+
+    Raises:
+        InputError: if the model cannot be exported in this format.
     """
     training = read_optional_object(source, RESULTS_FILE)
     settings = training.get("settings", {})
     if training.get("task") == "rerank":
         raise InputError(
-            f"{source} is a reranker: its scores are what sentence-transformers makes of the model's numbers, and "
-            "an exported model would give other ones; open it with CrossEncoder"
+            f"{source} is a reranker; sentence-transformers computes its scores from the outputs of "
+            "the model, so an exported model would give other scores; open it with CrossEncoder"
         )
     check_sentence_modules(source)
     tokenizer = load_tokenizer(source, load_config(source))
     if tokenizer is None and options.format not in GRAPH_FORMATS:
         raise InputError(
-            f"{source} has no tokenizer, which --format {options.format} takes its vocabulary from"
+            f"{source} has no tokenizer, from which --format {options.format} takes the vocabulary"
         )
-    model = load_model(source).float()  # the precision that every runtime has
+    # Every runtime supports this precision.
+    model = load_model(source).float()
     place = out / options.format if options.format in FOLDER_FORMATS else out
     with (
         complete_directory(out) as directory,
         naming(source, f"cannot be exported as {options.format}"),
-        # torch prints the progress of its exporter.
+        # The exporter of torch prints its progress.
         redirect_stdout(io.StringIO()),
     ):
         folder = directory / place.relative_to(out)
@@ -64,9 +67,10 @@ def _write(
     folder: Path,
     options: ExportArguments,
 ) -> str:
-    """Fill `folder`, which exists; what was written, for the user."""
+    """Write the model to `folder`, which exists, and return a description for the user."""
     if options.format == "ctranslate2":
-        return f"to be loaded by ctranslate2.{export_ctranslate2(model, tokenizer, folder, options.quantization)}"
+        loader = export_ctranslate2(model, tokenizer, folder, options.quantization)
+        return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
@@ -78,11 +82,9 @@ def _write(
 
 
 def _write_further_files(model: PreTrainedModel, settings: object, directory: Path) -> None:
-    """Write what `predict` reads besides the graphs."""
+    """Write the files that `predict` reads in addition to the graphs."""
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)
     if model.can_generate():
         model.generation_config.save_pretrained(directory)
-    (directory / RESULTS_FILE).write_text(
-        json.dumps({"settings": settings}, indent=2) + "\n", "utf-8"
-    )
+    write_json(directory / RESULTS_FILE, {"settings": settings})

@@ -1,13 +1,12 @@
-"""`roformer-lite predict`: the answers of a model to lines, or to a column of a table, whatever its
-task."""
+"""`roformer-lite predict`: the answers of a model of any task to the lines of a text, or to a
+column of a table."""
 
 import io
 import logging
-import os
-import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -19,14 +18,12 @@ from ..command_options import SEED, ReadingArguments
 from ..data.data_files import TABLE_FORMATS, file_format, lines_of, numbered_lines, read_table
 from ..errors import InputError
 from ..output import complete_file
-from ..tables import AnswerTable, table_stream
+from ..tables import AnswerTable
 
-# Read ahead, so that lines of similar length can share a batch.
+# This number of batches is read ahead, because lines of similar length share a batch.
 _BATCHES_AT_ONCE = 32
-# A pipe is read in chunks of this many bytes. If no line arrives for this many seconds, the lines
-# that have been read are processed.
-_AT_ONCE = 2**14
-_PAUSE = 0.1
+# A pipe is read in pieces of at most this many bytes.
+_PIECE_BYTES = 2**16
 
 Item = TypeVar("Item")
 
@@ -37,8 +34,8 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
     """Run `roformer-lite predict DIR`.
 
     Args:
-        files: What to read and to write.
-        options: Of those about answers, the ones that were given.
+        files: The input and output.
+        options: The given options about answers by name.
         directory: The model's directory, or its name on the Hub.
     """
     with ExitStack() as stack:
@@ -60,10 +57,10 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
 
 
 def utf8_output() -> TextIO:
-    """Standard output, in UTF-8 as all files are, whatever the encoding of the terminal.
+    """Standard output, in UTF-8 like all files, whatever the encoding of the terminal.
 
     Raises:
-        InputError: when it is closed.
+        InputError: if it is closed.
     """
     if sys.stdout is None:
         raise InputError("standard output is closed; give --output_file")
@@ -73,28 +70,25 @@ def utf8_output() -> TextIO:
 
 
 def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
-    """The columns of a table that hold what is to be answered; none where every line of the input
-    is a text.
+    """The columns of a table that contain the inputs of the model; empty if every line of the input
+    file is an input.
 
-    Without options a table is read by the columns that the model was trained on, if it has them.
+    By default, the columns are those of the training data if the table has them.
     """
-    if files.text_column is not None:
-        columns = [files.text_column]
-        if files.text_pair_column is not None:
-            columns.append(files.text_pair_column)
+    given = [files.text_column, files.text_pair_column]
+    columns = [name for name in given if name is not None]
+    # The beginning of a pipe cannot be read twice.
+    is_file = files.input_file is not None and Path(files.input_file).is_file()
+    if columns or not is_file or file_format(files.input_file) not in TABLE_FORMATS:
         return columns
-    if files.input_file is None or file_format(files.input_file) not in TABLE_FORMATS:
-        return []
-    if not Path(files.input_file).is_file():  # The beginning of a pipe is read only once.
-        return []
     trained = saved.recipe.text_columns()
     try:
-        first = next(_rows(files), {})
+        first = next(read_table(files.input_file, files.column_names), {})
     except InputError:
         first = {}
     if all(name in first for name in trained):
         logger.warning(
-            "%s is read as a table, by the column %s", files.input_file, " and ".join(trained)
+            "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
         )
         return trained
     if file_format(files.input_file) != ".tsv":
@@ -109,14 +103,15 @@ def _answer_lines(
 ) -> None:
     recipe = saved.recipe
     size = files.batch_size * _BATCHES_AT_ONCE
-    pipe = _pipe_of(files)
-    with table_stream(output, files.output_file or "") as stream, _progress(files, _lines) as bar:
-        for lines in _chunks(_lines(files, pipe), size, pipe):
-            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in lines]
+    pipe = _open_pipe(files.input_file)
+    lines = _lines(files.input_file) if pipe is None else pipe.lines()
+    with _progress(files.input_file, _lines) as bar:
+        for chunk in _chunks(lines, size, pipe):
+            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in chunk]
             for answer in saved.answers(inputs, files.batch_size, options, bar.update):
                 line = "" if answer is None else recipe.show(answer, options).line
-                stream.write(line + "\n")
-            stream.flush()
+                output.write(line + "\n")
+            output.flush()
 
 
 def _answer_table(
@@ -130,100 +125,82 @@ def _answer_table(
     kind = file_format(files.output_file or "")
     if kind not in TABLE_FORMATS:
         kind = file_format(files.input_file)
-    new_columns = recipe.answer_columns(options)
-    with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
-        table = AnswerTable(stream, kind, new_columns, files.prefix or "")
-        for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
+    table = AnswerTable(output, kind, files.prefix or "")
+    size = files.batch_size * _BATCHES_AT_ONCE
+    read = partial(read_table, column_names=files.column_names)
+    with _progress(files.input_file, read) as bar:
+        for rows in _chunks(read(files.input_file), size):
             inputs = [recipe.input_of_columns(row, columns) for row in rows]
-            for row in rows:
-                table.check(row)
             answers = saved.answers(inputs, files.batch_size, options, bar.update)
             for row, answer in zip(rows, answers, strict=True):
-                cells = dict.fromkeys(new_columns)
+                cells = dict.fromkeys(recipe.answer_columns(options))
                 if answer is not None:
                     cells = recipe.show(answer, options).columns
-                table.write(row, cells)
-            stream.flush()
-
-
-def _rows(files: ReadingArguments) -> Iterator[dict[str, Any]]:
-    return read_table(files.input_file, files.column_names)
+                table.add(row, cells)
+            output.flush()
 
 
 class Pipe:
-    """What arrives through a pipe or from a terminal, and whether more of it is there.
+    """The lines of a pipe or a terminal, which may arrive one at a time.
 
     Args:
-        number: Of the open file.
+        stream: The buffered bytes of the input.
+        name: The name of the input in error messages.
     """
 
-    def __init__(self, number: int):
-        self.number = number
+    def __init__(self, stream: io.BufferedReader, name: str):
+        self.stream = stream
+        self.name = name
         self.arrived = b""
 
+    @property
+    def has_line(self) -> bool:
+        """Whether the next line can be read without waiting."""
+        return b"\n" in self.arrived
+
+    def lines(self) -> Iterator[str]:
+        """The lines without line ends."""
+        return (line.rstrip("\r\n") for _, line, _ in lines_of(self, self.name))
+
     def readline(self, limit: int) -> bytes:
-        """The next line, or as much of it as the limit allows; nothing at the end."""
-        while b"\n" not in self.arrived and len(self.arrived) < limit:
-            more = os.read(self.number, _AT_ONCE)
-            if not more:
+        """The next line, or a part of at least `limit` bytes if it is longer; empty at the end."""
+        while not self.has_line and len(self.arrived) < limit:
+            piece = self.stream.read1(_PIECE_BYTES)
+            if not piece:
                 break
-            self.arrived += more
-        end = min(self.arrived.find(b"\n") + 1 or limit, limit)
-        line = self.arrived[:end]
-        self.arrived = self.arrived[end:]
-        return line
-
-    def has_more(self) -> bool:
-        """Whether another line is there, or something comes within a moment, be it the end."""
-        if b"\n" in self.arrived:
-            return True
-        try:
-            ready, _, _ = select.select([self.number], [], [], _PAUSE)
-        except OSError:  # Windows can ask only sockets.
-            return True
-        return bool(ready)
+            self.arrived += piece
+        line, end, self.arrived = self.arrived.partition(b"\n")
+        return line + end
 
 
-def _pipe_of(files: ReadingArguments) -> Pipe | None:
-    """Standard input, whatever it is, or a pipe with a name; None where a file is read."""
-    if files.input_file is not None:
-        is_read_whole = Path(files.input_file).is_file() or files.input_file.endswith(".gz")
-        return None if is_read_whole else Pipe(os.open(files.input_file, os.O_RDONLY))
-    try:
-        return Pipe(sys.stdin.fileno())
-    except OSError:  # Another program calls this one with an input of its own.
+def _open_pipe(path: str | None) -> Pipe | None:
+    """Standard input or a named pipe; None for a file."""
+    if path is None:
+        return Pipe(sys.stdin.buffer, "<stdin>")
+    if Path(path).is_file() or path.endswith(".gz"):
         return None
+    return Pipe(open(path, "rb"), path)
 
 
-def _lines(files: ReadingArguments, pipe: Pipe | None = None) -> Iterator[str]:
-    name = files.input_file or "<stdin>"
-    if pipe is None and files.input_file is not None:
-        return (line for _, line in numbered_lines(name))
-    stream: Any = sys.stdin.buffer if pipe is None else pipe
-    return (line.rstrip("\r\n") for _, line, _ in lines_of(stream, name))
+def _lines(path: str) -> Iterator[str]:
+    return (line for _, line in numbered_lines(path))
 
 
 def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Iterator[list[Item]]:
-    """Lists of up to `size` items; of a pipe, those that are there when nothing more comes."""
+    """Lists of up to `size` items, or of the lines of a pipe that have arrived."""
     chunk: list[Item] = []
     for item in items:
         chunk.append(item)
-        if len(chunk) == size or (pipe is not None and not pipe.has_more()):
+        if len(chunk) == size or (pipe is not None and not pipe.has_line):
             yield chunk
             chunk = []
     if chunk:
         yield chunk
 
 
-def _progress(files: ReadingArguments, read: Any) -> Any:
-    """A bar on standard error, where that is a terminal and the input a file, which can be read
+def _progress(path: str | None, read: Callable[[str], Iterable[Any]]) -> tqdm:
+    """A bar on standard error, if that is a terminal and the input is a file, which can be read
     twice."""
-    shown = (
-        files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
-    )
-    return tqdm(
-        total=sum(1 for _ in read(files)) if shown else None,
-        unit=" texts",
-        delay=1,
-        disable=not shown,
-    )
+    is_shown = path is not None and Path(path).is_file() and sys.stderr.isatty()
+    total = sum(1 for _ in read(path)) if is_shown else None
+    return tqdm(total=total, unit=" texts", delay=1, disable=not is_shown)

@@ -1,4 +1,4 @@
-"""`roformer-lite serve`: OpenAI's requests over HTTP, by a causal model and the server of
+"""`roformer-lite serve`: answer requests of OpenAI's protocol with a causal model and the server of
 transformers."""
 
 import socket
@@ -28,8 +28,8 @@ def main(name: str, options: ServeArguments) -> None:
     """Run `roformer-lite serve MODEL`, until the process is ended.
 
     Raises:
-        InputError: when the model is damaged or of another kind, and when device or port can't be
-            used.
+        InputError: if the model is damaged or of another kind, or if the device or the port cannot
+            be used.
     """
     config = load_config(name)
     tokenizer = load_tokenizer(name, config)
@@ -38,8 +38,8 @@ def main(name: str, options: ServeArguments) -> None:
     model_class = model_class_of(config, name)
     if not model_class.__name__.endswith("ForCausalLM"):
         raise InputError(
-            f"{name}: {model_class.__name__} is not a causal model; vLLM serves encoders and classifiers, see "
-            "docs/exporting.md"
+            f"{name}: {model_class.__name__} is not a causal model; vLLM serves encoders and "
+            "classifiers (see docs/exporting.md)"
         )
     try:
         socket.create_server((options.host, options.port)).close()
@@ -47,23 +47,24 @@ def main(name: str, options: ServeArguments) -> None:
         raise InputError(
             f"--host {options.host} --port {options.port} can't be used: {error.strerror}"
         ) from error
-    # transformers only warns of missing weights
+    # The server would only warn if weights are missing.
     model = load_complete_model(name, config, model_class)
     try:
         model.to(None if options.device == "auto" else options.device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+    # torch raises an AssertionError if it was built without CUDA.
+    except (RuntimeError, AssertionError) as error:
         raise InputError(
             f"--device {options.device} can't be used here: {reason(error)}"
         ) from error
     del model
     with suppress(OSError):
-        # Some versions of the server look into the cache to list the models.
+        # Some versions of the server list the models in the cache, which may not exist yet.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
-    # After our classes: transformers is imported anew along with them.
+    # This comes after our classes, with which transformers is imported anew.
     from transformers.cli.serve import Serve
 
     class Server(Serve):
-        """The server, which refuses chats with a model that no chat was written for."""
+        """The server of transformers, which refuses chats if the model has no chat template."""
 
         def start_server(self) -> None:
             if tokenizer.chat_template is None:
@@ -71,12 +72,13 @@ def main(name: str, options: ServeArguments) -> None:
             self.server.run()
 
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
-    # The argument `non_blocking` allows starting the server with its own method in the foreground.
+    # The argument `non_blocking` makes the server call our `start_server`, which runs it in the
+    # foreground.
     Server(name, non_blocking=True, **vars(options))
 
 
 async def refuse_chats(request: "Request", call_next: Any) -> Any:
-    """Answer requests that need a chat template by a sentence, and pass on all others."""
+    """Answer requests that need a chat template with an error, and pass on all others."""
     from fastapi.responses import JSONResponse
 
     if request.url.path not in CHAT_ROUTES:

@@ -1,4 +1,4 @@
-"""`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on a person's own
+"""`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on your own
 data."""
 
 from ..run import Run

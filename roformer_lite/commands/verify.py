@@ -1,4 +1,4 @@
-"""`roformer-lite verify`: whether a checkpoint and its conversion compute the same numbers."""
+"""`roformer-lite verify`: check that a checkpoint and its conversion compute the same numbers."""
 
 from argparse import Namespace
 
@@ -13,7 +13,7 @@ def main(options: Namespace) -> None:
     """Run `roformer-lite verify CHECKPOINT`.
 
     Raises:
-        InputError: when the outputs differ by more than the tolerance.
+        InputError: if the outputs differ by more than the tolerance.
     """
     try:
         state_dict, config = open_checkpoint(options.checkpoint)

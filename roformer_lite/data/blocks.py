@@ -88,7 +88,7 @@ def blocks(
     is_causal: bool,
 ) -> Iterator[dict[str, list[int]]]:
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
-    start, end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
+    start, end = map(tokenizer.convert_tokens_to_ids, document_tokens(tokenizer))
     pieces = _tokenized_pieces(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):
         yield {"input_ids": ids, "attention_mask": [1] * len(ids)}
@@ -170,7 +170,7 @@ class BlockCollator(DataCollatorForLanguageModeling):
     from such a batch, and very short text could not be evaluated at all.
     """
 
-    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         plain = [{name: row[name] for name in row if name != "position_ids"} for row in examples]
         batch = dict(super().torch_call(plain))
         if "position_ids" in examples[0]:

@@ -37,8 +37,8 @@ MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
 # Lines like this before a sentence in a file of tokens may be comments.
 _MAY_BE_COMMENT = re.compile(r"#(\s|$)")
-# CoNLL-U has this in the first column of ranges and empty nodes, which are not words.
-_CONLLU_NON_WORD = re.compile(r"(\d+)([-.])\d+")
+# The first column of CoNLL-U: the number of a word, `3-4` for a range, or `3.1` for an empty node.
+_CONLLU_ID = re.compile(r"(\d{1,9})(?:([-.])\d+)?")
 # Long lines are cut at the last match of the first pattern that matches: before a single space,
 # where a word ends for all tokenizers that split at white space; after a punctuation mark before a
 # Chinese character; or before any character, which costs a token or two.
@@ -61,7 +61,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     mark.
 
     Raises:
-        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is
+        InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
     for number, text, _ in _read(path, MAX_LINE_BYTES):
@@ -168,7 +168,7 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
     """Rows `{"source", "target", "origin"}` from two files, line by line.
 
     Raises:
-        InputError: when one of the files has more lines than the other.
+        InputError: if one of the files has more lines than the other.
     """
     lines = zip_longest(numbered_lines(source), numbered_lines(target))
     for number, (left, right) in enumerate(lines, start=1):
@@ -311,23 +311,21 @@ def read_tagged(
     Raises:
         InputError: for a line without a token or a tag, and for line numbers instead of tokens.
     """
-    num_words = 0
-    num_sentences = 0
     are_numbered = token_column is None
+    has_phrase = False
     tokens_at = 1 if token_column is None else token_column
     for lines in _sentences(path, tag_column):
         rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
-        words = [row for row in rows if not _CONLLU_NON_WORD.fullmatch(row[1][0])]
-        is_numbered = _count_up([fields[0] for _, fields in words])
-        if tokens_at != 1 and _is_conllu([fields[0] for _, fields in rows]):
-            rows = words
+        first_number = _first_number([fields[0] for _, fields in rows])
+        if tokens_at != 1 and first_number == 1:
+            # Ranges and empty nodes are not words.
+            rows = [row for row in rows if row[1][0].isdecimal()]
         sentence = _sentence_of(rows, tokens_at, tag_column)
         if sentence["tokens"]:
-            are_numbered = are_numbered and is_numbered
-            num_words += len(words)
-            num_sentences += 1
+            are_numbered = are_numbered and first_number is not None
+            has_phrase = has_phrase or len(sentence["tokens"]) > 1
             yield sentence
-    if are_numbered and num_words > num_sentences:
+    if are_numbered and has_phrase:
         raise InputError(
             f"{path}: the first column numbers the lines of each sentence; choose the column of "
             "the tokens with --token_column, for example --token_column 2"
@@ -402,27 +400,22 @@ def _fields(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else line.split()
 
 
-def _is_conllu(ids: Sequence[str]) -> bool:
-    """Whether the first column of a sentence is CoNLL-U's: words are numbered from 1, a range comes
-    before its first word, and an empty node after the word whose number it has."""
-    num_words = 0
-    for identifier in ids:
-        other = _CONLLU_NON_WORD.fullmatch(identifier)
-        if other is None:
-            num_words += 1
-        number = identifier if other is None else other[1]
-        is_range = other is not None and other[2] == "-"
-        if number != str(num_words + is_range):
-            return False
-    return num_words > 0
-
-
-def _count_up(fields: Sequence[str]) -> bool:
-    """Whether these are consecutive ascending whole numbers."""
-    if not fields or not all(field.isdecimal() for field in fields):
-        return False
-    first = int(fields[0])
-    return [int(field) for field in fields] == list(range(first, first + len(fields)))
+def _first_number(ids: Sequence[str]) -> int | None:
+    """The number of the first word if these are the numbers of consecutive words, and otherwise
+    None. As in CoNLL-U, a range comes before its first word, and an empty node after the word whose
+    number it has."""
+    matches = [_CONLLU_ID.fullmatch(identifier) for identifier in ids]
+    if not all(matches):
+        return None
+    numbers = [int(match[1]) for match in matches]
+    first = numbers[0] + (matches[0][2] == ".")
+    next_word = first
+    for number, match in zip(numbers, matches, strict=True):
+        if number != next_word - (match[2] == "."):
+            return None
+        if match[2] is None:
+            next_word += 1
+    return first
 
 
 def _place(fields: Sequence[str], column: int) -> int:
@@ -462,7 +455,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
     error names the `option` that chooses the column.
 
     Raises:
-        InputError: when the row has no such column; it lists the existing ones.
+        InputError: if the row has no such column; it lists the existing ones.
     """
     columns = columns_of(row)
     if column in columns:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..recipes.base import Recipe
 
 _SPLITS = ("train", "validation", "test")
-_NO_TEXT = "there is no row with text"
 # The default fraction and maximum number of training rows that are held out for validation.
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT_ROWS = 2000
@@ -60,30 +59,27 @@ def load_splits(
     """
     sources = _open_splits(recipe, args, wanted)
     splits = DatasetDict()
-    streamed = None
     if getattr(args, "streaming", False):
         streamed = sources.pop("train")
-    if streamed is not None:
-        skipped = 0
+        num_first = 0
         if "validation" not in sources and args.validation_fraction is None:
             counted = sum(1 for _ in islice(streamed.rows(), 5 * MAX_HELD_OUT_ROWS))
-            skipped = _rows_to_hold_out(counted, None, "the first ones", recipe.min_rows_to_split)
-        if skipped:
-            sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
+            num_first = _rows_to_hold_out(recipe, counted, None, "the first ones")
+        if num_first:
+            sources["validation"] = Source(
+                streamed.name, lambda: islice(streamed.rows(), num_first)
+            )
         splits["train"] = IterableDataset.from_generator(
-            _stream, gen_kwargs={"recipe": recipe, "source": streamed, "skipped": skipped}
+            _stream, gen_kwargs={"recipe": recipe, "source": streamed, "num_skipped": num_first}
         )
     for split, source in sources.items():
         splits[split] = _collect_rows(source, recipe, cache_dir / split)
-    if streamed is None and "train" in splits and "validation" not in splits:
+    train = splits.get("train")
+    if isinstance(train, Dataset) and "validation" not in splits:
         which = "at random" if recipe.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(
-            len(splits["train"]), args.validation_fraction, which, recipe.min_rows_to_split
-        )
+        amount = _rows_to_hold_out(recipe, len(train), args.validation_fraction, which)
         if amount:
-            parts = splits["train"].train_test_split(
-                amount, seed=seed, shuffle=recipe.rows_are_independent
-            )
+            parts = train.train_test_split(amount, seed=seed, shuffle=recipe.rows_are_independent)
             splits["train"], splits["validation"] = _with_all_labels(
                 recipe, parts["train"], parts["test"]
             )
@@ -91,7 +87,7 @@ def load_splits(
 
 
 def _open_splits(recipe: Recipe, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
-    """Where the rows of each split come from."""
+    """The sources of the rows of each split."""
     if args.dataset_name:
         return {
             split: Source(
@@ -99,21 +95,21 @@ def _open_splits(recipe: Recipe, args: DataArguments, wanted: Sequence[str]) -> 
             )
             for split, dataset in _hub_splits(args, wanted).items()
         }
-    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    files = {split: getattr(args, f"{split}_file") for split in wanted}
     return {
         split: Source(", ".join(paths), partial(recipe.read_rows, paths))
         for split, paths in files.items()
-        if paths and split in wanted
+        if paths
     }
 
 
-def _stream(recipe: Recipe, source: Source, skipped: int) -> Iterator[Row]:
-    for row in islice(source.rows(), skipped, None):
+def _stream(recipe: Recipe, source: Source, num_skipped: int) -> Iterator[Row]:
+    for row in islice(source.rows(), num_skipped, None):
         if not recipe.is_empty(row):
             yield row
 
 
-def _rows_to_hold_out(rows: int, fraction: float | None, which: str, min_rows: int) -> int:
+def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, which: str) -> int:
     """The number of training rows to hold out if no validation data are given.
 
     Raises:
@@ -121,7 +117,7 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str, min_rows: i
     """
     if fraction is None:
         amount = 0
-        if rows >= min_rows:
+        if rows >= recipe.min_rows_to_split:
             amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
         if amount:
             logger.warning(
@@ -160,17 +156,13 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     # The library raises many kinds of errors: no such dataset, no network, no such configuration.
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
-    names = {
-        "train": args.train_split,
-        "validation": args.validation_split,
-        "test": args.test_split,
-    }
+    names = {split: getattr(args, f"{split}_split") for split in wanted}
     needed = names[wanted[0]]
     if needed not in loaded:
         raise InputError(
             f"{args.dataset_name} has no split {needed!r}; its splits are {', '.join(loaded)}"
         )
-    return {split: loaded[names[split]] for split in wanted if names[split] in loaded}
+    return {split: loaded[name] for split, name in names.items() if name in loaded}
 
 
 def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
@@ -198,33 +190,28 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
         InputError: if no row has text.
     """
     left_out: list[str] = []
-    has_text = False
 
-    def with_text() -> Iterator[Row]:
-        nonlocal has_text
+    def rows_with_text() -> Iterator[Row]:
+        has_text = False
         for row in source.rows():
             if recipe.is_empty(row):
                 left_out.append(row["origin"])
-            else:
-                has_text = has_text or any(text.strip() for text in recipe.texts([row]))
-                yield row
+                continue
+            # The blank lines of a document are rows, but have no text.
+            has_text = has_text or any(text.strip() for text in recipe.texts([row]))
+            yield row
+        if not has_text:
+            raise InputError(f"{source.name}: there is no row with text")
 
-    kept = with_text()
-    first = next(kept, None)
-    if first is None:
-        raise InputError(f"{source.name}: {_NO_TEXT}")
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
-            lambda: chain([first], kept), cache_dir=str(cache_dir), fingerprint=cache_dir.name
+            rows_with_text, cache_dir=str(cache_dir), fingerprint=cache_dir.name
         )
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
-    # The blank lines of a document are rows, but have no text.
-    if not has_text:
-        raise InputError(f"{source.name}: {_NO_TEXT}")
     if left_out:
         logger.warning(
             "%d rows without text are left out, the first at %s", len(left_out), left_out[0]

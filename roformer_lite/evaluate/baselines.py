@@ -1,7 +1,7 @@
 """Baselines: simple methods that learn from the same data, for comparison with a trained model.
 
-They are evaluated with the same functions as the model, and take seconds. There are none for language
-models. Only training and evaluation need scikit-learn, so it is imported in functions.
+They are evaluated with the same functions as the model, and take seconds. There are none for
+language models. Only training and evaluation need scikit-learn, so it is imported in functions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, compress, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,7 +60,12 @@ def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
     places = np.sort(order[:amount])
     if isinstance(rows, np.ndarray):
         return rows[places]
-    return [rows[place] for place in places.tolist()]
+    return [rows[place] for place in places]
+
+
+def _sampled(train: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
+    """The inputs and the answers of the rows from which a baseline learns."""
+    return sample_rows(train[0], MAX_ROWS), sample_rows(train[1], MAX_ROWS)
 
 
 def classification_baselines(
@@ -99,14 +104,13 @@ def classification_baselines(
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts = sample_rows(known[0], MAX_ROWS)
-        answers: np.ndarray = sample_rows(known[1], MAX_ROWS)
+        texts, answers = _sampled(known)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
-        asked = features.transform(examples[0])
+        inputs = features.transform(examples[0])
         for name, model in models.items():
             model.fit(learned, answers)
-            predicted[name][split] = model.predict(asked)
+            predicted[name][split] = model.predict(inputs)
             metrics[name][split] = measure(predicted[name][split], examples[1])
         known = _with_rows(train, examples, problem_type)
     return metrics, predicted
@@ -121,7 +125,7 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
         new_answers = new_answers[:, : answers.shape[1]]
     elif problem_type == "single_label_classification":
         keep = new_answers <= answers.max()
-    kept_texts = [new_texts[row] for row in np.flatnonzero(keep)]
+    kept_texts = compress(new_texts, keep)
     return [*texts, *kept_texts], np.concatenate((answers, new_answers[keep]))
 
 
@@ -150,9 +154,8 @@ def tagging_baselines(
         measured: Sentences and tags of each split to evaluate.
     """
     most_frequent = _most_frequent_tags(train)
-    sentences = sample_rows(train[0], MAX_ROWS)
-    features = [word_features(words) for words in sentences]
-    crf = train_crf(zip(features, sample_rows(train[1], MAX_ROWS), strict=True))
+    known_sentences, known_tags = _sampled(train)
+    crf = train_crf(zip(map(word_features, known_sentences), known_tags, strict=True))
     found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
     for split, (sentences, tags) in measured.items():
         by_word = [[most_frequent[word] for word in words] for words in sentences]
@@ -164,13 +167,14 @@ def tagging_baselines(
 
 def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
     """The most frequent tag of each word. Unknown words get the most frequent tag overall."""
-    counts: defaultdict[str, Counter] = defaultdict(Counter)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(*train, strict=True):
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
-    overall = sum(counts.values(), Counter()).most_common(1)[0][0]
-    by_word = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    return defaultdict(lambda: overall, by_word)
+    overall = Counter(chain.from_iterable(train[1]))
+    default = max(overall, key=overall.__getitem__)
+    by_word = {word: max(tags, key=tags.__getitem__) for word, tags in counts.items()}
+    return defaultdict(lambda: default, by_word)
 
 
 def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
@@ -258,8 +262,7 @@ def text_to_text_baselines(
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
-    known_sources = sample_rows(train[0], MAX_ROWS)
-    known_targets = sample_rows(train[1], MAX_ROWS)
+    known_sources, known_targets = _sampled(train)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     memory = NearestNeighbors(n_neighbors=1, metric="cosine")
     memory.fit(features.fit_transform(known_sources))
@@ -323,9 +326,9 @@ def ranking_metrics(ranks: Sequence[float]) -> Metrics:
     Args:
         ranks: The rank of the first relevant document of each query, counted from 1.
     """
-    ranks = np.array(ranks)
+    places = np.array(ranks)
     return {
-        "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
-        "accuracy@1": float((ranks <= 1).mean()),
-        "accuracy@10": float((ranks <= 10).mean()),
+        "mrr@10": float(np.where(places <= 10, 1 / places, 0).mean()),
+        "accuracy@1": float((places <= 1).mean()),
+        "accuracy@10": float((places <= 10).mean()),
     }

@@ -1,102 +1,78 @@
 """Pictures of confusion matrices and of the reliability of scores."""
 
-import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 # A picture with more labels would be illegible.
 MAX_LABELS = 25
-_OTHER = "(other)"
 # Longer labels are cut.
 MAX_CHARACTERS = 24
 _CHINESE_FONTS = re.compile("CJK|YaHei|PingFang|WenQuanYi|SimHei|Hiragino")
 
 
-def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Count the predicted labels for each true label.
-
-    Returns:
-        The counts `(true, predicted)`, and the labels. If there are more labels than a picture can
-        show, these are the most confused ones, and all others share the last row and column.
-    """
-    from sklearn.metrics import confusion_matrix
-
-    labels = sorted({*true, *predicted})
-    if len(labels) > MAX_LABELS:
-        pairs = zip(true, predicted, strict=True)
-        confused = Counter(pair for pair in pairs if pair[0] != pair[1]).most_common()
-        first = dict.fromkeys(chain.from_iterable(pair for pair, _ in confused))
-        # Labels that are never confused fill the picture if there is room.
-        kept = set([*first, *labels][: MAX_LABELS - 1])
-        true = [label if label in kept else _OTHER for label in true]
-        predicted = [label if label in kept else _OTHER for label in predicted]
-        labels = [*sorted(kept), _OTHER]
-    return confusion_matrix(true, predicted, labels=labels), labels
+def most_confused(true: Sequence[str], predicted: Sequence[str]) -> list[str]:
+    """The labels that a picture can show, in alphabetical order: those of the most frequent
+    confusions, and others if there is room."""
+    pairs = Counter(zip(true, predicted, strict=True))
+    confused = [pair for pair, _ in pairs.most_common() if pair[0] != pair[1]]
+    labels = dict.fromkeys(label for pair in confused for label in pair)
+    labels |= dict.fromkeys(sorted({*true, *predicted}))
+    return sorted(list(labels)[:MAX_LABELS])
 
 
-def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> dict[str, str]:
-    """Draw a confusion matrix.
+def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> None:
+    """Draw a confusion matrix of the labels that are confused most.
 
-    The colour of a cell is its share of its row, so that a rare label is as visible as a frequent
-    one; the number in it is the count. A label with a character that no font of this machine has is
-    drawn as its number, in the order of the alphabet.
+    The number in a cell is the count. Its colour is the share of all rows with this true label, so
+    that a rare label is as visible as a frequent one. Labels with characters that no font of this
+    machine has are drawn as numbers, which count all labels in alphabetical order.
 
     Args:
-        true, predicted: Labels, one for each decision.
+        true, predicted: The labels of each row.
         path: The PNG file to write.
-
-    Returns:
-        The labels that are drawn as numbers, by these numbers.
     """
     # Unlike pyplot, this needs no display and keeps no global state.
     from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay
+    from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score, confusion_matrix
 
-    counts, labels = confusion_counts(true, predicted)
-    everything = sorted({*true, *predicted})
+    labels = most_confused(true, predicted)
+    counts = confusion_matrix(true, predicted, labels=labels)
+    occurrences = Counter(true)
+    totals = np.array([[max(occurrences[label], 1)] for label in labels])
     fonts = _fonts()
-    known = _characters(fonts)
-    numbered = {}
+    drawable = _characters(fonts)
+    everything = sorted({*true, *predicted})
     names = []
     for label in labels:
-        if known.issuperset(map(ord, label)):
-            names.append(
-                label if len(label) <= MAX_CHARACTERS else label[: MAX_CHARACTERS - 1] + "…"
-            )
-        else:
-            names.append(f"#{everything.index(label) + 1}")
-            numbered[names[-1]] = label
+        can_be_drawn = drawable.issuperset(map(ord, label))
+        names.append(label[:MAX_CHARACTERS] if can_be_drawn else f"#{everything.index(label) + 1}")
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
-    shown = ConfusionMatrixDisplay(
-        counts / np.maximum(counts.sum(1, keepdims=True), 1), display_labels=names
-    )
+    shown = ConfusionMatrixDisplay(counts / totals, display_labels=names)
     shown.plot(
         ax=figure.subplots(),
         cmap="Blues",
         colorbar=False,
+        xticks_rotation="vertical",
         text_kw={"fontsize": 7},
         im_kw={"vmin": 0, "vmax": 1},
     )
     for text, count in zip(shown.text_.flat, counts.flat, strict=True):
         text.set_text(f"{count:,}" if count else "")
     axes = shown.ax_
-    axes.set(xlabel="predicted", ylabel="true")
-    axes.tick_params(axis="x", rotation=90)
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
-    right = sum(map(operator.eq, predicted, true))
-    title = f"{right:,} of {len(true):,} right"
+    right = accuracy_score(true, predicted, normalize=False)
+    title = f"{int(right):,} of {len(true):,} right"
     if len(everything) > MAX_LABELS:
-        title += f"; {len(labels) - 1} of {len(everything)} labels, those confused most"
+        title += f"; {MAX_LABELS} of {len(everything)} labels, those confused most"
     axes.set_title(title, fontsize=10)
+    axes.set(xlabel="predicted", ylabel="true")
     figure.savefig(path, dpi=120)
-    return numbered
 
 
 def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
@@ -134,6 +110,7 @@ def _fonts() -> list[str]:
 
 
 def _characters(fonts: Sequence[str]) -> set[int]:
+    """The code points for which these fonts have glyphs."""
     from matplotlib.font_manager import findfont, get_font
 
     return {code for font in fonts for code in get_font(findfont(font)).get_charmap()}

@@ -79,7 +79,6 @@ def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         `(B, 3)`: the summed negative log-likelihood in nats, the number of labels, and the number
         of labels with the highest logit.
     """
-    # The shape is (B, L).
     labelled = labels != -100
     # The losses are (B, L), with 0 at positions without a label.
     losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
@@ -116,8 +115,8 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Accuracy and macro F1, which is the mean over the classes that occur, and for rows with several
-    labels also micro F1.
+    """Accuracy and macro F1, which is the mean over the classes that occur, and for rows with
+    several labels also micro F1.
 
     Args:
         predicted, true: The class of each row, `(rows,)`, or zeros and ones for all labels, `(rows,
@@ -126,9 +125,10 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """
     from sklearn.metrics import accuracy_score, f1_score
 
+    averages = ["macro"]
     if true.ndim == 2:
         predicted = np.pad(predicted, ((0, 0), (0, true.shape[1] - predicted.shape[1])))
-    averages = ["macro"] if true.ndim == 1 else ["macro", "micro"]
+        averages = ["macro", "micro"]
     metrics = {"accuracy": float(accuracy_score(true, predicted))}
     for average in averages:
         f1 = f1_score(true, predicted, average=average, zero_division=0)
@@ -150,9 +150,8 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
     from scipy.stats import binomtest
 
     different = int((ours != theirs).sum())
-    if different == 0:
-        return 1.0
-    return float(binomtest(int((ours & ~theirs).sum()), different).pvalue)
+    only_ours = int((ours & ~theirs).sum())
+    return float(binomtest(only_ours, different).pvalue) if different else 1.0
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
@@ -183,34 +182,38 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> fl
     return float(thresholds[enough[0]]) if len(enough) else None
 
 
-def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
-    """Precision, recall, F1 and support (how often it is true) of each label; metrics of nothing
-    are 0.
+def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabel:
+    """Precision, recall, F1 and support (the number of true cases) of each label; they are 0 if
+    there is nothing to divide by.
 
     Args:
-        predicted, true: The numbers of the labels, `(rows,)`, or 0 and 1 for each label, `(rows,
+        predicted, true: The label of each row, `(rows,)`, or 0 and 1 for each label, `(rows,
             labels)`.
-        labels: Their names in the order of their numbers.
+        labels: The labels, in the order of the columns.
     """
-    from sklearn.metrics import precision_recall_fscore_support
+    from sklearn.metrics import classification_report
 
-    metrics = precision_recall_fscore_support(
-        true, predicted, labels=range(len(labels)), zero_division=0
+    # Numbers cannot be mistaken for the names of the averages, which are also in the report.
+    numbers = [str(number) for number in range(len(labels))]
+    report = classification_report(
+        true,
+        predicted,
+        labels=labels if np.ndim(true) == 1 else None,
+        target_names=numbers,
+        output_dict=True,
+        zero_division=0,
     )
-    return _by_name(labels, metrics)
+    return {label: _scores(report[number]) for label, number in zip(labels, numbers, strict=True)}
 
 
-def _by_name(names: Sequence[str], metrics: Sequence[np.ndarray]) -> ByLabel:
-    """What scikit-learn and seqeval return of each label, or of each type of entity."""
-    found = {}
-    for name, precision, recall, f1, support in zip(names, *metrics, strict=True):
-        found[name] = {
-            "precision": float(precision),
-            "recall": float(recall),
-            "f1": float(f1),
-            "support": int(support),
-        }
-    return found
+def _scores(row: dict[str, Any]) -> Metrics:
+    """A row of the reports of scikit-learn and seqeval."""
+    return {
+        "precision": float(row["precision"]),
+        "recall": float(row["recall"]),
+        "f1": float(row["f1-score"]),
+        "support": int(row["support"]),
+    }
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
@@ -234,53 +237,52 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     return next((name for name in STRICT_SCHEMES if kinds and kinds <= set(name)), None)
 
 
-def _scores_of_entities(
-    predicted: list[list[str]], true: list[list[str]], scheme: str, average: str | None
-) -> tuple[list[str], Any]:
-    """The types of entities, and seqeval's precision, recall, F1 and support of them.
+def entity_report(
+    predicted: list[list[str]], true: list[list[str]], scheme: str, **options: Any
+) -> Any:
+    """The `classification_report` of seqeval, which counts whole entities.
 
-    IOB1 and IOB2 are read as conlleval does. Schemes that also mark the end of an entity are read
-    strictly: what breaks their rules is no entity.
+    IOB1 and IOB2 are read like conlleval does. Schemes that also mark the end of an entity are read
+    strictly: tags that break their rules are not an entity.
+
+    Args:
+        predicted, true: The tags of each sentence.
+        scheme: The scheme of the tags, as from `scheme_of`.
+        **options: Options of the report, such as `output_dict`.
 
     Raises:
-        InputError: for a tag that is none of a strict scheme.
+        InputError: for a tag that a strict scheme does not have.
     """
     from seqeval import scheme as schemes
-    from seqeval.metrics import sequence_labeling, v1
+    from seqeval.metrics import classification_report
 
-    options = {"average": average, "zero_division": 0}
-    if scheme not in STRICT_SCHEMES:
-        kinds = {kind for kind, _, _ in sequence_labeling.get_entities([*predicted, *true])}
-        scores = sequence_labeling.precision_recall_fscore_support(true, predicted, **options)
-        return sorted(kinds), scores
-    strict = getattr(schemes, scheme)
+    if scheme in STRICT_SCHEMES:
+        options |= {"mode": "strict", "scheme": getattr(schemes, scheme)}
     try:
-        names = v1.unique_labels(true, predicted, strict)
-        scores = v1.precision_recall_fscore_support(true, predicted, scheme=strict, **options)
+        return classification_report(true, predicted, zero_division=0, **options)
     except ValueError as error:
         raise InputError(f"the tags of the training data follow {scheme}: {error}") from error
-    return names, scores
 
 
 def metrics_by_entity(
     predicted: list[list[str]], true: list[list[str]], scheme: str = "IOB2"
 ) -> ByLabel:
-    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags
-    of a scheme that `scheme_of` finds."""
-    types, metrics = _scores_of_entities(predicted, true, scheme, average=None)
-    return _by_name(types, metrics) if types else {}
+    """Precision, recall, F1 and support of each type of entity; see `entity_report`."""
+    report = entity_report(predicted, true, scheme, output_dict=True)
+    return {kind: _scores(row) for kind, row in report.items() if not kind.endswith(" avg")}
 
 
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """Pearson and Spearman correlation (0 when either side is constant) and mean squared error."""
     from scipy.stats import pearsonr, spearmanr
 
-    metrics = {"pearson": 0.0, "spearman": 0.0}
+    pearson = 0.0
+    spearman = 0.0
     if np.ptp(predicted) > 0 and np.ptp(true) > 0:
-        metrics["pearson"] = float(pearsonr(predicted, true).statistic)
-        metrics["spearman"] = float(spearmanr(predicted, true).statistic)
-    metrics["mse"] = float(np.mean((predicted - true) ** 2))
-    return metrics
+        pearson = float(pearsonr(predicted, true).statistic)
+        spearman = float(spearmanr(predicted, true).statistic)
+    mse = float(np.mean((predicted - true) ** 2))
+    return {"pearson": pearson, "spearman": spearman, "mse": mse}
 
 
 def tagging_metrics(
@@ -296,10 +298,7 @@ def tagging_metrics(
     scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
     if scheme is None:
         return scores
-    _, (precision, recall, f1, _) = _scores_of_entities(predicted, true, scheme, average="micro")
-    return {
-        "f1": float(f1),
-        "precision": float(precision),
-        "recall": float(recall),
-        "accuracy": scores["accuracy"],
-    }
+    report = entity_report(predicted, true, scheme, output_dict=True)
+    entities = _scores(report["micro avg"])
+    names = ("f1", "precision", "recall")
+    return {**{name: entities[name] for name in names}, "accuracy": scores["accuracy"]}

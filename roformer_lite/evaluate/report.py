@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from .metrics import STRICT_SCHEMES, ByLabel, metrics_by_entity, metrics_by_label
+from .metrics import ByLabel, entity_report, metrics_by_entity, metrics_by_label
 
 MAX_CONFUSED_PAIRS = 10
 # Longer values in examples are cut.
@@ -66,10 +64,7 @@ def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[st
     found = {*true, *predicted}
     there = [label for label in labels if label in found]
     text = classification_report(true, predicted, labels=there, digits=4, zero_division=0)
-    numbers = {label: number for number, label in enumerate(there)}
-    ours = np.array([numbers[label] for label in predicted])
-    theirs = np.array([numbers[label] for label in true])
-    return LabelReport(text, metrics_by_label(ours, theirs, there), true, predicted)
+    return LabelReport(text, metrics_by_label(predicted, true, there), true, predicted)
 
 
 def report_of_sets(
@@ -90,17 +85,10 @@ def report_of_entities(
     true: list[list[str]], predicted: list[list[str]], scheme: str
 ) -> LabelReport | None:
     """The report of whole entities by type; None if there are no entities."""
-    from seqeval import scheme as schemes
-    from seqeval.metrics import classification_report
-
     scores = metrics_by_entity(predicted, true, scheme)
     if not scores:
         return None
-    options: dict[str, Any] = {}
-    if scheme in STRICT_SCHEMES:
-        options = {"mode": "strict", "scheme": getattr(schemes, scheme)}
-    text = classification_report(true, predicted, digits=4, zero_division=0, **options)
-    return LabelReport(text, scores)
+    return LabelReport(entity_report(predicted, true, scheme, digits=4), scores)
 
 
 def confused_pairs(report: LabelReport) -> list[str]:

@@ -1,1 +1,1 @@
-"""A saved model in the form of other runtimes. Begin in `commands/export.py`."""
+"""Writes saved models in the formats of other runtimes, for the command in `commands/export.py`."""

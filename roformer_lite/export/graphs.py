@@ -1,13 +1,12 @@
-"""Models as graphs that run without this package, made by transformers' own exporters.
+"""Exports models as graphs that run without this package, with the exporters of transformers.
 
-A graph takes batches of any size and length, with their padding. A model that generates becomes
-several graphs: `prefill` reads the prompt; `decode` reads one more token, and takes and returns the
-keys and values of all tokens before it; an encoder–decoder also has `encoder`, which runs first.
-`tutorials/translate_onnx.py` generates with them.
+A graph takes padded batches of any size and length. A model that generates text is exported as
+several graphs. `prefill` reads the prompt. `decode` reads one more token, and takes and returns the
+keys and values of all tokens before it. An encoder–decoder also has `encoder`, which runs first.
+`tutorials/translate_onnx.py` shows how to generate with them.
 """
 
 import dataclasses
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,16 @@ from transformers import GenerationConfig, PreTrainedModel
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
-from ..output import require_space
+from ..output import require_space, write_json
 from .formats import GRAPH_FORMATS
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
-# A protobuf message cannot be larger than 2 GiB, and the graph itself also needs some bytes.
+# A protobuf message cannot be larger than 2 GiB, and the graph itself needs some of these bytes.
 MAX_FILE_BYTES = 2**31 - 2**24
-_GRAPH_SIZE = 2**19  # A graph without its weights has fewer bytes.
+# A graph without its weights is smaller.
+_GRAPH_BYTES = 2**19
 _POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
@@ -35,23 +35,23 @@ _POOLINGS = {
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
-    """Export a model of this package, of any of its classes.
+    """Export a model of any class of this package.
 
     Args:
-        model: The model; it is put into evaluation mode.
-        format: `onnx` (the extra `export`; with norms, GELU and projections joined to onnxruntime's
-            own operations) or `torch` (torch.export).
+        model: The model, which is set to evaluation mode.
+        format: `onnx`, which needs the extra `export` and in which norms, GELU and projections
+            become operations of onnxruntime, or `torch`, the format of torch.export.
 
     Returns:
-        transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and
-        `decode`, and `encoder`), ready to be called, and `save_pretrained`. All of them take
-        batches of any size and length. Their inputs are `input_ids` (`inputs_embeds` where
-        `vocab_size=0`), `attention_mask`, `token_type_ids` where the configuration has a
-        `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
+        The `ExportedModel` of transformers, which can be called and saved. Its `components` are the
+        graph `model`, or the graphs `prefill`, `decode` and `encoder` of a model that generates
+        text. Their inputs are `input_ids` (`inputs_embeds` if `vocab_size` is 0), `attention_mask`,
+        `token_type_ids` if the configuration has a `type_vocab_size`, and the further inputs that
+        `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder, and for `torch` with a
-            decoder that has sliding-window layers.
+        InputError: for a decoder that needs the states of an encoder, and for a decoder with
+            sliding-window layers if the format is `torch`.
     """
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -73,8 +73,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types
     ):
         raise InputError(
-            "layer_types has sliding_attention, whose cache counts its tokens outside the graph: a torch program "
-            "could decode only one step. Export with format='onnx'"
+            "layer_types has sliding_attention, whose cache counts its tokens outside the graph, so "
+            "that a torch program could decode only one step; export with format='onnx'"
         )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
     exported = exporter.export_for_generation(
@@ -88,7 +88,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
 
 def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Inputs to trace `model` with. No dimension is 1, because a trace would take it for a
+    """Inputs for tracing `model`. No dimension is 1, because a trace would regard it as a
     constant."""
     # The shape is (B, L) or (B, choices, L).
     shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)
@@ -113,29 +113,29 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def write_graphs(
     model: PreTrainedModel, directory: Path, format: str = "onnx", quantization: str | None = None
 ) -> list[str]:
-    """Export a model into `directory`, which exists.
+    """Export a model to `directory`, which exists.
 
-    ONNX files have the names that transformers.js asks for: `model.onnx`, each with its weights
-    inside, and beside it `model_quantized.onnx` in int8; `export.json` names the file that
-    `predict` runs and says how it is called. transformers writes the other format.
+    ONNX files have the names that transformers.js expects: `model.onnx`, which contains the
+    weights, and `model_quantized.onnx`, the same graph in int8. `export.json` names the file that
+    `predict` runs, and describes its inputs. transformers itself writes the other format.
 
     Args:
         model, format: As for `export_model`.
-        directory: Takes the files.
-        quantization: With `onnx`, `int8` writes the graphs in this type as well: the weights of
-            matrix products and the table of embeddings in 8 bits, activations in 8 bits that are
-            found anew for each batch. Default: float32 alone.
+        directory: The directory for the files.
+        quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
+            products and the table of embeddings have 8 bits, and the scale of activations is found
+            for each batch. Default: only float32.
 
     Returns:
         The names of the graphs.
 
     Raises:
-        InputError: as `export_model`, and for a graph of more than 2 GiB, which no ONNX file can
-            hold.
+        InputError: as `export_model`, and for a graph of more than 2 GiB, which is too large for
+            an ONNX file.
     """
     exported = export_model(model, format)
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))
+    require_space(directory, len(exported.components) * (weights + _GRAPH_BYTES))
     if format != "onnx":
         exported.save_pretrained(directory)
         return list(exported.components)
@@ -148,7 +148,7 @@ def write_graphs(
             _save_onnx(_in_int8(component.program), directory / file)
         components[name] = {"file": file, "metadata": dataclasses.asdict(component.metadata)}
     manifest = {"export_format": "onnx", "components": components}
-    (directory / "export.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    write_json(directory / "export.json", manifest)
     return list(components)
 
 
@@ -158,22 +158,21 @@ def _save_onnx(program: Any, path: Path) -> None:
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     if weights > MAX_FILE_BYTES:
         raise InputError(
-            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at "
-            "most"
+            f"{path.name} would have {weights:,} bytes of weights, but an ONNX file can have 2 GiB"
         )
     onnx_ir.save(program, path)
 
 
 def _in_int8(program: Any) -> Any:
-    """The graph with matrices in 8 bits, one scale for each output channel.
+    """The graph with matrices in 8 bits, which have one scale for each output channel.
 
-    Weights have a sign and 7 bits, because processors without VNNI add two products in 16 bits,
-    where 8 bits overflow.
+    Only seven bits of a weight are used, because processors without VNNI add two products in 16
+    bits, which would overflow.
     """
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
     config = OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
-    # Its warnings are about masks and other whole numbers, which stay as they are.
+    # The quantizer warns that it does not change masks and other integers.
     logging.disable(logging.WARNING)
     try:
         return OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx")
@@ -182,11 +181,9 @@ def _in_int8(program: Any) -> Any:
 
 
 def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
-    """Write how a text's vector is pooled as `1_Pooling/config.json`, which sentence-transformers
-    and text-embeddings-inference read, into `directory`, which exists."""
+    """Write the pooling of a text's vector to `1_Pooling/config.json` in `directory`, which exists.
+    sentence-transformers and text-embeddings-inference read this file."""
     modes = {field: pooling == config.classifier_pooling for pooling, field in _POOLINGS.items()}
     (directory / "1_Pooling").mkdir()
     content = {"word_embedding_dimension": config.hidden_size, **modes}
-    (directory / "1_Pooling" / "config.json").write_text(
-        json.dumps(content, indent=2) + "\n", "utf-8"
-    )
+    write_json(directory / "1_Pooling" / "config.json", content)

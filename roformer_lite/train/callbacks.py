@@ -1,6 +1,5 @@
 """Callbacks for the stock Trainer: a clock with a time limit, progress lines, averaged weights, a
-guard against diverged trainings, early stopping that survives an interruption, and masks that are
-the same when a training continues."""
+guard against diverged trainings, and masks that are the same when a training continues."""
 
 import copy
 import math
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import broadcast, reduce
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from transformers import (
-    EarlyStoppingCallback,
     PreTrainedModel,
     TrainerCallback,
     TrainerControl,
@@ -118,16 +116,13 @@ class ProgressLines(TrainerCallback):
         self.clock = clock
         self._is_due = False
         self._printed_at = 0.0
-        self._logged_step = 0
-        # The training loss summed over the steps since the last line, and their number.
-        self._summed_loss = 0.0
-        self._num_steps = 0
-        self._metrics: dict[str, float] = {}
+        # The number of entries of the log that earlier lines have shown.
+        self._num_shown = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._logged_step = state.global_step
+        self._num_shown = len(state.log_history)
         self._printed_at = self.clock.elapsed
 
     def on_step_begin(
@@ -151,40 +146,22 @@ class ProgressLines(TrainerCallback):
         self._is_due = True
         control.should_log = True
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
-        if "loss" in logs:
-            steps = state.global_step - self._logged_step
-            self._summed_loss += logs["loss"] * steps
-            self._num_steps += steps
-            self._logged_step = state.global_step
-
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._metrics = metrics
         self._is_due = True
 
     def _print(self, args: TrainingArguments, state: TrainerState) -> None:
+        metrics: dict[str, float] = {}
+        for entry in state.log_history[self._num_shown :]:
+            metrics |= entry
         facts = []
-        if self._num_steps > 0:
-            facts.append(f"loss {self._summed_loss / self._num_steps:.3f}")
-        if "eval_loss" in self._metrics:
-            facts.append(f"validation loss {self._metrics['eval_loss']:.3f}")
+        for key, shown in (("loss", "loss"), ("eval_loss", "validation loss")):
+            if key in metrics:
+                facts.append(f"{shown} {metrics[key]:.3f}")
         name = (args.metric_for_best_model or "loss").removeprefix("eval_")
-        if name != "loss" and f"eval_{name}" in self._metrics:
-            facts.append(f"{name} {self._metrics[f'eval_{name}']:.4f}")
+        if name != "loss" and f"eval_{name}" in metrics:
+            facts.append(f"{name} {metrics[f'eval_{name}']:.4f}")
         left = self._seconds_left(state)
         if left > 0:
             facts.append(f"{timedelta(seconds=left)} left")
@@ -192,9 +169,7 @@ class ProgressLines(TrainerCallback):
             print(f"{_place(args, state)}: {', '.join(facts)}", file=sys.stderr)
         self._is_due = False
         self._printed_at = self.clock.elapsed
-        self._summed_loss = 0.0
-        self._num_steps = 0
-        self._metrics = {}
+        self._num_shown = len(state.log_history)
 
     def _seconds_left(self, state: TrainerState) -> int:
         """The estimated seconds until the last step or the time limit, from the mean time of a
@@ -253,53 +228,32 @@ class WeightAveraging(TrainerCallback):
                 ours.lerp_(theirs, 1 - decay)
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel,
-        **kwargs,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.average = AveragedModel(model, multi_avg_fn=self._update)
+        self.average = AveragedModel(kwargs["model"], multi_avg_fn=self._update)
         is_continued = state.global_step > 0
         if is_continued:
             self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel,
-        **kwargs,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.average.update_parameters(model)
+        self.average.update_parameters(kwargs["model"])
 
     def save(self, checkpoint: Path) -> None:
         """Save the averaged weights in `checkpoint`."""
-        tensors = {
-            name: value.contiguous() for name, value in self.average.module.named_parameters()
-        }
-        save_file(tensors, checkpoint / AVERAGED_WEIGHTS)
+        save_model(self.average.module, str(checkpoint / AVERAGED_WEIGHTS))
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel,
-        **kwargs,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint:
             self._load(Path(state.best_model_checkpoint))
-        self._exchange(model)
+        self._exchange(kwargs["model"])
         self.average = None
 
     def _load(self, checkpoint: Path) -> None:
-        tensors = load_file(checkpoint / AVERAGED_WEIGHTS)
-        with torch.no_grad():
-            for name, averaged in self.average.module.named_parameters():
-                averaged.copy_(tensors[name])
+        load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
         steps = TrainerState.load_from_json(str(checkpoint / STATE_FILE)).global_step
         # The average is updated once per step.
         self.average.n_averaged.fill_(steps)
@@ -337,44 +291,27 @@ class DivergenceGuard(TrainerCallback):
     """
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-        **kwargs,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if control.should_log or control.should_evaluate or control.should_save:
-            self._check(args, state, model)
+            self._check(args, state, kwargs["model"])
 
     def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-        **kwargs,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Every training ends with an epoch, which may be incomplete.
-        self._check(args, state, model)
+        self._check(args, state, kwargs["model"])
 
     def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
-        bad = torch.tensor(float(not weights_are_finite(model)), device=args.device)
-        if args.world_size > 1:
-            # All processes must stop at the same step.
-            bad = reduce(bad, reduction="sum")
-        if bad > 0:
+        with torch.no_grad():
+            finite = [torch.isfinite(_local(weight)).all() for weight in model.parameters()]
+            num_bad = (~torch.stack(finite).all()).float()
+        # All processes must stop at the same step.
+        if reduce(num_bad, reduction="sum") > 0:
             raise InputError(
                 "the training diverged: the weights are no longer finite after step "
                 f"{state.global_step}. {_advice(args)}"
             )
-
-
-def weights_are_finite(model: nn.Module) -> bool:
-    """Whether the parameters contain neither NaN nor infinity."""
-    with torch.no_grad():
-        finite = [torch.isfinite(_local(parameter)).all() for parameter in model.parameters()]
-    return not finite or bool(torch.stack(finite).all())
 
 
 def _advice(args: TrainingArguments) -> str:
@@ -395,22 +332,6 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
     if hasattr(parameter, "to_local"):
         return parameter.to_local()
     return parameter
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """The callback of transformers, with a count that is restored when a training continues.
-
-    (`restore_callback_states_from_checkpoint` would recreate all callbacks, and ours without their
-    arguments.)
-    """
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        if state.global_step and type(self).__name__ in state.stateful_callbacks:
-            saved = state.stateful_callbacks[type(self).__name__]["attributes"]
-            self.early_stopping_patience_counter = saved["early_stopping_patience_counter"]
 
 
 class SeededCollator(TrainerCallback):

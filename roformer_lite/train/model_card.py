@@ -17,8 +17,8 @@ from ..run import Run
 from .results import FinishedTraining, comparison_table, seeds_sentence
 
 LIMITATIONS = (
-    "A small model, suited only to text like that it was trained on. Check its output before "
-    "relying on it."
+    "A small model, suited only to text like its training data. Check its output before relying on "
+    "it."
 )
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
@@ -42,27 +42,24 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     """
     run = finished.run
     recipe = finished.recipe
-    model = finished.model
     model_id = _model_id(run)
     example = finished.example(from_data=run.card.card_example)
     line = recipe.example_line(example)
+    class_name = type(finished.model).__name__
     task = recipe.summary.partition(":")[0]
     teacher = getattr(run.data, "teacher", None)
     card = ModelCard.from_template(
         _metadata(results, finished, _widget(recipe, example)),
         template_path=str(TEMPLATE),
         title=_title(run),
-        summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: {task}.",
+        summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
         results=results,
-        metrics=results["metrics"],
-        metric_names=list(next(iter(results["metrics"].values()), {})),
-        metric_notes=results["notes"],
-        beside=comparison_table(results),
+        comparison=comparison_table(results),
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if recipe.has_own_class else recipe.library,
         snippet=recipe.loading_code(model_id) + recipe.snippet(example),
         command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
-        remote_code=getattr(model, "remote_code", False),
+        remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
         begins_with_tokens=run.begins_with_teachers_tokens,
         teacher=_shown_base(teacher) if teacher else "",
@@ -104,7 +101,7 @@ def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
 def _metadata(
     results: dict[str, Any], finished: FinishedTraining, widget: list | None
 ) -> ModelCardData:
-    """The metadata for the Hub, which are the YAML block at the top of the card."""
+    """The metadata for the Hub, which form the YAML block at the top of the card."""
     run = finished.run
     recipe = finished.recipe
     tags = [recipe.name]
@@ -132,22 +129,20 @@ def _metadata(
 
 def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[EvalResult]:
     datasets = _hub_datasets(finished.run)
-    found = []
-    for split, metrics in results["metrics"].items():
-        for name, value in metrics.items():
-            if name == "loss":
-                continue
-            result = EvalResult(
-                task_type=finished.recipe.pipeline_tag,
-                dataset_type=datasets[0] if datasets else "text",
-                dataset_name=_dataset_title(finished.run),
-                dataset_split=split,
-                metric_type=HUB_METRICS.get(name, name),
-                metric_name=name,
-                metric_value=round(value, 4),
-            )
-            found.append(result)
-    return found
+    return [
+        EvalResult(
+            task_type=finished.recipe.pipeline_tag,
+            dataset_type=datasets[0] if datasets else "text",
+            dataset_name=_dataset_title(finished.run),
+            dataset_split=split,
+            metric_type=HUB_METRICS.get(name, name),
+            metric_name=name,
+            metric_value=round(value, 4),
+        )
+        for split, metrics in results["metrics"].items()
+        for name, value in metrics.items()
+        if name != "loss"
+    ]
 
 
 def _hub_datasets(run: Run) -> list[str]:
@@ -171,7 +166,7 @@ def _own_tags(config: PreTrainedConfig) -> list[str]:
 
 
 def _model_id(run: Run) -> str:
-    """The name with which a reader of the card loads the model: the repository, or the directory in
+    """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
     if run.card.push_to_hub:
         return run.card.hub_model_id
@@ -197,15 +192,14 @@ def _dataset_title(run: Run) -> str:
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The metrics by label of the test data, or without them the validation data, or None; with
-    many labels those of the best and the worst."""
+    """The metrics of each label on the test data or, if there are none, on the validation data; None
+    without labels. If there are many labels, only the best and the worst ones are shown."""
     if not by_label:
         return None
     split = list(by_label)[-1]
     metrics = by_label[split]
-    if len(metrics) <= MAX_LABELS:
-        parts = {"": list(metrics)}
-    else:
+    parts = {"": list(metrics)}
+    if len(metrics) > MAX_LABELS:
         occurring = [label for label in metrics if metrics[label]["support"]]
         best_first = sorted(occurring, key=lambda label: -metrics[label]["f1"])
         best = f"The {NUM_BEST_AND_WORST} best of {len(metrics)} by F1:"

@@ -106,15 +106,13 @@ def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     limit = max_positions(model)
     if limit is None:
         return
-    lengths = {
-        name: getattr(recipe.options, name, 0)
-        for name in ("max_length", "max_source_length", "max_target_length")
-    }
-    lengths["block_size"] = getattr(recipe.options, "longest_block", 0)
-    for name, length in lengths.items():
+    for name in ("max_length", "max_source_length", "max_target_length", "block_size"):
+        if not hasattr(run.data, name):
+            continue
+        length = getattr(recipe.options, name) or recipe.max_length
         if length <= limit:
             continue
-        if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
+        if getattr(run.data, name) != getattr(type(run.data), name):
             raise InputError(
                 f"--{name} {length} is more than the model has positions for; give --{name} {limit} "
                 "or less"
@@ -133,29 +131,26 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
         InputError: for an assignment without `=`, and for a field that `config_class` does not
             have.
     """
-    sides = [side for side in ("encoder", "decoder") if side in config_class.__dataclass_fields__]
-    of_stack: set[str] = set()
-    if issubclass(config_class, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig)):
-        of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
-    of_model = of_stack | set(config_class.__dataclass_fields__) - set(sides)
+    of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
+    # The valid fields of the model, whose side is "", and those of each of its stacks.
+    valid = {"": set(config_class.__dataclass_fields__)}
+    if issubclass(config_class, RoFormerLiteSeq2SeqConfig):
+        valid = {"": valid[""] | of_stack, "encoder": of_stack, "decoder": of_stack}
     fields: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        side, dot, field = name.rpartition(".")
-        valid = of_stack if dot else of_model
-        if not equals or (dot and side not in sides) or field not in valid:
-            hint = ""
-            if field not in valid:
-                hint = did_you_mean(field, valid)
+        side, _, field = name.rpartition(".")
+        known = valid.get(side, set()) - {"encoder", "decoder"}
+        if not equals or field not in known:
             raise InputError(
                 f"--config {assignment}: name=value with a field of {config_class.__name__} is "
-                f"needed{hint}"
+                f"needed{did_you_mean(field, known)}"
             )
         if field == "vocab_size":
             raise InputError(
                 f"--config {assignment}: the tokenizer determines it; use --vocab_size"
             )
-        changed = fields.setdefault(side, {}) if dot else fields
+        changed = fields.setdefault(side, {}) if side else fields
         changed[field] = _json_or_text(text)
     return fields
 
@@ -245,7 +240,8 @@ def pretrained_for_task(
     recipe.has_own_class = is_own
     if wants_scores:
         # The scores are fitted once the encoder is trained. Until then, the model has none.
-        model.add_text_scores(None)
+        classifier: Any = model
+        classifier.add_text_scores(None)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
@@ -267,8 +263,9 @@ def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
         messages.append(f"{error} Its padding is computed")
     if getattr(recipe.options, "packing", False) and not keeps_apart:
         raise InputError(
-            f"--packing: in {type(model).__name__} the documents of one row would attend to each other; leave the "
-            "option out, or start from a model that separates them by position_ids, such as Llama"
+            f"--packing: in {type(model).__name__} the documents of one row would attend to each "
+            "other; leave the option out, or start from a model that separates them by "
+            "position_ids, such as Llama"
         )
     return messages
 
@@ -320,29 +317,24 @@ def encoder_of_a_pair(
     check_vocabulary(tokenizer, given, name)
     encoder_config = RoFormerLiteConfig.from_dict({**given.to_dict(), "add_pooling_layer": False})
     encoder, _ = load_with_new_head(AutoModel, name, encoder_config)
-    of_pair = {
+    fields = {
         **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig),
-        "share_embeddings": True,
-    }
-    # A field without a side belongs to the pair, or otherwise to both sides.
-    of_both: dict[str, Any] = {}
-    for field, value in overrides.items():
-        if field in ("encoder", "decoder"):
-            continue
-        is_of_pair = field in RoFormerLiteSeq2SeqConfig.__dataclass_fields__
-        (of_pair if is_of_pair else of_both)[field] = value
-    of_encoder = {**encoder.config.to_dict(), **of_both, **overrides.get("encoder", {})}
-    of_decoder = {
         "vocab_size": encoder.config.vocab_size,
+        "share_embeddings": True,
+        **overrides,
+    }
+    # A field that does not belong to the pair changes both sides.
+    of_both = {
+        field: value
+        for field, value in overrides.items()
+        if field not in RoFormerLiteSeq2SeqConfig.__dataclass_fields__
+    }
+    fields["encoder"] = {**encoder.config.to_dict(), **of_both, **overrides.get("encoder", {})}
+    fields["decoder"] = {
         "embedding_size": encoder.config.embedding_size,
-        **of_both,
         **overrides.get("decoder", {}),
     }
-    config = RoFormerLiteSeq2SeqConfig(
-        encoder=of_encoder,
-        decoder=RoFormerLiteConfig.from_preset(size or "mini", **of_decoder),
-        **of_pair,
-    )
+    config = RoFormerLiteSeq2SeqConfig.from_preset(size or "mini", **fields)
     model = RoFormerLiteForConditionalGeneration(config)
     try:
         model.model.encoder.load_state_dict(encoder.state_dict())

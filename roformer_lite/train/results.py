@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -20,12 +21,7 @@ from hf_roformer_lite.version import __version__
 from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.evaluation import Evaluation
-from ..evaluate.metrics import (
-    FRACTIONS,
-    LOWER_IS_BETTER,
-    is_within_chance,
-    mcnemar,
-)
+from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, is_within_chance, mcnemar
 from ..options import TrainingOptions
 from ..recipes.base import Recipe
 from ..run import Run
@@ -240,78 +236,72 @@ def verdict(
     }
     best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
     theirs = values_of_baselines[best]
-    values = (
-        f"{metric} on the {last.split} data is {ours:.4f}, compared with {theirs:.4f} for the best "
-        f"baseline, {best}"
+    comparison = (
+        f"on the {last.split} data, the {metric} of the model is {ours:.4f} and the {metric} of the "
+        f"best baseline, {best}, is {theirs:.4f}"
     )
     are_equal = is_within_chance(metric, ours, theirs, last.measurements)
     if metric == "accuracy" and best in baselines_right:
         chance = mcnemar(last.right, baselines_right[best][last.split])
         are_equal = chance >= SIGNIFICANCE_LEVEL
-        values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
+        comparison += f" (McNemar's test: p = {chance:.2g})"
     if are_equal:
         return (
-            f"The model and the best baseline are about equal: its {values}; "
-            f"the difference is not significant (n = {last.measurements:,})."
+            f"The model and the best baseline are about equal: {comparison}. The difference is not "
+            f"significant (n = {last.measurements:,})."
         )
     if sign * ours > sign * theirs:
-        return f"The model is better than the baselines: its {values}."
-    return f"A baseline is better: the model's {values}."
-
-
-class Measured(NamedTuple):
-    """The value of a metric at one step of the training."""
-
-    step: int
-    epoch: float
-    value: float
+        return f"The model is better than the baselines: {comparison}."
+    return f"A baseline is better: {comparison}."
 
 
 def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
     """Sentences for the summary and the card about a training whose best checkpoint is kept."""
     args = finished.trainer.args
-    history = finished.trainer.state.log_history
     metric = args.metric_for_best_model.removeprefix("eval_")
-    measured = measured_in_training(history, metric)
+    key = f"eval_{metric}"
+    measured = [entry for entry in finished.trainer.state.log_history if key in entry]
     if not args.load_best_model_at_end or not measured:
         return ""
-    best = best_of(measured, args.greater_is_better)
+    choose = max if args.greater_is_better else min
+    # The first one of equally good checkpoints is kept.
+    best = choose(measured, key=itemgetter(key))
     last = measured[-1]
-    alone = " of the encoder alone" if finished.parts else ""
+    owner = "its encoder" if finished.parts else "it"
     sentences = [
-        f"The checkpoint after epoch {best.epoch:.4g}, step {best.step:,}, is kept, with the best "
-        f"validation {metric.replace('_', ' ')}{alone}, {best.value:.4g}."
+        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, because "
+        f"{owner} has the best validation {metric.replace('_', ' ')}, {best[key]:.4g}."
     ]
-    if finished.stopped_early and last.epoch < args.num_train_epochs - 0.5:
-        sentences.append(f"Training stopped after epoch {last.epoch:.4g}, as it no longer helped.")
-    losses = measured_in_training(history, "loss")
-    lowest_loss = best_of(losses, greater_is_better=False) if losses else None
-    if not has_learned(finished, evaluations, metric, best.value):
-        sentences.append("That is no better than the simplest baseline: it did not learn.")
-    elif lowest_loss and losses[-1].value > lowest_loss.value * (1 + MIN_LOSS_RISE):
+    if finished.stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
         sentences.append(
-            f"The validation loss has risen since epoch {lowest_loss.epoch:.4g}: from there on the "
-            "model overfits."
+            f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
+            "improved."
+        )
+    overfits_since = epoch_of_lowest_loss(measured)
+    if not has_learned(finished, evaluations, metric, best[key]):
+        sentences.append("That is no better than the simplest baseline: the model did not learn.")
+    elif overfits_since is not None:
+        sentences.append(
+            f"The validation loss has risen since epoch {overfits_since:.4g}: the model overfits "
+            "from there on."
         )
     elif best is last and not is_perfect(evaluations):
-        sentences.append("It was still getting better: a longer training may help.")
+        sentences.append("The model was still improving: a longer training may help.")
     return " ".join(sentences)
 
 
-def measured_in_training(history: Sequence[dict[str, float]], metric: str) -> list[Measured]:
-    """The values of a validation metric in the log of a training."""
-    key = f"eval_{metric}"
-    return [
-        Measured(step=entry["step"], epoch=entry["epoch"], value=entry[key])
-        for entry in history
-        if key in entry
-    ]
+def epoch_of_lowest_loss(measured: Sequence[dict[str, float]]) -> float | None:
+    """The epoch with the lowest validation loss, or None if the loss has not risen since then."""
+    losses = [entry for entry in measured if "eval_loss" in entry]
+    lowest = min(losses, key=itemgetter("eval_loss"), default=None)
+    if lowest is None or losses[-1]["eval_loss"] <= lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
+        return None
+    return lowest["epoch"]
 
 
-def best_of(measured: Sequence[Measured], greater_is_better: bool) -> Measured:
-    """The best value, and the first of equally good ones."""
-    choose = max if greater_is_better else min
-    return choose(measured, key=lambda one: one.value)
+def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether a metric of the first evaluation has the best possible value."""
+    return any(1 in map(entry.metrics.get, FRACTIONS) for entry in evaluations[:1])
 
 
 def has_learned(
@@ -322,23 +312,14 @@ def has_learned(
 
     Only tasks with labels have a baseline, the most frequent label, that requires no learning.
     """
-    if not finished.recipe.has_labels:
-        return True
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
-    if metric not in simplest or not evaluations:
+    if not finished.recipe.has_labels or metric not in simplest or not evaluations:
         return True
     validation = evaluations[0]
     value = of_checkpoint
     if finished.parts:
         value = validation.metrics.get(metric, of_checkpoint)
     return not is_within_chance(metric, value, simplest[metric], validation.measurements)
-
-
-def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether a metric of the validation data has the best possible value."""
-    if not evaluations:
-        return False
-    return any(evaluations[0].metrics.get(fraction) == 1 for fraction in FRACTIONS)
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -374,9 +355,9 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     name, value = chosen_by(results)
     of_all = seeds["chosen_values"].values()
     return (
-        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is "
+        f"Over the seeds {', '.join(seeds['metrics'])}, the {metric} on the {split} data is "
         f"{mean:.4f} ± {deviation:.4f} (mean and standard deviation). The model of seed "
-        f"{seeds['kept']} is kept: its validation {name} is best, {value:.4f} (from "
+        f"{seeds['kept']} is kept, because it has the best validation {name}, {value:.4f} (from "
         f"{min(of_all):.4f} to {max(of_all):.4f})."
     )
 

@@ -1,10 +1,10 @@
-"""The trainers of sentence-transformers, with our options, clock, averaged weights and guard.
+"""The trainers of sentence-transformers with our options, clock, averaged weights and guard.
 
-The training loop, the batches and the losses are those of sentence-transformers.
+The training loop, the batches and the losses come from sentence-transformers.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -20,7 +20,7 @@ from sentence_transformers.base.sampler import BatchSamplers, DefaultBatchSample
 from torch.utils.data import RandomSampler
 
 from ..evaluate.metrics import Metrics
-from .trainer import RoFormerLiteTrainerMixin
+from .trainer import RoFormerLiteTrainer
 
 
 class ShuffledBatches(DefaultBatchSampler):
@@ -30,9 +30,9 @@ class ShuffledBatches(DefaultBatchSampler):
     With the library's own sampler, the order also depends on the earlier epochs.
     """
 
-    def __init__(self, dataset: Dataset, *args: Any, generator: torch.Generator, **kwargs: Any):
+    def __init__(self, dataset: Dataset, generator: torch.Generator, **kwargs: Any):
         rows = RandomSampler(dataset, generator=generator)
-        super().__init__(rows, *args, generator=generator, **kwargs)
+        super().__init__(rows, generator=generator, **kwargs)
 
     def __iter__(self) -> Iterator[list[int]]:
         self.generator.manual_seed(self.seed + self.epoch)
@@ -50,7 +50,7 @@ class MeasuredModel(BaseEvaluator):
         return self.measure(model)
 
 
-class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
+class SentenceTrainerMixin(RoFormerLiteTrainer):
     """The common base of the trainers for sentence-transformers.
 
     Args:
@@ -63,11 +63,9 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
         evaluator: Callable[[BaseModel], Metrics] | None = None,
         **kwargs: Any,
     ):
-        if evaluator is not None:
-            evaluator = MeasuredModel(evaluator)
-        super().__init__(*args, evaluator=evaluator, **kwargs)
-        is_default = self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER
-        if is_default:
+        measured = None if evaluator is None else MeasuredModel(evaluator)
+        super().__init__(*args, evaluator=measured, **kwargs)
+        if self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER:
             self.args.batch_sampler = ShuffledBatches
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -76,7 +74,8 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's own card."""
-        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+        model = cast(BaseModel, self.model)
+        model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
 
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):

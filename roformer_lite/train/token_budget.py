@@ -1,4 +1,4 @@
-"""Batches with a limit on their tokens, not on their rows."""
+"""Batches that are limited by their number of tokens instead of their number of rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,9 +12,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     """Distributes examples over batches of at most `max_tokens` real tokens, each with short and
     long examples.
 
-    The model computes real tokens only, so grouping examples of similar length would save nothing.
-    It would also harm the gradient: trained for 600 steps on batches of a single length, the demo
-    gets nothing right; on mixed batches of the same size it gets 96 % right.
+    The model computes only real tokens, so grouping examples of similar length would save nothing.
+    It would also harm training: after 600 steps on batches of a single length, the demo has an
+    accuracy of 0 %; on mixed batches of the same size it has 96 %.
 
     In each epoch the examples are sorted by length, in random order among equals, and dealt in
     rounds. A round takes as many consecutive examples as there are batches, and gives one of them
@@ -30,10 +30,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     processes does not divide the number of batches, the first batches are repeated at the end.
 
     Args:
-        lengths: Number of tokens of each example (source and target together, where there are two).
-        max_tokens: The budget of one batch.
+        lengths: The number of tokens of each example (for pairs, of source and target together).
+        max_tokens: The largest number of tokens in a batch.
         seed: Determines the batches, together with the epoch.
-        rank, world_size: Number of this process, and of all processes.
+        rank, world_size: The rank of this process, and the number of processes.
 
     Raises:
         InputError: if a single example exceeds the budget.
@@ -61,7 +61,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the `Trainer` before each epoch."""
+        """Set the epoch. The `Trainer` calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -75,8 +75,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
 
 def min_num_batches(lengths: np.ndarray, max_tokens: int) -> int:
-    """The smallest number of batches of which none that `deal` makes can have more than
-    `max_tokens` tokens, not even with the longest example of every round."""
+    """The smallest number of batches for which no batch of `deal` can exceed `max_tokens`, even if
+    it gets the longest example of every round."""
     longest_first = np.sort(lengths)[::-1]
     batches = max(1, -(-int(lengths.sum()) // max_tokens))
     while longest_first[::batches].sum() > max_tokens:
@@ -85,8 +85,8 @@ def min_num_batches(lengths: np.ndarray, max_tokens: int) -> int:
 
 
 def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:
-    """The examples of each batch: the longest first, in rounds that give one to each batch at
-    random."""
+    """Distribute the examples over batches. The longest ones come first, and every round gives each
+    batch one example at random."""
     shuffled = random.permutation(len(lengths))
     longest_first = shuffled[np.argsort(-lengths[shuffled], kind="stable")]
     batches: list[list[int]] = [[] for _ in range(num_batches)]

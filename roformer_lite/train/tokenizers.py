@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
-from ..options import TokenizerArguments
+from ..options import ModelArguments
 from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import load_tokenizer, try_tokenizer
@@ -76,7 +76,8 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreT
     recipe."""
     recipe.tokenizer = tokenizer
     tokenizer.model_max_length = recipe.max_length
-    if recipe.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
+    is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
+    if recipe.name == "causal" and is_own:
         # A prompt has no [SEP] at its end, because another text would begin after it.
         tokenizer.add_bos_token = True
     recipe.adapt_tokenizer()
@@ -84,7 +85,7 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreT
 
 
 def train_tokenizer(
-    texts: Iterable[str], asked_for: TokenizerArguments, of_task: Mapping[str, Any] | None = None
+    texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any] | None = None
 ) -> RoFormerLiteTokenizer:
     """Train a new tokenizer. It is reported if it has fewer tokens than requested.
 

@@ -4,7 +4,6 @@ smoothing in the model.
 Everything else, above all the training loop, is transformers' own.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from datasets import Dataset, DatasetDict
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
@@ -40,7 +40,6 @@ from ..saved_model import reason
 from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,
-    EarlyStopping,
     ProgressLines,
     SeededCollator,
     TrainingClock,
@@ -70,28 +69,32 @@ MIN_BFLOAT16_STEPS = 200
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether the labels of a model are shifted. Not every class of transformers says so by its type
-    of loss: GPT-2's has none."""
+    """Whether a model shifts the labels. The type of its loss does not always show this, because
+    some models, such as GPT-2, have none."""
     has_causal_loss = getattr(model, "loss_type", None) == CAUSAL_LOSS
     return has_causal_loss or type(model).__name__ in CAUSAL_CLASSES
 
 
 def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
-    """The number of labels that count; of shifted ones not the first of a row."""
+    """The number of labels that contribute to the loss. The first label of a row does not if the
+    labels are shifted."""
     if labels.is_floating_point():
         return labels.numel()
     counted = labels[..., 1:] if is_shifted else labels
     return int((counted != IGNORE_INDEX).sum())
 
 
-class RoFormerLiteTrainerMixin:
-    """The additions of this package to `Trainer` and `Seq2SeqTrainer`.
+class RoFormerLiteTrainer(Trainer):
+    """The `Trainer` with `TrainingOptions`. Together with a subclass of `Trainer`, such as
+    `Seq2SeqTrainer`, it is a base class of the trainers of other tasks.
 
     Args:
         options: The training options of the run. Default: none, for a trainer that only evaluates.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
         command_started: Time at which the command began, for the clock. Default: now.
     """
+
+    args_class: type[TrainingArguments] = TrainingArguments
 
     def __init__(
         self,
@@ -103,10 +106,13 @@ class RoFormerLiteTrainerMixin:
     ):
         super().__init__(*args, **kwargs)
         # The class holds the defaults; an instance would need an output directory.
-        self.options = options or TrainingOptions
+        self.options: TrainingOptions | type[TrainingOptions] = options or TrainingOptions
         self.lengths = lengths
-        if self.is_fsdp_enabled:
-            refuse_with_fsdp(self.options)
+        needs_whole_weights = self.options.ema_decay or self.options.optim == MUON
+        if self.is_fsdp_enabled and needs_whole_weights:
+            raise InputError(
+                "--ema_decay and --optim muon can't be combined with FSDP, which shards the weights"
+            )
         # Our language model heads smooth labels themselves, only at the labelled positions. The
         # smoother of the Trainer needs all logits.
         self.label_smoothing = 0.0
@@ -133,7 +139,7 @@ class RoFormerLiteTrainerMixin:
             self.add_callback(self.averaging)
         self.add_callback(self.clock)
         if self.options.early_stopping_patience and self.args.load_best_model_at_end:
-            self.add_callback(EarlyStopping(self.options.early_stopping_patience))
+            self.add_callback(EarlyStoppingCallback(self.options.early_stopping_patience))
         self.add_callback(ProgressLines(self.clock))
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
@@ -141,20 +147,19 @@ class RoFormerLiteTrainerMixin:
     def get_train_dataloader(self) -> DataLoader:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         given = self.data_collator
-        collator = given
         if hasattr(given, "generator"):
-            collator = SeededCollator(given, seed)
-            # An earlier loader may have added one.
+            # Only training uses this collator. An earlier loader may have added another one.
             self.remove_callback(SeededCollator)
-            self.add_callback(collator)
-        if self.options.max_tokens_per_batch:
-            return self._loader_with_token_budget(collator, seed)
-        self.data_collator = collator
-        loader = super().get_train_dataloader()
-        self.data_collator = given
-        return loader
+            self.data_collator = SeededCollator(given, seed)
+            self.add_callback(self.data_collator)
+        try:
+            if self.options.max_tokens_per_batch:
+                return self._loader_with_token_budget(seed)
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = given
 
-    def _loader_with_token_budget(self, collator: Any, seed: int) -> DataLoader:
+    def _loader_with_token_budget(self, seed: int) -> DataLoader:
         sampler = TokenBudgetBatchSampler(
             self.lengths,
             max_tokens=self.options.max_tokens_per_batch,
@@ -165,7 +170,7 @@ class RoFormerLiteTrainerMixin:
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
-            collate_fn=collator,
+            collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
@@ -184,12 +189,12 @@ class RoFormerLiteTrainerMixin:
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> None:
         """Keep the order of the rows, because predictions are compared with references by position.
-        With `group_by_length` the Trainer would sort them."""
+        With `group_by_length`, the Trainer would sort them."""
         return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.options.optim == MUON and self.optimizer is None:
-            model = self.model if model is None else model
+            model = model or self.model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
         return super().create_optimizer(model)
 
@@ -235,8 +240,8 @@ class RoFormerLiteTrainerMixin:
         num_labels = count_labels(labels, is_shifted=is_causal(self.model))
         divisor = num_labels
         if self.model_accepts_loss_kwargs:
-            # The Trainer has the model divide by the number of labels that it counts itself. It
-            # knows by the type of loss alone that labels are shifted.
+            # The Trainer lets the model divide by the number of labels that it counts itself. It
+            # only recognizes shifted labels by the type of loss.
             is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
             divisor = count_labels(labels, is_shifted=is_shifted)
         if num_labels:
@@ -270,31 +275,14 @@ class RoFormerLiteTrainerMixin:
             return super().evaluate(*args, **kwargs)
 
 
-def refuse_with_fsdp(options: TrainingOptions) -> None:
-    """Refuse options that need whole weights in every process, because FSDP shards them."""
-    refused = []
-    if options.ema_decay:
-        refused.append("--ema_decay")
-    if options.optim == MUON:
-        refused.append("--optim muon")
-    if refused:
-        raise InputError(f"{refused[0]} can't be combined with FSDP, which shards the weights")
-
-
-class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
-    """`Trainer` with `TrainingOptions`."""
-
-    args_class = TrainingArguments
-
-
-class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
+class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainer, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with `TrainingOptions`."""
 
     args_class = Seq2SeqTrainingArguments
 
 
 def make_trainer(
-    kind: type[RoFormerLiteTrainerMixin],
+    kind: type[RoFormerLiteTrainer],
     run: Run,
     recipe: "Recipe",
     args: TrainingArguments,
@@ -302,7 +290,7 @@ def make_trainer(
     rows: DatasetDict,
     encoded: DatasetDict,
     started: float,
-) -> Trainer:
+) -> RoFormerLiteTrainer:
     """Make the trainer of the task. The `args` that depend on the data are filled in.
 
     Args:
@@ -366,7 +354,7 @@ def _mean_length(recipe: "Recipe", train: Dataset) -> float:
     return sum(recipe.lengths(sample)) / len(sample)
 
 
-def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -> bool:
+def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: "Recipe") -> bool:
     """Whether to multiply matrices in bfloat16 if no option decides it.
 
     This is done on a CPU with instructions for it, unless the training is too short to benefit.
@@ -381,20 +369,14 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -
     # Some versions of torch lack this function.
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
-    return is_native and num_steps(trainer) >= MIN_BFLOAT16_STEPS
-
-
-def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
-    """The number of steps of the whole training."""
-    args = trainer.args
-    if args.max_steps > 0:
-        return args.max_steps
+    if not is_native or args.max_steps > 0:
+        return is_native and args.max_steps >= MIN_BFLOAT16_STEPS
     batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
-    return math.ceil(batches / args.gradient_accumulation_steps)
+    return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
 
 
 def fit(
-    trainer: RoFormerLiteTrainerMixin, recipe: "Recipe", train: Dataset, checkpoint: str | None
+    trainer: RoFormerLiteTrainer, recipe: "Recipe", train: Dataset, checkpoint: str | None
 ) -> None:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
     save."""
@@ -424,11 +406,17 @@ def fit(
     vars(trainer.model).pop("forward", None)
 
 
-def _resume(trainer: RoFormerLiteTrainerMixin, train: Dataset, checkpoint: str) -> None:
+def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> None:
     args = trainer.args
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+    callback = trainer.pop_callback(EarlyStoppingCallback)
+    if callback is not None:
+        # The Trainer would only restore the count together with the arguments of all callbacks.
+        state = saved.stateful_callbacks["EarlyStoppingCallback"]["attributes"]
+        callback.early_stopping_patience_counter = state["early_stopping_patience_counter"]
+        trainer.add_callback(callback)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)
         return

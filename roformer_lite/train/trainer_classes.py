@@ -2,16 +2,17 @@
 
 from importlib import import_module
 
-from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer, RoFormerLiteTrainerMixin
+from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 
-_TRAINERS: dict[str, type[RoFormerLiteTrainerMixin]] = {"seq2seq": RoFormerLiteSeq2SeqTrainer}
-# The classes of the module `sentence_trainers`, which needs an optional package.
+# Classes of the module `sentence_trainers`, which needs an optional package.
 _SENTENCE_TRAINERS = {"embed": "EmbeddingTrainer", "rerank": "RerankingTrainer"}
 
 
-def trainer_class(task: str) -> type[RoFormerLiteTrainerMixin]:
-    """The class of a task's trainer. Its `args_class` is that of the training arguments."""
+def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
+    """The trainer class of a task. Its `args_class` is the class of its training arguments."""
     if task in _SENTENCE_TRAINERS:
         module = import_module(".sentence_trainers", __package__)
         return getattr(module, _SENTENCE_TRAINERS[task])
-    return _TRAINERS.get(task, RoFormerLiteTrainer)
+    if task == "seq2seq":
+        return RoFormerLiteSeq2SeqTrainer
+    return RoFormerLiteTrainer

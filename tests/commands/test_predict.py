@@ -295,12 +295,12 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
         (
             "label.csv",
             "y.csv",
-            "label.csv:2: the table has a column 'label' already; put a prefix before the names",
+            "label.csv:2: the table already has a column 'label'; put a prefix before the names",
         ),
         (
             "other.jsonl",
             "y.csv",
-            "other.jsonl:2: the columns are review, more, those of the first row review",
+            "other.jsonl:2: the columns are review, more",
         ),
         (
             "x.csv",
@@ -327,10 +327,10 @@ def test_a_written_column_that_is_called_origin(tmp_path):
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
     out = io.StringIO()
-    AnswerTable(out, ".csv", ["label"]).write(row, {"label": "x\ny"})
+    AnswerTable(out, ".csv").add(row, {"label": "x\ny"})
     assert out.getvalue() == 'a,origin,b,label\n1,here,2,"x\ny"\n'
     out = io.StringIO()
-    AnswerTable(out, ".tsv", ["label"]).write(row, {"label": "x\ny"})
+    AnswerTable(out, ".tsv").add(row, {"label": "x\ny"})
     assert out.getvalue() == "a\torigin\tb\tlabel\n1\there\t2\tx y\n"
 
 

@@ -87,6 +87,14 @@ def test_inputs_of_a_stack_with_cross_attention():
     assert stack(IDS[:1], encoder_hidden_states=memory[:1], use_cache=False)[0].shape == (1, 8, 32)
 
 
+def test_cross_attention_of_parallel_heads_refuses_a_cache():
+    """Its layers have no self-attention, from whose cache the next positions would be counted."""
+    fields = {"is_decoder": True, "add_cross_attention": True, "use_cache": False}
+    model = make(rl.RoFormerLiteModel, name="parallel-heads", **fields)
+    with pytest.raises(ValueError, match="use_cache=False"):
+        model(IDS, encoder_hidden_states=torch.randn(4, 5, 32), use_cache=True)
+
+
 def test_inputs_beside_a_cache():
     """A mask has a column for each token in the cache: with fewer or more, which are the new
     ones?"""

@@ -109,7 +109,8 @@ def test_metrics_by_label_are_those_of_the_reports():
         true, predicted, target_names=labels, output_dict=True, zero_division=0
     )
     expected = {label: {**report[label], "f1": report[label]["f1-score"]} for label in labels}
-    measured = metrics_by_label(predicted, true, labels)
+    names = np.array(labels)
+    measured = metrics_by_label(names[predicted], names[true], labels)
     assert measured == {
         label: {name: expected[label][name] for name in measured[label]} for label in labels
     }

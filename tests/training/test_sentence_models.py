@@ -225,7 +225,9 @@ def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
     )
     vocabularies = [saved_model(folder, name).tokenizer.get_vocab() for name in ("embed", "begun")]
     assert vocabularies[0] == vocabularies[1]
-    assert "began as those of embed" in (folder / "begun" / "README.md").read_text("utf-8")
+    assert "token embeddings initialised from embed" in (folder / "begun" / "README.md").read_text(
+        "utf-8"
+    )
 
 
 def test_the_modules_of_a_given_model_are_kept(trained):

@@ -180,6 +180,25 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
     assert labels_of(1) != first == labels_of(0)
 
 
+def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch):
+    """Even if no loader can be made for the training."""
+
+    def fail(trainer: Trainer) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Trainer, "get_train_dataloader", fail)
+    collator = DataCollatorForLanguageModeling(tokenizer)
+    trainer = RoFormerLiteTrainer(
+        make_model("mlm"),
+        arguments(tmp_path),
+        train_dataset=make_rows("mlm"),
+        data_collator=collator,
+    )
+    with pytest.raises(RuntimeError):
+        trainer.get_train_dataloader()
+    assert trainer.data_collator is collator
+
+
 @pytest.mark.parametrize("kind", [kind for kind in HEADS if kind not in ("question", "choice")])
 def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
     """Whatever the size and the order of the batches, one of which may have no labels."""
