@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import random
 import threading
 import weakref
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate.utils import compile_regions
 from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
+from torch._dynamo.utils import counters
 from transformers import DataCollatorWithFlattening, masking_utils
 
+import hf_roformer_lite as rl
 from hf_roformer_lite import padding_free
 from hf_roformer_lite.padding_free import attention, switch
 from hf_roformer_lite.padding_free.attention import padding_free_mask
@@ -963,6 +967,56 @@ def test_what_changes_afterwards(way):
     assert_same_gradients(free, stock, batch)
 
 
+def compiled_by_regions(class_name: str) -> torch.nn.Module:
+    return compile_regions(padding_free(build(class_name)), backend="eager")
+
+
+OWN = rl.RoFormerLiteConfig(
+    vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=2
+)
+# How many graphs there are after the first batch of padded rows, and at most after twenty.
+COMPILED = {
+    "bert": (lambda: compiled_by_regions("BertForMaskedLM"), 6, 11),
+    "own": (
+        lambda: compile_regions(rl.RoFormerLiteForMaskedLM(OWN), backend="eager"),
+        7,
+        12,
+    ),
+    "whole": (lambda: compiled_as_a_whole("BertForMaskedLM"), 1, 2),
+}
+
+
+def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
+    model = padding_free(build(class_name))
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_compiled_graphs_are_few(kind):
+    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of training,
+    add some. No function reaches the limit from which on torch no longer compiles it."""
+    make_compiled, num_first, num_all = COMPILED[kind]
+    torch.compiler.reset()
+    counters.clear()
+    model = make_compiled()
+    generator = random.Random(0)
+    num_graphs = []
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for step in range(32):
+            lengths = [generator.randint(2, 30) for _ in range(6)]
+            model.train(step < 20 or step % 4 < 2)
+            if step >= 20 and step % 2 == 1:
+                lengths = [max(lengths)] * 6
+            loss = model(**batch_for("bert mlm", lengths=tuple(lengths))).loss
+            if model.training:
+                loss.backward()
+            num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs[0] == num_first
+    assert num_graphs[1:20] == [num_all] * 19
+    assert num_graphs[-1] <= 3 * num_all
+
+
 def test_labels_of_padding_and_autocast():
     stock, free = pair("gpt2")
     batch = batch_for("gpt2")
@@ -1007,21 +1061,20 @@ def test_adapters_that_know_rows(kind):
 
 @pytest.mark.slow
 def test_continuous_batching():
-    """Its requests are packed by transformers. Afterwards the model is padding-free again."""
+    """Its requests are packed by transformers, which refuses attention that it does not know. A
+    model that was switched off gives the tokens of one that was never switched."""
     stock, free = pair("llama")
     settings = transformers.GenerationConfig(
         max_new_tokens=3, do_sample=False, eos_token_id=2, pad_token_id=0
     )
     prompts = [[5, 6, 7], [8, 9]]
+    with pytest.raises(ValueError, match="padding_free.*continuous batching"):
+        free.generate_batch(inputs=prompts, generation_config=settings)
     answers = []
-    for model in (stock, free):
+    for model in (stock, padding_free(free, False)):
         found = model.generate_batch(inputs=prompts, generation_config=settings)
         answers.append([output.generated_tokens for output in found.values()])
     assert answers[0] == answers[1]
-    assert free.config._attn_implementation == attention.NAME
-    with free.continuous_batching_context_manager(generation_config=settings):
-        assert free.config._attn_implementation != attention.NAME
-    assert free.config._attn_implementation == attention.NAME
 
 
 @pytest.mark.parametrize("is_first", [True, False])

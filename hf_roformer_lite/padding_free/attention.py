@@ -9,15 +9,12 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     AttentionMaskInterface,
@@ -29,7 +26,7 @@ from transformers.masking_utils import (
 from transformers.modeling_utils import AttentionInterface
 from transformers.utils.import_utils import is_tracing
 
-from .batch import RealTokens, shared
+from .batch import RealTokens, shared, state
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -38,27 +35,15 @@ except ImportError:  # torch has it from 2.10 on, and not in every build
     varlen_attn = None
 
 NAME = "padding_free"
-# For models whose attention modules compute their scores themselves (`attention_modules.py`), with the masks
-# of "eager".
+# For models whose attention modules compute their scores themselves (`attention_modules.py`), with
+# the masks of "eager".
 OWN_NAME = "padding_free_eager"
 APPLE = "mps"  # What torch calls an Apple GPU.
 # On a CPU the gradient of sdpa in half precision takes several times as long as in float32, unless
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
-
-# Whether models under "padding_free" compute padding, as under "sdpa".
-computes_padding: ContextVar[bool] = ContextVar("computes_padding", default=False)
-
-
-@contextmanager
-def set_to_true(variable: ContextVar[bool]) -> Iterator[None]:
-    """Within this context the variable is true."""
-    token = variable.set(True)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
+# The length of the blocks of queries. The gradient of each block is as long as the document.
+WINDOWS_OF_A_BLOCK = 4
 
 # Masks
 
@@ -68,8 +53,7 @@ class FlatMask:
 
     Args:
         queries, keys: The documents of both sides; the same object but in cross-attention.
-        is_causal: Whether a query sees no key after it. None: sdpa does without the ordinary mask,
-            so that the layer says whether it is causal.
+        is_causal: Whether a query sees no key after it.
         window: How many tokens a query reaches to each side, itself included. Default: all.
     """
 
@@ -77,7 +61,7 @@ class FlatMask:
         self,
         queries: RealTokens,
         keys: RealTokens,
-        is_causal: bool | None = False,
+        is_causal: bool = False,
         window: int | None = None,
     ):
         self.queries = queries
@@ -217,24 +201,11 @@ class DocumentMask:
         return attention_mask
 
     @cached_property
-    def is_left_out(self) -> bool:
-        """Whether sdpa does without the mask, as it hides nothing that the layer would not hide.
-
-        Whoever adds something to a mask function forbids that, and so does a window or chunk
-        (`local_size`) that is no longer than the rows.
-        """
-        names = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-        may_be_left_out = any(self.arguments.get(name, False) for name in names)
-        local_size = self.arguments.get("local_size")
-        is_local = local_size is not None and local_size <= self.shape[1]
-        return may_be_left_out and not is_local and bool(self.is_real.all())
-
-    @cached_property
     def share_of_padding(self) -> float:
         """Which part of the scores a flat row can spare: padding, or all where rows are packed."""
         if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
             return 1.0
-        return 0.0 if self.is_left_out else 1 - float(self.is_real.float().mean())
+        return 1 - float(self.is_real.float().mean())
 
     @cached_property
     def documents(self) -> Documents:
@@ -244,17 +215,12 @@ class DocumentMask:
     @cached_property
     def tokens(self) -> RealTokens:
         """The real tokens of self-attention, in documents."""
-        batch_size, length = self.shape
-        if self.is_left_out:
-            return shared(RealTokens(shape=self.shape, lengths=[length] * batch_size))
         documents = self.documents
         return shared(RealTokens.of_documents(documents.numbers, count=documents.count))
 
     @cached_property
     def has_holes(self) -> bool:
         """Whether padding stands between tokens of a document."""
-        if self.is_left_out:
-            return False
         documents = self.documents
         spans = documents.columns[documents.last] - documents.columns[documents.first]
         return bool((spans != documents.last - documents.first).any())
@@ -269,12 +235,6 @@ class DocumentMask:
         tokens = self.tokens
         if tokens.longest == 0:
             return None
-        if self.is_left_out:
-            return FlatMask(queries=tokens, keys=tokens, is_causal=None)
-        if self.mask_function is bidirectional_mask_function:
-            return FlatMask(queries=tokens, keys=tokens)
-        if self.mask_function is causal_mask_function:
-            return FlatMask(queries=tokens, keys=tokens, is_causal=True)
         pattern = self.documents.pattern()
         if pattern is None:
             return None
@@ -288,35 +248,28 @@ class DocumentMask:
         """
         if self._cross is None or self._cross.queries is not queries.tokens:
             documents = queries.documents
-            numbers = self._numbers_of_keys(documents.numbers)
+            numbers = self._numbers_of_keys(documents)
             if numbers is None:
                 return None
             keys = RealTokens.of_documents(numbers=numbers, count=documents.count)
             self._cross = FlatMask(queries=queries.tokens, keys=keys)
         return self._cross
 
-    def _numbers_of_keys(self, numbers: torch.Tensor) -> torch.Tensor | None:
-        """The number of the document of each key, `(B, Lk)`, from that of each query, `(B, Lq)`."""
-        batch_size, length = self.key_shape
-        if len(numbers) != batch_size:
+    def _numbers_of_keys(self, documents: Documents) -> torch.Tensor | None:
+        """The number of the document of each key, `(B, Lk)`, where all queries of a document see
+        the same keys, and no others see those; otherwise None."""
+        if len(documents.numbers) != self.key_shape[0]:
             return None
-        is_query = numbers != 0
-        if self.mask_function is bidirectional_mask_function:
-            of_rows = numbers.amax(dim=1, keepdim=True)
-            is_packed = not torch.equal(numbers, of_rows * is_query)
-            return None if is_packed else of_rows * self.is_real
-        device = numbers.device
-        rows = torch.arange(batch_size, device=device)[:, None, None]
-        queries = torch.arange(numbers.shape[1], device=device)[:, None]
-        keys = torch.arange(length, device=device)
-        head = torch.zeros((), dtype=torch.long, device=device)
-        is_seen = self.mask_function(rows, head, queries, keys)  # (B, Lq, Lk)
-        is_seen = is_seen & is_query[:, :, None] & self.is_real[:, None]
-        of_keys = (is_seen * numbers[:, :, None]).amax(dim=1)
-        is_same_document = numbers[:, :, None] == of_keys[:, None]
-        if not torch.equal(is_seen, is_same_document & is_query[:, :, None]):
-            return None
-        return of_keys
+        rows = documents.rows[:, None]
+        columns = documents.columns[:, None]
+        head = torch.zeros((), dtype=torch.long, device=rows.device)
+        keys = torch.arange(self.key_shape[1], device=rows.device)
+        is_seen = self.mask_function(rows, head, columns, keys) & self.is_real[documents.rows]
+        numbers = documents.numbers[rows, columns]  # (N, 1)
+        zeros = torch.zeros(self.key_shape, dtype=torch.long, device=rows.device)
+        of_keys = zeros.scatter_reduce(0, rows.expand_as(is_seen), is_seen * numbers, "amax")
+        is_expected = of_keys[documents.rows] == numbers
+        return of_keys if torch.equal(is_seen, is_expected) else None
 
 
 def padding_free_mask(
@@ -347,7 +300,7 @@ def padding_free_mask(
     # A causal mask may be left out by sdpa, a mask of cross-attention not.
     is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
-    if is_fixed_size or not fits or is_tracing(attention_mask) or computes_padding.get():
+    if is_fixed_size or not fits or is_tracing(attention_mask) or state.computes_padding:
         return make_dense(**arguments)
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules do not know that they are causal.
@@ -471,20 +424,16 @@ def attend_by_document(
 
     Args:
         position_bias: T5's, `(1, heads, longest, longest)`, the same for every document.
-        is_causal: What the layer says; only read where the mask leaves that to it.
+        is_causal: What the layer says. The mask says it, too.
     """
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if mask.is_causal is not None:
-        is_causal = mask.is_causal
     if mask.queries is not mask.keys:
         position_bias = None  # T5's cross-attention has none, and hands over zeros.
     if takes_flat_rows(query, value, position_bias, **kwargs):
-        return attend_at_once(query, key, value, mask, is_causal, **kwargs)
+        return attend_at_once(query, key, value, mask, **kwargs)
     if is_slow_in_half_precision(query, mask):
         with torch.autocast("cpu", enabled=False):
             states = (query.float(), key.float(), value.float())
-            output = attend_by_document(module, *states, mask, position_bias, is_causal, **kwargs)
+            output = attend_by_document(module, *states, mask, position_bias, **kwargs)
         return output.to(query.dtype)
     query_runs = [(count, length) for count, length, _ in mask.runs]
     key_runs = [(count, length) for count, _, length in mask.runs]
@@ -497,7 +446,7 @@ def attend_by_document(
     ):
         if position_bias is not None:
             kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
-        output = attend(module, queries, keys, values, is_causal, mask.window, **kwargs)
+        output = attend(module, queries, keys, values, mask.is_causal, mask.window, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0)
@@ -522,55 +471,34 @@ def attend(
     window: int | None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`."""
-    length = query.shape[2]
-    mask = None
-    if window is not None and length > window:
-        if length > 3 * window and kwargs.get("position_bias") is None:
-            return attend_in_blocks(module, query, key, value, is_causal, window, **kwargs)
-        places = torch.arange(length, device=query.device)
-        mask = is_in_window(places[:, None], places, window, is_causal)[None, None]
-        is_causal = False  # The mask says so already.
-    return attend_to_batch(module, query, key, value, mask, is_causal=is_causal, **kwargs)[0]
+    """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`.
 
-
-def attend_in_blocks(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    is_causal: bool,
-    window: int,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """As `attend`, at a cost that is linear in the length.
-
-    Each block of `window` queries gets the band of keys that it can see. The bands overlap, and
-    `unfold` has one gradient for all of them.
+    With a window, each block of queries gets only the keys that it can see, so that the cost is
+    linear in the length.
     """
     length = query.shape[2]
-    num_blocks = -(-length // window)
-    spare = num_blocks * window - length
-    after = 0 if is_causal else window
-    band = 2 * window + after
-    query = F.pad(query, (0, 0, 0, spare))
-    query = query.unflatten(2, (num_blocks, window)).transpose(1, 2).flatten(0, 1)
-
-    def in_bands(states: torch.Tensor) -> torch.Tensor:
-        states = F.pad(states, (0, 0, window, spare + after))
-        states = states.unfold(2, band, window)  # (n, heads, blocks, head_dim, band)
-        return states.permute(0, 2, 1, 4, 3).flatten(0, 1)  # (n * blocks, heads, band, head_dim)
-
-    starts = torch.arange(num_blocks, device=query.device)[:, None, None] * window
-    queries = starts + torch.arange(window, device=query.device)[:, None]  # (blocks, window, 1)
-    keys = starts - window + torch.arange(band, device=query.device)  # (blocks, 1, band)
-    mask = is_in_window(queries, keys, window, is_causal) & (keys >= 0) & (keys < length)
-    mask |= queries >= length  # These are cut off below, but must see something.
-    mask = mask.unsqueeze(1).repeat(len(query) // num_blocks, 1, 1, 1)
-    output, _ = attend_to_batch(
-        module, query, in_bands(key), in_bands(value), mask, is_causal=False, **kwargs
-    )
-    return output.unflatten(0, (-1, num_blocks)).flatten(1, 2)[:, :length]
+    if window is None or length <= window:
+        return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
+    has_bias = kwargs.get("position_bias") is not None
+    size = length if has_bias else WINDOWS_OF_A_BLOCK * window
+    places = torch.arange(length, device=query.device)
+    outputs = []
+    for start in range(0, length, size):
+        first = max(start - window, 0)
+        last = start + size + (0 if is_causal else window)
+        queries = places[start : start + size, None]
+        mask = is_in_window(queries, places[first:last], window, is_causal)[None, None]
+        output, _ = attend_to_batch(
+            module,
+            query[:, :, start : start + size],
+            key[:, :, first:last],
+            value[:, :, first:last],
+            mask,
+            is_causal=False,  # The mask says so already.
+            **kwargs,
+        )
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
 
 
 def is_in_window(
@@ -605,7 +533,6 @@ def attend_at_once(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: FlatMask,
-    is_causal: bool,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
@@ -620,7 +547,7 @@ def attend_at_once(
         mask.queries.longest,
         mask.keys.longest,
         scale=scaling,
-        window_size=(reach, 0 if is_causal else reach),
+        window_size=(reach, 0 if mask.is_causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return output.unsqueeze(0)

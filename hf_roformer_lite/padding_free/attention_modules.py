@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import nn
@@ -21,74 +20,44 @@ from torch.utils.hooks import RemovableHandle
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 from transformers.utils.import_utils import is_tracing
 
-from .attention import DocumentMask, FlatMask, computes_padding, is_in_window, split_runs
-from .batch import RealTokens
+from .attention import DocumentMask, FlatMask, is_in_window, split_runs
+from .batch import RealTokens, state
 from .layers import (
     BIASES,
     XLNET_TABLES,
     Arguments,
-    FlatCache,
-    mask_of,
+    arguments_of,
+    flat_mask_in,
     name_of_mask,
     parameters_of,
-    parameters_of_method,
 )
 
 # Arguments with one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
 
 
-# Masks as the attention modules take them, `(count, 1, L, L)`, for documents whose tokens see what
-# `is_seen` says, `(L, L)`, or all others (None).
-
-
-def added_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor | None:
-    """What is added to the scores."""
-    if is_seen is None:
-        return None
-    zeros = states.new_zeros(len(states), 1, *is_seen.shape)
-    return zeros.masked_fill(~is_seen, torch.finfo(states.dtype).min)
-
-
-def no_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> None:
-    """For modules that hide later tokens by a table of their own."""
-
-
-def hiding_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor | None:
-    """True where a key is hidden."""
-    return None if is_seen is None else ~is_seen[None, None]
-
-
-def showing_mask(states: torch.Tensor, is_seen: torch.Tensor | None) -> torch.Tensor:
-    """True where a key is seen."""
-    all_seen = torch.ones(1, 1, dtype=torch.bool, device=states.device)
-    return (all_seen if is_seen is None else is_seen)[None, None]
-
-
-MaskMaker = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor | None]
-
-# The modules, by the folder of transformers and their class, and the masks that they take.
-ATTENTION_MODULES: dict[str, MaskMaker] = {
-    "bloom.BloomAttention": added_mask,
-    "deberta.DisentangledSelfAttention": showing_mask,
-    "deberta_v2.DisentangledSelfAttention": showing_mask,
-    "falcon.FalconAttention": added_mask,
-    "gpt_neo.GPTNeoSelfAttention": no_mask,
-    "gpt_neox_japanese.GPTNeoXJapaneseAttention": added_mask,
-    "lilt.LiltSelfAttention": added_mask,
-    "luke.LukeSelfAttention": added_mask,
-    "megatron_bert.MegatronBertSelfAttention": added_mask,
-    "mpnet.MPNetSelfAttention": added_mask,
-    "mpt.MptAttention": hiding_mask,
-    "mvp.MvpAttention": added_mask,
-    "openai.Attention": no_mask,
-    "rembert.RemBertSelfAttention": added_mask,
-    "roformer.RoFormerSelfAttention": added_mask,
-    "squeezebert.SqueezeBertSelfAttention": added_mask,
-    "tapas.TapasSelfAttention": added_mask,
-    "trocr.TrOCRAttention": added_mask,
-    "xglm.XGLMAttention": added_mask,
-    "xlnet.XLNetRelativeAttention": no_mask,
+# The modules, by the folder of transformers and their class.
+ATTENTION_MODULES = {
+    "bloom.BloomAttention",
+    "deberta.DisentangledSelfAttention",
+    "deberta_v2.DisentangledSelfAttention",
+    "falcon.FalconAttention",
+    "gpt_neo.GPTNeoSelfAttention",
+    "gpt_neox_japanese.GPTNeoXJapaneseAttention",
+    "lilt.LiltSelfAttention",
+    "luke.LukeSelfAttention",
+    "megatron_bert.MegatronBertSelfAttention",
+    "mpnet.MPNetSelfAttention",
+    "mpt.MptAttention",
+    "mvp.MvpAttention",
+    "openai.Attention",
+    "rembert.RemBertSelfAttention",
+    "roformer.RoFormerSelfAttention",
+    "squeezebert.SqueezeBertSelfAttention",
+    "tapas.TapasSelfAttention",
+    "trocr.TrOCRAttention",
+    "xglm.XGLMAttention",
+    "xlnet.XLNetRelativeAttention",
 }
 
 # The two axes that stand the other way round in the states of a module, `(count, length, hidden)`.
@@ -123,16 +92,7 @@ def column_is_real(mask: torch.Tensor) -> torch.Tensor | None:
     return ~is_padding.T if torch.equal(is_hidden, is_padding & ~is_diagonal) else None
 
 
-class OwnDocumentMask(DocumentMask):
-    """The documents of a mask that a model has made by itself. The mask holds them, so that they
-    must not hold it."""
-
-    @property
-    def dense(self) -> torch.Tensor | None:
-        return self.make_dense()
-
-
-class TimeMajorMask(OwnDocumentMask):
+class TimeMajorMask(DocumentMask):
     """The documents of layers whose states are `(L, B, hidden)`."""
 
     def __init__(self, **arguments: Any):
@@ -177,46 +137,37 @@ def has_own_attention(model: nn.Module) -> bool:
 
 
 def hook_own_masks(model: nn.Module) -> list[RemovableHandle]:
-    """Let layers that get such a mask read it, before `enter_layer` looks for documents."""
+    """Let layers that get such a mask compute flat rows."""
     return [
-        layer.register_forward_pre_hook(read_own_mask, with_kwargs=True)
+        layer.register_forward_pre_hook(enter_with_own_mask, with_kwargs=True)
         for layer in model.modules()
         if name_in_transformers(layer) in OWN_MASKS
     ]
 
 
-def read_own_mask(
+def enter_with_own_mask(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """Put documents in place of a mask. All layers get the same mask, which keeps what was read."""
-    mask = mask_of(layer, args, kwargs)
-    if not isinstance(mask, torch.Tensor) or is_tracing(mask) or computes_padding.get():
-        return None
-    fields = vars(mask)
-    if "_documents" not in fields:
-        read, mask_function = OWN_MASKS[name_in_transformers(layer)]
-        mask_class = TimeMajorMask if read is column_is_real else OwnDocumentMask
-        fields["_documents"] = documents_of(mask, read(mask), mask_function, mask_class)
-    if fields["_documents"] is None:
-        return None
+    """As `enter_layer`. All layers get the same mask, which keeps the documents."""
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    given[name_of_mask(given)] = fields["_documents"]
-    names = parameters_of(layer)[: len(args)]
-    return tuple(given.pop(name) for name in names), given
+    mask = given.get(name_of_mask(given))
+    if not isinstance(mask, torch.Tensor) or is_tracing(mask) or state.computes_padding:
+        return None
+    if "documents" not in vars(mask):
+        vars(mask)["documents"] = documents_of(layer, mask)
+    documents = vars(mask)["documents"]
+    return None if documents is None else arguments_of(layer, args, kwargs, documents)
 
 
-def documents_of(
-    mask: torch.Tensor,
-    is_real: torch.Tensor | None,
-    mask_function: Callable[..., torch.Tensor],
-    mask_class: type[OwnDocumentMask],
-) -> DocumentMask | None:
+def documents_of(layer: nn.Module, mask: torch.Tensor) -> DocumentMask | None:
+    """The documents that are read off a mask; None where it is of another kind."""
+    read, mask_function = OWN_MASKS[name_in_transformers(layer)]
+    is_real = read(mask)
     if is_real is None:
         return None
     batch_size, length = is_real.shape
-    reference = ref(mask)
+    mask_class = TimeMajorMask if read is column_is_real else DocumentMask
     return mask_class(
-        make_dense=lambda **_: reference(),
         batch_size=batch_size,
         q_length=length,
         kv_length=length,
@@ -231,7 +182,7 @@ def documents_of(
 
 
 @lru_cache
-def class_around(stock_class: Any, around: Callable[..., Any], *mixins: type) -> Any:
+def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
     """A subclass of the same name that runs `around(module, stock_forward, args, kwargs)`.
 
     A hook would not do: it cannot call a module several times, and PEFT and sentence-transformers
@@ -243,7 +194,7 @@ def class_around(stock_class: Any, around: Callable[..., Any], *mixins: type) ->
         return around(self, stock_class.forward, args, kwargs)
 
     def reduce(self: nn.Module, protocol: int) -> tuple[Any, ...]:
-        return new_module, (stock_class, around, *mixins), vars(self)
+        return new_module, (stock_class, around), vars(self)
 
     forward.__signature__ = inspect.signature(stock_class.forward)  # type: ignore[attr-defined]
     forward.__doc__ = stock_class.forward.__doc__
@@ -255,18 +206,18 @@ def class_around(stock_class: Any, around: Callable[..., Any], *mixins: type) ->
         "_stock_class": stock_class,
         "forward": forward,
     }
-    return type(stock_class.__name__, (*mixins, stock_class), fields)
+    return type(stock_class.__name__, (stock_class,), fields)
 
 
-def new_module(*arguments: Any) -> nn.Module:
-    wrapped_class = class_around(*arguments)
+def new_module(stock_class: Any, around: Callable[..., Any]) -> nn.Module:
+    wrapped_class = class_around(stock_class, around)
     return wrapped_class.__new__(wrapped_class)
 
 
-def wrap(module: nn.Module, around: Callable[..., Any], *mixins: type) -> None:
+def wrap(module: nn.Module, around: Callable[..., Any]) -> None:
     if "_stock_class" not in vars(type(module)):
         stock_class: Any = type(module)
-        module.__class__ = class_around(stock_class, around, *mixins)
+        module.__class__ = class_around(stock_class, around)
 
 
 def unwrap_all(model: nn.Module) -> None:
@@ -294,15 +245,12 @@ def attend_by_module(
     kwargs: dict[str, Any],
 ) -> Any:
     """`forward` of an attention module. In a flat row it is called once for each run of documents
-    of one length; elsewhere it gets the ordinary mask."""
-    given = dict(zip(parameters_of_method(forward), args, strict=False)) | kwargs
-    mask_name = name_of_mask(given)
-    mask = given.get(mask_name)
-    if isinstance(mask, FlatMask):
-        return attend_to_documents(module, forward, given, mask)
-    if isinstance(mask, DocumentMask):
-        given[mask_name] = mask.dense
-    return forward(module, **given)
+    of one length."""
+    mask = flat_mask_in(args, kwargs)
+    if mask is None:
+        return forward(module, *args, **kwargs)
+    given = dict(zip(parameters_of(module), args, strict=False)) | kwargs
+    return attend_to_documents(module, forward, given, mask)
 
 
 @torch.compiler.disable  # The shapes depend on the data: each would be a graph of its own.
@@ -312,7 +260,6 @@ def attend_to_documents(
     """Attention in a flat row, by one call for each run of documents of one length."""
     states = next(iter(given))  # The first argument, whatever its name.
     name_of_module = name_in_transformers(module)
-    make_mask = ATTENTION_MODULES[name_of_module]
     axes = EXCHANGED_AXES.get(name_of_module, (0, 0))  # No axis, exchanged with itself.
     given[states] = given[states].transpose(*axes)
     table = given.get("rel_embeddings")
@@ -322,8 +269,7 @@ def attend_to_documents(
     for number, (_, num_queries, num_keys) in enumerate(mask.runs):
         arguments = {name: values[number] for name, values in pieces.items()}
         rows = arguments[states]
-        is_seen = keys_seen(rows, num_queries, num_keys, mask)
-        arguments[name_of_mask(given)] = make_mask(rows, is_seen)
+        arguments[name_of_mask(given)] = mask_for(name_of_module, rows, num_queries, num_keys, mask)
         arguments[states] = rows.transpose(*axes)
         with once:
             outputs.append(forward(module, **arguments))
@@ -353,26 +299,31 @@ class Once(TorchFunctionMode):
         is_projection = func is F.linear and args[0].data_ptr() == self.dropped.data_ptr()
         if not is_dropout and not is_projection:
             return func(*args, **kwargs)
-        given = (*args[1:], *kwargs.values())
-        key = (func, args[0].shape, *map(id, given))
+        key = (func, args[0].shape, *map(id, args[1:]))
         if key not in self.known:
-            self.known[key] = (given, func(*args, **kwargs))
+            self.known[key] = (args, func(*args, **kwargs))
         result = self.known[key][1]
         if is_dropout:
             self.dropped = result
         return result
 
 
-def keys_seen(
-    states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
+def mask_for(
+    name_of_module: str, states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
 ) -> torch.Tensor | None:
-    """Which keys the queries of a document see, `(Lq, Lk)`; None: all."""
+    """A mask as an attention module takes it, for documents `(count, length, hidden)`."""
+    if name_of_module.endswith("DisentangledSelfAttention"):  # True where a key is seen: all are
+        return states.new_ones(1, 1, 1, 1, dtype=torch.bool)
     window = mask.window or num_keys
     if not mask.is_causal and window >= num_keys:
         return None
     queries = torch.arange(num_queries, device=states.device)[:, None]
     keys = torch.arange(num_keys, device=states.device)
-    return is_in_window(queries, keys, window, is_causal=bool(mask.is_causal))
+    is_hidden = ~is_in_window(queries, keys, window, mask.is_causal)
+    if name_of_module == "mpt.MptAttention":
+        return is_hidden[None, None]
+    zeros = states.new_zeros(len(states), 1, num_queries, num_keys)
+    return zeros.masked_fill(is_hidden, torch.finfo(states.dtype).min)
 
 
 def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
@@ -381,8 +332,6 @@ def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
     if isinstance(value, tuple) and value:
         parts = [pieces_of(name, part, mask) for part in value]
         return list(zip(*parts, strict=True))
-    if isinstance(value, FlatCache):
-        return [CacheOfRuns(value, num_runs=len(runs))] * len(runs)
     if not isinstance(value, torch.Tensor) or name == "rel_embeddings":
         return [value] * len(runs)
     if name in XLNET_TABLES:
@@ -424,22 +373,19 @@ def rows_of_runs(
     Args:
         value: `(1, N, ...)` or `(1, heads, N, head_dim)`; any other tensor is the same in all runs.
         shapes: The number of documents and their length in each run.
-        is_alibi: Whether these are Bloom's slopes.
+        is_alibi: Whether this is Bloom's bias of keys, which becomes `(count * heads, 1, length)`.
     """
     sizes = [count * length for count, length in shapes]
     num_tokens = sum(sizes)
     if value.ndim >= 2 and value.shape[:2] == (1, num_tokens):
         pieces = zip(value.squeeze(0).split(sizes), shapes, strict=True)
         rows = [piece.unflatten(0, shape) for piece, shape in pieces]
-        return [slopes_of_rows(row) for row in rows] if is_alibi else rows
+        return (
+            [row.transpose(1, 2).flatten(0, 1).unsqueeze(1) for row in rows] if is_alibi else rows
+        )
     if value.ndim == 4 and value.shape[::2] == (1, num_tokens):
         return list(split_runs(value, shapes))
     return [value] * len(shapes)
-
-
-def slopes_of_rows(alibi: torch.Tensor) -> torch.Tensor:
-    """The inverse of `slopes_of_tokens` in `layers.py`."""
-    return alibi.transpose(1, 2).flatten(0, 1).unsqueeze(1)
 
 
 def joined(outputs: list[Any], axes: tuple[int, int]) -> Any:
@@ -455,28 +401,3 @@ def joined(outputs: list[Any], axes: tuple[int, int]) -> Any:
         rows = [output.transpose(*axes).flatten(0, 1) for output in outputs]
         return torch.cat(rows).unsqueeze(0).transpose(*axes)
     return None if isinstance(first, torch.Tensor) and first.ndim == 4 else first
-
-
-class CacheOfRuns:
-    """Collects the keys and values of all runs, and hands them to a `FlatCache` after the last."""
-
-    def __init__(self, cache: FlatCache, num_runs: int):
-        self.cache = cache
-        self.num_runs = num_runs
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(count, heads, length, head_dim)`, and return it."""
-        self.keys.append(key.transpose(0, 1).flatten(1, 2))
-        self.values.append(value.transpose(0, 1).flatten(1, 2))
-        if len(self.keys) == self.num_runs:
-            keys = torch.cat(self.keys, dim=1).unsqueeze(0)
-            values = torch.cat(self.values, dim=1).unsqueeze(0)
-            self.cache.update(keys, values, layer_idx, *args, **kwargs)
-        return key, value
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0

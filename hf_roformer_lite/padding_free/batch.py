@@ -5,11 +5,14 @@ of several texts that are packed into a row. In the flat row, `(1, N, ...)`, eve
 run. (Removing padding before the layers is the idea of Zeng et al. 2022, arXiv:2208.08124.)
 """
 
-from contextvars import ContextVar
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+from torch import nn
 
 
 class RealTokens:
@@ -79,10 +82,11 @@ class RealTokens:
         for known in (self._last_output, self._known.get(id(states))):
             if known is not None and known.is_current(states):
                 return known.flat
-        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1)
+        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1).unsqueeze(self.row_axis)
         if self.index is not None:
-            flat = Gather.apply(flat, self.index.to(flat.device))
-        flat = flat.unsqueeze(self.row_axis)
+            flat = Gather.apply(flat, self.index.to(flat.device), 1 - self.row_axis)
+        # For torch.compile: the number of tokens is another one in each batch.
+        torch._dynamo.maybe_mark_dynamic(flat, 1 - self.row_axis)
         self._known[id(states)] = FlatForm(states, flat)
         return flat
 
@@ -125,21 +129,56 @@ class FlatForm:
 
 
 class Gather(torch.autograd.Function):
-    """`states[index]` for an index without repetitions. It saves no tensor for the backward pass,
-    so that a checkpointed layer saves as many whether it gathers or takes a known flat row."""
+    """`states.index_select(axis, index)` for an index without repetitions. It saves no tensor for
+    the backward pass, so that a checkpointed layer saves as many whether it gathers or takes a
+    known flat row."""
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
         ctx.index = index
+        ctx.axis = axis
         ctx.shape = states.shape
-        return states.index_select(0, index)
+        return states.index_select(axis, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy(0, ctx.index, grad), None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        zeros = grad.new_zeros(ctx.shape)
+        return zeros.index_copy(ctx.axis, ctx.index, grad), None, None
 
 
-_last_found: ContextVar[ReferenceType[RealTokens] | None] = ContextVar("last_found", default=None)
+class State(threading.local):
+    """What a thread is doing. (torch.compile can read such attributes, but not context variables.)
+
+    Attributes:
+        computes_padding: Whether models under "padding_free" compute padding, as under "sdpa".
+        is_running: Whether `run` is at work on a model, so that the base model within it has
+            nothing to decide.
+        is_trial: Whether a copy is tried, which needs no warnings.
+        stack: The module whose states the head of a language model reads.
+        labelled: The places `(n,)` of the labelled tokens among those states.
+        last_found: The real tokens that were found last.
+    """
+
+    computes_padding: bool = False
+    is_running: bool = False
+    is_trial: bool = False
+    stack: nn.Module | None = None
+    labelled: torch.Tensor | None = None
+    last_found: ReferenceType[RealTokens] | None = None
+
+
+state = State()
+
+
+@contextmanager
+def changed_state(**values: Any) -> Iterator[None]:
+    """Within this context `state` has other values."""
+    before = {name: getattr(state, name) for name in values}
+    vars(state).update(values)
+    try:
+        yield
+    finally:
+        vars(state).update(before)
 
 
 def shared(found: RealTokens) -> RealTokens:
@@ -148,9 +187,9 @@ def shared(found: RealTokens) -> RealTokens:
     Layers with and without a sliding window get masks of their own. If both find the same
     documents, they share one `RealTokens`, and the flat row goes from one layer to the next.
     """
-    reference = _last_found.get()
+    reference = state.last_found
     last = None if reference is None else reference()
     if last is not None and last.equals(found):
         return last
-    _last_found.set(ref(found))
+    state.last_found = ref(found)
     return found

@@ -6,7 +6,7 @@ that is already there. Hooks, unlike a layer's own code, stay outside of gradien
 """
 
 import inspect
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -77,34 +77,39 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 def parameters_of(module: nn.Module) -> tuple[str, ...]:
     """The names of the parameters of `forward`."""
-    return parameters_of_method(type(module).forward)
+    module_class: Any = type(module)
+    return parameters_of_class(module_class)
 
 
 @lru_cache
-def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(method).parameters)[1:]
+def parameters_of_class(module_class: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(module_class.forward).parameters)[1:]
 
 
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
-    mask = mask_of(layer, args, kwargs)
-    return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
+    """Make the arguments of a layer flat, or give it ordinary masks in place of documents."""
+    if any(isinstance(value, DocumentMask) for value in (*args, *kwargs.values())):
+        return arguments_of(layer, args, kwargs)
+    return None
 
 
 def leave_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> Any:
     """Make the hidden states that a layer returns a batch again."""
-    mask = mask_of(layer, args, kwargs)
-    return restored_output(mask.queries, output) if isinstance(mask, FlatMask) else None
+    mask = flat_mask_in(args, kwargs)
+    return None if mask is None else restored_output(mask.queries, output)
 
 
-def mask_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The mask that a layer is given, by its name or by its place."""
-    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    return given.get(name_of_mask(given))
+def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | None:
+    """The first mask of a flat row among the arguments of a module. That of cross-attention has
+    the same queries."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, FlatMask):
+            return value
+    return None
 
 
 def name_of_mask(names: Container[str]) -> str:
@@ -119,32 +124,56 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
     if isinstance(output, ModelOutput):  # of a stack of layers
         output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
         return output
-    if not isinstance(output, tuple | list):
+    if isinstance(output, torch.Tensor):
         return tokens.restore_output(output)
     states, *others = output
     restored = [tokens.restore_output(states)]
     for value in others:
-        restored.append(tokens.restore(value) if has_shape_of(value, states) else value)
-    return restored if isinstance(output, list) else tuple(restored)
-
-
-def has_shape_of(value: Any, states: torch.Tensor) -> bool:
-    is_tensor = isinstance(value, torch.Tensor)
-    return is_tensor and value.ndim == states.ndim and value.shape[:2] == states.shape[:2]
+        is_like_states = isinstance(value, torch.Tensor) and value.ndim == states.ndim
+        if is_like_states and value.shape[:2] == states.shape[:2]:
+            value = tokens.restore(value)
+        restored.append(value)
+    return type(output)(restored)
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
-def flat_arguments(
-    layer: nn.Module, mask: DocumentMask, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Arguments | None:
-    """The arguments of a layer for a flat row; None where a layer must compute the batch."""
+def arguments_of(
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    documents: DocumentMask | None = None,
+) -> Arguments:
+    """The arguments of a layer for a flat row if it can compute one, otherwise for the batch.
+
+    Args:
+        documents: Those of a mask that a model has made by itself.
+    """
     names = parameters_of(layer)[: len(args)]
-    if len(names) < len(args):
-        return None
-    given = dict(zip(names, args, strict=True)) | kwargs
+    given = dict(zip(names, args, strict=False)) | kwargs
+    mask = documents or given.get(name_of_mask(given))
+    if isinstance(mask, DocumentMask) and len(names) == len(args):
+        flat = flat_arguments(layer, mask, given)
+        if flat is not None:
+            return tuple(flat.pop(name) for name in names), flat
+    ordinary = {name: with_ordinary_mask(value) for name, value in kwargs.items()}
+    return tuple(map(with_ordinary_mask, args)), ordinary
+
+
+def with_ordinary_mask(value: Any) -> Any:
+    return value.dense if isinstance(value, DocumentMask) else value
+
+
+def flat_arguments(
+    layer: nn.Module, mask: DocumentMask, given: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The arguments `given`, by name, for a flat row; None where the layer must compute the
+    batch."""
     if is_nearly_full(mask, given) or not may_be_flat(mask, given):
         return None
-    if has_uncounted_holes(layer, mask, given) or mask.flat is None or has_foreign_hook(layer):
+    if mask.flat is None or has_user_hook(layer):
+        return None
+    # A flat row would not count the padding between tokens in a bias of distances.
+    if mask.has_holes and has_bias(layer, given):
         return None
     source = None
     cross_mask = given.get("encoder_attention_mask")
@@ -154,52 +183,14 @@ def flat_arguments(
             return None
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
-    flatten_all(given, mask.tokens, source)
+    for name, value in given.items():
+        tokens = source if name.startswith("encoder_") else mask.tokens
+        if tokens is not None and name not in TABLES:
+            given[name] = flatten(name, value, tokens)
     given[name_of_mask(given)] = mask.flat
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
-    return tuple(given.pop(name) for name in names), given
-
-
-def has_uncounted_holes(layer: nn.Module, mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether padding stands between tokens, and the layer has a bias of distances, which in a flat
-    row would not count it."""
-    has_bias = bias_of(layer) is not None or any(given.get(name) is not None for name in TABLES)
-    return has_bias and mask.has_holes
-
-
-def flatten_all(given: dict[str, Any], tokens: RealTokens, source: RealTokens | None) -> None:
-    """Make the arguments of a layer flat.
-
-    Args:
-        given: The arguments by name. They are replaced.
-        tokens: Of self-attention.
-        source: The real tokens of the encoder; None where there is no cross-attention.
-    """
-    for name, value in given.items():
-        own_tokens = source if name.startswith("encoder_") else tokens
-        if name == "alibi" and value is not None:
-            value = slopes_of_tokens(value, batch_size=tokens.shape[0])
-        if own_tokens is not None and name not in TABLES:
-            given[name] = flatten(value, own_tokens)
-
-
-def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether a layer can compute a flat row of the arguments that it is `given`.
-
-    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
-    """
-    states = next(iter(given.values()))
-    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
-        return False
-    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
-        return False
-    if given.get("output_g") is not None:  # XLNet's second stream
-        return False
-    has_source = given.get("encoder_hidden_states") is not None
-    if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
-        return False
-    return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+    return given
 
 
 def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
@@ -214,8 +205,36 @@ def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
     return mask.share_of_padding < MIN_PADDING
 
 
-def has_foreign_hook(layer: nn.Module) -> bool:
-    """Whether a hook of other code would see a flat row, of which it may not know."""
+def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
+    """Whether a layer can compute a flat row of the arguments that it is `given`.
+
+    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
+    """
+    states = next(iter(given.values()))
+    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
+        return False
+    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
+        return False
+    # `is_causal` counts in full batches only, and `output_g` is the second stream of XLNet.
+    if any(given.get(name) is not None for name in ("is_causal", "output_g")):
+        return False
+    has_source = given.get("encoder_hidden_states") is not None
+    if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
+        return False
+    return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+
+
+def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
+    is_given = any(given.get(name) is not None for name in TABLES)
+    return is_given or bias_of(layer) is not None
+
+
+def has_user_hook(layer: nn.Module) -> bool:
+    """Whether a hook of other code within a layer would get a flat row in place of the batch."""
+    # torch numbers all hooks. As long as there is no new one, a layer without any still has none.
+    newest = RemovableHandle.next_id
+    if vars(layer).get("_has_no_user_hook") == newest:
+        return False
     for module in layer.modules():
         hooks: list[Any] = list(module._forward_pre_hooks.values())
         if module is layer:  # Its other hooks get the batch.
@@ -224,25 +243,23 @@ def has_foreign_hook(layer: nn.Module) -> bool:
             hooks += module._forward_hooks.values()
         hooks += module._backward_hooks.values()
         hooks += module._backward_pre_hooks.values()
-        for hook in filter(is_foreign, hooks):
-            logger.warning_once(
-                f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
-                f"{hook_name(hook)}, would get one row of all real tokens in place of the batch."
-            )
-            return True
+        for hook in hooks:
+            name = name_of_hook(hook)
+            if name.partition(".")[0] not in LIBRARIES:
+                logger.warning_once(
+                    f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
+                    f"{name}, would get one row of all real tokens in place of the batch."
+                )
+                return True
+    vars(layer)["_has_no_user_hook"] = newest
     return False
 
 
-def hook_name(hook: Any) -> str:
+def name_of_hook(hook: Any) -> str:
     while isinstance(hook, partial):
         hook = hook.func
     name = getattr(hook, "__qualname__", type(hook).__name__)
     return f"{getattr(hook, '__module__', '')}.{name}"
-
-
-def is_foreign(hook: Any) -> bool:
-    """Whether a hook comes from outside of the libraries that run models."""
-    return hook_name(hook).partition(".")[0] not in LIBRARIES
 
 
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
@@ -254,16 +271,18 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     )
 
 
-def flatten(value: Any, tokens: RealTokens) -> Any:
+def flatten(name: str, value: Any, tokens: RealTokens) -> Any:
     """Tensors `(B, L, ...)`, `(B, 1, L, ...)`, tuples of such, and caches, flat; others as they
     are. In place of B there may be a 1, for all rows alike."""
     if isinstance(value, tuple):
-        return tuple(flatten(part, tokens) for part in value)
+        return tuple(flatten(name, part, tokens) for part in value)
     if isinstance(value, DynamicCache):
         return FlatCache(value, tokens)
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
+    if name == "alibi":  # Bloom's bias of keys, (B * heads, 1, L)
+        value = value.view(batch_size, -1, length).transpose(1, 2)
     if value.shape[0] not in (1, batch_size):
         return value
     if value.shape[1] == length:
@@ -292,26 +311,26 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
 
 
-def slopes_of_tokens(alibi: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Bloom's bias of keys, `(B * heads, 1, L)`, as `(B, L, heads)`."""
-    return alibi.view(batch_size, -1, alibi.shape[-1]).transpose(1, 2)
-
-
 class FlatCache:
     """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
-    attention gets those of the flat row."""
+    attention gets those of the flat row, at once or run by run."""
 
     def __init__(self, cache: DynamicCache, tokens: RealTokens):
         self.cache = cache
         self.tokens = tokens
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(1, heads, N, head_dim)`, and return it."""
-        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
-        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
-        self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        """Take `(count, heads, length, head_dim)`, and return it."""
+        self.keys.append(key.transpose(1, 2).flatten(0, 1))
+        self.values.append(value.transpose(1, 2).flatten(0, 1))
+        if sum(map(len, self.keys)) == sum(self.tokens.lengths):
+            keys = self.tokens.restore(torch.cat(self.keys).unsqueeze(0)).transpose(1, 2)
+            values = self.tokens.restore(torch.cat(self.values).unsqueeze(0)).transpose(1, 2)
+            self.cache.update(keys, values, layer_idx, *args, **kwargs)
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -8,13 +8,11 @@ padding, packed rows. In training the head of a language model computes the labe
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -23,7 +21,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
 from . import trial
-from .attention import NAME, OWN_NAME, computes_padding, set_to_true
+from .attention import NAME, OWN_NAME
 from .attention_modules import (
     has_own_attention,
     hook_own_masks,
@@ -31,9 +29,10 @@ from .attention_modules import (
     wrap,
     wrap_attention_modules,
 )
+from .batch import changed_state, state
 from .layers import CACHES, hook_layers, parameters_of, wants_all_layers
 from .outputs import without_logits
-from .trial import IGNORE_INDEX
+from .trial import IGNORE_INDEX, LANGUAGE_HEADS
 
 logger = logging.get_logger(__name__)
 
@@ -46,18 +45,8 @@ HEADS = {
     "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "question": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 }
-LANGUAGE_HEADS = ("seq2seq", "causal", "masked")
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-# Whether `run` is at work on a model, so that the base model within it has nothing to decide.
-_is_running: ContextVar[bool] = ContextVar("is_running", default=False)
-# The module whose states a head reads, and the places of labelled tokens among them.
-_labelled_places: ContextVar[tuple[nn.Module | None, torch.Tensor | None]] = ContextVar(
-    "labelled_places", default=(None, None)
-)
-# Whether a copy is tried, of which nobody need be warned.
-_is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
 
 
 def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True) -> ModuleT:
@@ -92,7 +81,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     if not models:
         raise TypeError(
             "padding_free takes a model of transformers, or a module that holds one, such as what "
-            f"AutoModel.from_pretrained returns. This is {described(model)}."
+            f"AutoModel.from_pretrained returns. This is a {type(model).__name__} without one."
         )
     others = [part for part in models if not is_own(part)]
     for part in others:
@@ -103,11 +92,6 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     for part in filter(is_own, models):
         part.set_attn_implementation(NAME if enabled else "sdpa")
     return model
-
-
-def described(value: Any) -> str:
-    kind = type(value).__name__
-    return f"the {kind} {value!r}" if isinstance(value, str) else f"a {kind} without one"
 
 
 def is_own(model: PreTrainedModel) -> bool:
@@ -142,7 +126,6 @@ class Switch:
     Args:
         head: The key in `HEADS` of the model's class; empty for all other classes.
         skip_logits: As for `padding_free`.
-        configs: The configurations of the model and of its text model.
         previous: The configurations of the model and its parts, and the attention implementation
             of each before; empty for the base model within another one.
         handles: The hooks.
@@ -155,7 +138,6 @@ class Switch:
 
     head: str = ""
     skip_logits: bool = False
-    configs: list[PreTrainedConfig] = field(default_factory=list)
     previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
     is_causal: bool = False
@@ -177,8 +159,9 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     Raises:
         ValueError: with the reason why a flat row would change outputs.
     """
-    with torch.no_grad(), set_to_true(_is_trial):
-        copied = trial.copy_for_trial(module)
+    with torch.no_grad(), changed_state(is_trial=True):
+        with named_error(module):  # Shards, such as FSDP2's, have no copies.
+            copied = trial.copy_for_trial(module)
         trial.shorten(copied)
         try:
             trials = stock_trials(copied)
@@ -213,17 +196,16 @@ def stock_trials(module: nn.Module) -> list[trial.Trial]:
     """What the models in `module` give for random rows."""
     trials = []
     for model in outermost_models(module):
-        if not is_own(model):
-            with named_error(model):
-                check_model(model)
-                trials.append(trial.Trial(model, head=head_of(model)))
+        if is_own(model):
+            continue
+        with named_error(model):
+            check_model(model)
+            trials.append(trial.Trial(model, head=head_of(model)))
     return trials
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse what a trial would not show."""
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
-        raise ValueError("it was sharded before; call padding_free first.")
+    """Refuse what a trial would not show, or not say clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
     chosen = [config for config, _ in chosen_implementations(model)]
@@ -245,9 +227,9 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
         summary=summary_of(model),
     )
     switch_on(model, switch)
-    before.compare()
-    separates = switch.is_causal and before.separates_documents()
-    return replace(switch, configs=[], previous=[], handles=[], separates_documents=separates)
+    before.compare(needs_flat_rows=switch.head != "question")
+    switch.separates_documents = switch.is_causal and before.separates_documents()
+    return replace(switch, previous=[], handles=[])
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
@@ -264,18 +246,15 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     switch.handles = hook_own_masks(model) + hook_layers(model)
     wrap_attention_modules(model)
     base: Any = model.base_model
-    switch.configs = configs_of_stack(model)
     vars(base)["_padding_free"] = Switch(
-        configs=switch.configs,
-        is_causal=switch.is_causal,
-        separates_documents=switch.separates_documents,
+        is_causal=switch.is_causal, separates_documents=switch.separates_documents
     )
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
-    stack = stack_below(model, switch.head)
+    stack = stack_of(model)
     if stack is not None:
         switch.handles.append(stack.register_forward_hook(select_labelled))
     for part in {model, base}:
-        wrap(part, run, StockBatching)
+        wrap(part, run)
 
 
 def switch_off(model: PreTrainedModel) -> None:
@@ -333,10 +312,10 @@ def with_parts(
 
 def is_switched(model: PreTrainedModel) -> bool:
     # FSDP2 makes a class of a model's class, which stays after the model was switched off.
-    switch = vars(model).get("_padding_free")
-    if switch is None:
+    if "_padding_free" not in vars(model):
         return False
-    return any(config._attn_implementation in (NAME, OWN_NAME) for config in switch.configs)
+    configs = configs_of_stack(model)
+    return any(config._attn_implementation in (NAME, OWN_NAME) for config in configs)
 
 
 def head_of(model: nn.Module) -> str:
@@ -353,8 +332,9 @@ def summary_of(model: PreTrainedModel) -> str:
     return getattr(model.config, "summary_type", "last") if has_summary else ""
 
 
-def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
+def stack_of(model: PreTrainedModel) -> nn.Module | None:
     """The module whose last hidden states the head of a language model reads."""
+    head = switch_of(model).head
     if head not in LANGUAGE_HEADS:
         return None
     stack: nn.Module = model.base_model
@@ -364,27 +344,6 @@ def stack_below(model: PreTrainedModel, head: str) -> nn.Module | None:
             stack = decoder
     # Some models are their own base model, and some decoders have a head of their own.
     return stack if stack is not model and head_of(stack) == "" else None
-
-
-class StockBatching:
-    """Continuous batching packs requests by itself, without padding. It takes the attention
-    implementations of before."""
-
-    def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for config, implementation in switch_of(self).previous:
-            config._attn_implementation = implementation
-        return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]
-
-    @contextmanager
-    def continuous_batching_context_manager(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        chosen = list(chosen_implementations(self))
-        manager = super().continuous_batching_context_manager  # type: ignore[misc]
-        try:
-            with manager(*args, **kwargs) as batching:
-                yield batching
-        finally:
-            for config, implementation in chosen:
-                config._attn_implementation = implementation
 
 
 # Around `forward`
@@ -397,40 +356,23 @@ def run(
     kwargs: dict[str, Any],
 ) -> Any:
     """`forward` of a model that is switched on."""
-    if torch.compiler.is_compiling() or _is_running.get() or not is_switched(model):
+    if torch.compiler.is_compiling() or state.is_running or not is_switched(model):
         return forward(model, *args, **kwargs)
     names = parameters_of(model)
     if len(args) > len(names):
         return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
-    with set_to_true(_is_running):
-        if needs_padding(model, given):
-            with set_to_true(computes_padding):
-                return forward(model, **given)
-        separate_packed_rows(model, given)
-        stack = stack_below(model, switch_of(model).head)
-        places = keep_labelled(model, given, has_stack=stack is not None)
-        if stack is None or places is None:
+    computes_padding = needs_padding(model, given)
+    with changed_state(is_running=True, computes_padding=computes_padding):
+        if computes_padding:
             return forward(model, **given)
-        with kept_places(stack, places):
+        separate_packed_rows(model, given)
+        places = keep_labelled(model, given)
+        if places is None:
+            return forward(model, **given)
+        with changed_state(stack=stack_of(model), labelled=places):
             output = forward(model, **given)
     return without_logits(output)
-
-
-@contextmanager
-def kept_places(stack: nn.Module, places: torch.Tensor) -> Iterator[None]:
-    """Within this context the hook of the stack finds the places of labelled tokens.
-
-    Several threads may train one model, so that they are in a context variable. A stack that is
-    compiled cannot read one: there they are an attribute.
-    """
-    token = _labelled_places.set((stack, places))
-    stack._labelled_places = places
-    try:
-        yield
-    finally:
-        _labelled_places.reset(token)
-        vars(stack).pop("_labelled_places", None)
 
 
 def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
@@ -441,57 +383,52 @@ def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
 
 def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether the output depends on the states of padding."""
-    if wants_all_layers(given, *switch_of(model).configs):
+    if wants_all_layers(given, *configs_of_stack(model)):
         return True
+    reason = reason_for_padding(model, given)
+    if reason:
+        warn(f"{type(model).__name__} computes padding, as {reason}")
+    return reason != ""
+
+
+def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
+    """Why the loss or the head of a model depends on the states of padding; empty if not."""
     head = switch_of(model).head
     mask = given.get("attention_mask")
     if not isinstance(mask, torch.Tensor) or mask.ndim not in (2, 3):
         mask = None
-    reason = ""
     if head == "question" and mask is not None:
-        reason = "the probability of an answer counts the scores of padding."
-    elif has_labels_at_padding(model, given):
-        reason = (
+        return "the probability of an answer counts the scores of padding."
+    if has_labels_at_padding(model, given):
+        return (
             "labels of padding, or of the token after padding on the left, count in its loss. Set "
             "them to -100, or pad on the right."
         )
-    if reason:
-        warn(model, reason)
-        return True
     if model.config.is_encoder_decoder:
-        return depends_on_padded_target(model, given)
-    if mask is None or head != "":
-        return False
-    if not reads_padding(model, given, is_real=mask.flatten(0, -2) != 0):  # of all choices
-        return False
-    warn(model, "its pooler or head may read a place that is padding. Pad on the other side.")
-    return True
+        has_head_for_rows = head == "" and model.base_model is not model
+        if has_head_for_rows and has_decoder_inputs(given):
+            return "its head may read a place of the decoder that is padding."
+        if head == "seq2seq" and has_unlabelled_tokens(given):
+            return "tokens of the target without a label become padding between others."
+    elif head == "" and mask is not None:
+        is_real = mask.flatten(0, -2) != 0  # (B, L), of all choices
+        if reads_padding(model, given, is_real=is_real):
+            return "its pooler or head may read a place that is padding. Pad on the other side."
+    return ""
 
 
-def depends_on_padded_target(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """The same for the target of an encoder–decoder."""
-    head = switch_of(model).head
-    if head == "seq2seq":
-        return has_unlabelled_tokens(given)
-    may_read_it = head == "" and model.base_model is not model and has_decoder_inputs(given)
-    if may_read_it:
-        warn(model, "its head may read a place of the decoder that is padding.")
-    return may_read_it
-
-
-def warn(model: PreTrainedModel, reason: str) -> None:
-    if not _is_trial.get():
-        logger.warning_once(f"padding_free: {type(model).__name__} computes padding, as {reason}")
+def warn(message: str) -> None:
+    if not state.is_trial:
+        logger.warning_once(f"padding_free: {message}")
 
 
 def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.Tensor) -> bool:
     """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
     models the last one that is no padding token."""
     switch = switch_of(model)
-    if switch.summary == "last":
-        return not bool(is_real[:, -1].all())
-    if switch.summary not in ("", "first") and not bool(is_real[:, [0, -1]].all()):
-        return True
+    if switch.summary:
+        places_read = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
+        return not bool(is_real[:, places_read].all())
     if not switch.is_causal:
         return not bool(is_real[:, 0].all())
     if not bool(is_real.any(dim=1).all()):
@@ -508,26 +445,23 @@ def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.
 
 
 def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
+    switch = switch_of(model)
     labels = matrix(given, "labels")
     if labels is None:
         return False
-    names = ["attention_mask", "decoder_attention_mask"]
-    if model.config.is_encoder_decoder and switch_of(model).head == "seq2seq":
-        names.remove(
-            "attention_mask"
-        )  # Other classes, such as taggers, have labels for the source.
-    masks = [matrix(given, name) for name in names]
-    return any(
-        mask is not None and mask.shape == labels.shape and hides_labels(model, mask, labels)
-        for mask in masks
-    )
-
-
-def hides_labels(model: PreTrainedModel, mask: torch.Tensor, labels: torch.Tensor) -> bool:
-    is_padding = mask.to(labels.device) == 0
-    if switch_of(model).shifts_labels:
-        is_padding = is_padding | F.pad(is_padding[:, :-1], pad=(1, 0))
-    return bool(((labels != IGNORE_INDEX) & is_padding).any())
+    names = ["decoder_attention_mask"]
+    if switch.head != "seq2seq":  # Other classes, such as taggers, have labels for the source.
+        names.append("attention_mask")
+    for name in names:
+        mask = matrix(given, name)
+        if mask is None or mask.shape != labels.shape:
+            continue
+        is_padding = mask.to(labels.device) == 0
+        if switch.shifts_labels:
+            is_padding = is_padding | F.pad(is_padding[:, :-1], pad=(1, 0))
+        if bool(((labels != IGNORE_INDEX) & is_padding).any()):
+            return True
+    return False
 
 
 def has_decoder_inputs(given: dict[str, Any]) -> bool:
@@ -566,19 +500,17 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
         leaks = switch_of(model).is_causal and not separates_documents(model)
-        if leaks and not _is_trial.get():
-            logger.warning_once(
-                f"padding_free: in {type(model).__name__} documents of packed rows see each other, "
-                "as transformers' own class does not separate them by position_ids."
+        if leaks:
+            warn(
+                f"in {type(model).__name__} documents of packed rows see each other, as "
+                "transformers' own class does not separate them by position_ids."
             )
         given["attention_mask"] = None
         if "use_cache" in parameters_of(model):
             given["use_cache"] = False
 
 
-def keep_labelled(
-    model: PreTrainedModel, given: dict[str, Any], has_stack: bool
-) -> torch.Tensor | None:
+def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor | None:
     """In training, keep the labels that count, and return the places `(n,)` of the states that
     the head needs for them, among the B * L; None where it needs all."""
     labels = matrix(given, "labels")
@@ -586,7 +518,7 @@ def keep_labelled(
         return None
     if "use_cache" in parameters_of(model) and given.get("use_cache") is None:
         given["use_cache"] = False  # Nobody goes on from a text that has labels.
-    if not has_stack or not skips_logits(model, given):
+    if not skips_logits(model, given):
         return None
     if model.config.is_encoder_decoder and not has_decoder_inputs(given):
         prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -614,7 +546,7 @@ def keep_labelled(
 
 def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether the head of a language model computes labelled positions only."""
-    if not model.training or not switch_of(model).skip_logits:
+    if not model.training or not switch_of(model).skip_logits or stack_of(model) is None:
         return False
     # A loss of the user's own may look at rows; transformers' own losses see positions only.
     is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
@@ -627,12 +559,8 @@ def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """What the head of a language model reads: the states of labelled positions, `(1, n, hidden)`."""
-    if torch.compiler.is_compiling():
-        places = getattr(stack, "_labelled_places", None)
-    else:
-        owner, places = _labelled_places.get()
-        places = places if owner is stack else None
-    if places is None:
+    places = state.labelled
+    if places is None or state.stack is not stack:
         return None
     states = output[0].flatten(0, 1)
     states = states.index_select(0, places.to(states.device)).unsqueeze(0)

@@ -19,12 +19,12 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES as CHOICES,
 )
 
-from .attention import FlatMask
-from .layers import layers_of, mask_of
+from .layers import flat_mask_in, layers_of
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
+LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # of `HEADS`, whose training loss is compared
 # What numbers the layers of a model.
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
@@ -69,7 +69,7 @@ def kind_of(layer: nn.Module) -> list[Any]:
     return kind
 
 
-def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
+def random_batches(model: PreTrainedModel) -> list[Batch]:
     """Random rows with labels, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
     lengths = torch.tensor([7, 5, 3])
@@ -81,19 +81,16 @@ def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
     mask_token = getattr(config, "mask_token_id", None) or 0
     if 0 < mask_token < config.vocab_size:
         ids[0, 3] = mask_token  # Some models count them.
-    labels = ids.clone()
-    if head == "token":
-        labels = ids % max(getattr(config, "num_labels", 2), 1)
-    labels[torch.rand(shape, generator=generator) < 0.5] = IGNORE_INDEX
+    is_labelled = torch.rand(shape, generator=generator) < 0.5
     on_the_right = (torch.arange(shape[1]) < lengths[:, None]).long()
     batches = []
     for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
         # A causal head compares a token after padding with the state of padding.
-        is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1)
+        is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1) * is_labelled
         batch = {
             "input_ids": ids.where(mask != 0, padding),
             "attention_mask": mask,
-            "labels": labels.where(is_counted != 0, IGNORE_INDEX),
+            "labels": ids.where(is_counted != 0, IGNORE_INDEX),
         }
         batches.append({name: value.to(model.device) for name, value in batch.items()})
     return batches
@@ -110,9 +107,8 @@ class Trial:
     def __init__(self, model: PreTrainedModel, head: str):
         self.model = model
         self.head = head
-        self.takes_choices = type(model).__name__ in CHOICES.values()
         try:
-            self.batches = random_batches(model, head)
+            self.batches = random_batches(model)
             self.outputs = [self.outputs_of(batch) for batch in self.batches]
         except Exception as error:
             raise ValueError(f"it does not take rows of token ids alone ({error}).") from error
@@ -134,43 +130,44 @@ class Trial:
         model = self.model
         inputs = self.inputs_of(batch)
         outputs = {f"base.{name}": value for name, value in self.run_base(inputs).items()}
-        if self.head in ("", "question"):
-            inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-            if self.takes_choices:
-                inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
-            with suppress(Exception):  # Some heads want more than texts, such as images.
-                found = model(**inputs, return_dict=True)
-                outputs |= {f"head.{name}": value for name, value in found.items()}
-        else:
+        if self.head in LANGUAGE_HEADS:
             model.training = True  # of the model only, so that there is no dropout below
             try:
                 outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
             finally:
                 model.training = False
+        else:
+            if self.head != "token":  # All other heads read the decoder at one place.
+                inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            if type(model).__name__ in CHOICES.values():
+                inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
+            with suppress(Exception):  # Some heads want more than texts, such as images.
+                found = model(**inputs, return_dict=True)
+                outputs |= {f"head.{name}": value for name, value in found.items()}
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def sees_no_later_token(self) -> bool:
         """Whether the first state of a row stays the same when the last token is another one."""
-        inputs = self.inputs_of({name: value[:1] for name, value in self.batches[0].items()})
-        first = self.run_base(inputs)[0][:, 0]
-        ids = inputs["input_ids"].clone()
-        ids[:, -1] = ids[:, 0]
-        again = self.run_base(inputs | {"input_ids": ids})[0][:, 0]
-        return torch.equal(first, again)
+        row = {name: value[:1] for name, value in self.batches[0].items()}
+        return not self.depends(self.inputs_of(row), place=0, source=-1)
 
     def separates_documents(self) -> bool:
         """Whether a token does not change when the document before it in a packed row does."""
         ids = self.batches[-1]["input_ids"][:1]
-        other_ids = ids.clone()
-        other_ids[0, 0] = ids[0, 1]
         half = ids.shape[1] // 2
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        inputs = {"position_ids": torch.where(positions < half, positions, positions - half)}
+        positions = torch.where(positions < half, positions, positions - half)
         with suppress(Exception):  # Some models take no positions.
-            states = self.run_base({**inputs, "input_ids": ids})[0][0, half:]
-            others = self.run_base({**inputs, "input_ids": other_ids})[0][0, half:]
-            return torch.allclose(states, others, atol=1e-5)
+            return not self.depends({"input_ids": ids, "position_ids": positions}, half, source=0)
         return False
+
+    def depends(self, inputs: Batch, place: int, source: int) -> bool:
+        """Whether the state at a place changes when the token at another one, `source`, does."""
+        ids = inputs["input_ids"].clone()
+        ids[0, source] = ids[ids != ids[0, source]][0]
+        states = self.run_base(inputs)[0][:, place]
+        others = self.run_base(inputs | {"input_ids": ids})[0][:, place]
+        return not torch.allclose(states, others, atol=1e-5)
 
     def shifts_labels(self) -> bool:
         """Whether the label of the first token counts for nothing, as nothing stands before it."""
@@ -180,8 +177,11 @@ class Trial:
         loss = self.model(**self.inputs_of(batch), labels=labels, return_dict=True)["loss"]
         return not (bool(loss.isfinite()) and float(loss) > 0)
 
-    def compare(self) -> None:
+    def compare(self, needs_flat_rows: bool) -> None:
         """Compare what the model gives after it was switched.
+
+        Args:
+            needs_flat_rows: Whether some layer must get a flat row.
 
         Raises:
             ValueError: where that is something else, or no layer gets a flat row.
@@ -194,7 +194,7 @@ class Trial:
             raise ValueError(
                 f"its layers read the mask, the cache or the rows of the batch themselves ({error})."
             ) from error
-        if self.head != "question" and not is_flat:
+        if needs_flat_rows and not is_flat:
             raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
         for batch, outputs, expected in zip(self.batches, found, self.outputs, strict=True):
             check_outputs(outputs, expected, batch["attention_mask"] != 0, self.model.dtype)
@@ -206,7 +206,7 @@ class Trial:
         seen = []
 
         def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(isinstance(mask_of(layer, args, kwargs), FlatMask))
+            seen.append(flat_mask_in(args, kwargs) is not None)
 
         layers = layers_of(self.model)
         with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
@@ -222,13 +222,10 @@ class Trial:
         kept = len(batch["input_ids"]) // 2
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            row_axis = int(
-                output.shape[:2] == batch["input_ids"].T.shape
-            )  # XLNet's: (L, B, hidden)
-            rows = output.transpose(0, row_axis)
-            is_other = torch.arange(len(rows), device=rows.device) != kept
-            spoiled = rows.masked_fill(is_other[:, None, None], float("nan"))
-            return spoiled.transpose(0, row_axis)
+            is_other = torch.arange(len(batch["input_ids"]), device=output.device)[:, None] != kept
+            if output.shape[:2] == batch["input_ids"].T.shape:  # XLNet's
+                is_other = is_other.T
+            return output.masked_fill(is_other[..., None], float("nan"))
 
         with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):
             states = self.run_base(self.inputs_of(batch))[0]

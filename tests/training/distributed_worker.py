@@ -124,6 +124,8 @@ def main(out: Path) -> None:
             one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))
             results[f"ddp/{name}/{is_free}"] = with_trainer(kind, one, out / f"ddp-{name}")
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
+        switched_off = padding_free(in_shards(padding_free(tiny_model(name).double())), False)
+        results[f"fsdp/{name}/off"] = with_loop(kind, switched_off)
     saving = {"save_strategy": "steps", "save_steps": 10}
     for resume in (False, str(out / "resumed" / "checkpoint-10")):
         results["resumed/mlm"] = with_trainer(

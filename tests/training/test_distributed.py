@@ -104,6 +104,13 @@ def test_padding_free_equals_stock(name, way, two):
     torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", STOCK)
+def test_padding_free_may_be_switched_off_after_sharding(name, two):
+    """FSDP2 makes a class of the class of each module, which then keeps its `forward`."""
+    stock, off = (torch.tensor(two[f"fsdp/{name}/{kind}"]) for kind in (False, "off"))
+    torch.testing.assert_close(off, stock, rtol=1e-6, atol=1e-6)
+
+
 def test_a_checkpoint_of_two_processes_is_continued(two, one, out, alone):
     assert_same_losses(two["resumed/mlm"], one["mlm"])
     saved, wanted = (
