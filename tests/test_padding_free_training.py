@@ -232,6 +232,47 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
     assert_same(*runs)
 
 
+def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
+    """It mixes the states of real tokens with those of padding."""
+    import sentence_transformers as st
+    from sentence_transformers.sentence_transformer.modules import CNN, Pooling, Transformer
+
+    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    for kernel_sizes in ([1], [1, 3]):
+        convolution = CNN(64, out_channels=8, kernel_sizes=kernel_sizes)
+        modules = [Transformer(base), convolution, Pooling(8 * len(kernel_sizes))]
+        model = st.SentenceTransformer(modules=modules, device="cpu").eval()
+        expected = model.encode(TEXTS[:8])
+        if kernel_sizes == [1]:
+            padding_free(model)
+        else:
+            with pytest.raises(ValueError, match="differ"):
+                padding_free(model)
+        np.testing.assert_allclose(model.encode(TEXTS[:8]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("attend", [True, False])
+def test_queries_expanded_by_padding_are_refused(attend, tokenizer, tmp_path):
+    """ColBERT compares the states of tokens that the model does not attend to."""
+    import sentence_transformers as st
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    expansion = {"strategy": "fixed", "length": 16, "attend": attend}
+    modules = [Transformer(base, query_expansion=expansion), MultiVectorMask()]
+    model = st.MultiVectorEncoder(modules=modules, device="cpu").eval()
+    queries = [text[:12] for text in TEXTS[:4]]
+    expected = model.encode_query(queries)
+    if attend:
+        padding_free(model)
+    else:
+        with pytest.raises(ValueError, match="query_expansion"):
+            padding_free(model)
+    for found, other in zip(model.encode_query(queries), expected, strict=True):
+        np.testing.assert_allclose(found, other, atol=1e-5)
+
+
 def reward(completions: list[str], **_: Any) -> list[float]:
     return [float(len(set(text.split()))) for text in completions]
 

@@ -86,6 +86,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     others = [part for part in models if not is_own(part)]
     for part in others:
         switch_off(part)
+    if enabled:
+        check_modules_around(model)
     if enabled and others:
         for part, switch in zip(others, tried(model, skip_logits=skip_logits), strict=True):
             switch_on(part, switch)
@@ -202,6 +204,19 @@ def stock_trials(module: nn.Module) -> list[trial.Trial]:
             check_model(model)
             trials.append(trial.Trial(model, head=head_of(model)))
     return trials
+
+
+def check_modules_around(module: nn.Module) -> None:
+    """Refuse modules of sentence-transformers that compare the states of padding, but only of
+    queries, which a trial does not show."""
+    for part in module.modules():
+        expansion = getattr(part, "query_expansion", None)
+        if isinstance(expansion, dict) and not expansion.get("attend"):
+            raise ValueError(
+                f"{type(module).__name__} can't be padding-free: it fills queries up with padding "
+                "and compares the states of this padding. Set attend=True in query_expansion, or "
+                "query_expansion=None."
+            )
 
 
 def check_model(model: PreTrainedModel) -> None:

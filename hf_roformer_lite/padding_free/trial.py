@@ -235,13 +235,20 @@ class Trial:
 
 def outputs_of_module(module: nn.Module, batch: Batch) -> Batch:
     """The tensors that a module around models returns for a batch, by name; none where it takes
-    other arguments."""
+    other arguments.
+
+    Modules of sentence-transformers take the arguments as one dictionary.
+    """
     if isinstance(module, PreTrainedModel):
         return {}
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     try:
-        output = module(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        output = module(**inputs)
     except Exception:
-        return {}
+        try:
+            output = module(inputs)
+        except Exception:
+            return {}
     if isinstance(output, torch.Tensor):
         return {"": output}
     pairs = output.items() if isinstance(output, dict) else enumerate(output)
