@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 # An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]
-# Values by name: the options of `predict` that were given, saved settings, or fields.
-Values = dict[str, Any]
 # The prediction of a model for one input, before `predict` formats it according to its options.
 Answer = dict[str, Any]
 # The metrics of a model on some rows, and its prediction for each of them.
@@ -63,7 +61,7 @@ class Shown:
     """
 
     line: str
-    columns: Values
+    columns: dict[str, Any]
 
 
 class Recipe(ABC):
@@ -101,7 +99,7 @@ class Recipe(ABC):
     architecture: ClassVar[str | tuple[str, ...]]
     auto_model: ClassVar[type]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
-    new_model: ClassVar[Values] = {}
+    new_model: ClassVar[dict[str, Any]] = {}
     uses_bfloat16: ClassVar[bool] = True
     rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
@@ -159,7 +157,7 @@ class Recipe(ABC):
         """
         return None
 
-    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         """Find the same properties in a saved model.
 
         Raises:
@@ -175,7 +173,7 @@ class Recipe(ABC):
         """
         return None
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         """The settings needed for predicting and evaluating that the configuration of the model
         does not contain."""
         return {name: getattr(self.options, name) for name in self.options.measuring_options}
@@ -199,7 +197,7 @@ class Recipe(ABC):
         return self.options.max_length
 
     @property
-    def new_tokenizer(self) -> Values:
+    def new_tokenizer(self) -> dict[str, Any]:
         """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
         return {}
 
@@ -222,7 +220,7 @@ class Recipe(ABC):
 
     # The model, and its training.
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         """Fields of the configuration that the task determines."""
         return {}
 
@@ -254,7 +252,7 @@ class Recipe(ABC):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> Values:
+    ) -> dict[str, Any]:
         """Arguments of the trainer's class: the model, the data, the collator and the metrics."""
         compute_metrics = None
         if "validation" in encoded and self.metrics_in_training(args) != ["loss"]:
@@ -368,7 +366,7 @@ class Recipe(ABC):
         model_class = model_class_of(config, directory)
         return load_complete_model(directory, config, model_class).to(device)
 
-    def check_options(self, config: PreTrainedConfig, given: Values) -> None:
+    def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         """Refuse options of `predict` that a saved model does not use, before its weights are read.
 
         Raises:
@@ -420,7 +418,7 @@ class Recipe(ABC):
         """The input in a row of labelled data."""
 
     @abstractmethod
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Any]:
+    def answer(self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
         """The predictions of a saved model for a batch of inputs, none of which is empty.
 
         Args:
@@ -429,12 +427,12 @@ class Recipe(ABC):
             options: The `answer_options` that were given.
         """
 
-    def answer_columns(self, options: Values) -> list[str]:
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
         """The names of the columns of a prediction in a table."""
         return ["prediction"]
 
     @abstractmethod
-    def show(self, answer: Any, options: Values) -> Shown:
+    def show(self, answer: Any, options: dict[str, Any]) -> Shown:
         """A prediction in the form that `predict` writes."""
 
     # Measuring.
@@ -518,7 +516,7 @@ class AnsweringRecipe(Recipe):
         )
 
     @abstractmethod
-    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
         """Model inputs and labels of some rows, as in `encode`."""
 
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:

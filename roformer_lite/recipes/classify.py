@@ -37,7 +37,7 @@ from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
 from ..text_scores.token_bytes import token_bytes
 from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
-from .base import Answer, Input, MeasuredBaselines, Shown, Values, quoted, significant
+from .base import Answer, Input, MeasuredBaselines, Shown, quoted, significant
 from .labels import LabelRecipe
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Classify(LabelRecipe):
                     "leave it out"
                 )
 
-    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.problem_type = problem_type_of(config)
         if self.problem_type != REGRESSION:
             super().inspect_model(config, settings)
@@ -200,7 +200,7 @@ class Classify(LabelRecipe):
             return ["value"]
         return super().config_labels()
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         found = {
             "pairs": self.takes_pairs,
             **super().settings(),
@@ -217,7 +217,7 @@ class Classify(LabelRecipe):
             self.note_unseen_labels(rows["labels"])
         return super().encode(rows, training)
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
         inputs = self.tokenizer(
             batch["text"],
             batch.get("text_pair"),
@@ -237,7 +237,7 @@ class Classify(LabelRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.problem_type, **super().config_fields()}
 
     def trainer_parts(
@@ -247,7 +247,7 @@ class Classify(LabelRecipe):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> Values:
+    ) -> dict[str, Any]:
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.options.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
@@ -385,7 +385,7 @@ class Classify(LabelRecipe):
 
     # Answering.
 
-    def check_options(self, config: PreTrainedConfig, given: Values) -> None:
+    def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         super().check_options(config, given)
         ranking = [name for name in LABEL_OPTIONS if name in given]
         if ranking and self.problem_type == REGRESSION:
@@ -410,7 +410,9 @@ class Classify(LabelRecipe):
             return [row["text"], row["text_pair"]]
         return row["text"]
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
         given: list[Any] = list(inputs)
         if self.takes_pairs:
@@ -426,7 +428,7 @@ class Classify(LabelRecipe):
             return [{"value": scores[0]["score"]} for scores in found]
         return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
 
-    def answer_columns(self, options: Values) -> list[str]:
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
         if self.problem_type == REGRESSION:
             return ["value"]
         if "top_k" not in options:
@@ -434,7 +436,7 @@ class Classify(LabelRecipe):
         places = range(1, options["top_k"] + 1)
         return [f"{name}_{place}" for place in places for name in ("label", "score")]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`label TAB score`, or several of them with `top_k`. If a text can have several labels,
         these are the ones with a score above one half or the `threshold`. A regression shows its
         number.
@@ -458,7 +460,7 @@ class Classify(LabelRecipe):
         columns = dict(zip(self.answer_columns(options), found, strict=True))
         return Shown(line="\t".join(texts), columns=columns)
 
-    def show_all(self, answer: Answer, options: Values) -> Shown:
+    def show_all(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """Every label that the text has."""
         chosen = self.labels_in(answer, options.get("threshold"))
         label = self.label_separator.join(chosen)
@@ -518,7 +520,7 @@ class Classify(LabelRecipe):
         return float(np.mean(losses)) if losses else 0.0
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
-        texts: Values = {name: row[name] for name in ("text", "text_pair") if name in row}
+        texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.problem_type == REGRESSION:
             value = answer["value"]
             columns = {**texts, "label": row["number"], "prediction": significant(value)}
@@ -610,7 +612,7 @@ def weighted_loss(
     """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
     In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
     logits = outputs.logits.float()
-    options: Values = {}
+    options: dict[str, Any] = {}
     if logits.requires_grad:
         options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
     total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)

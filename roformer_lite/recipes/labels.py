@@ -20,7 +20,7 @@ from ..head import fit_head
 from ..task_options import LabelArguments
 from ..text_scores.token_bytes import find_misread, token_bytes
 from ..text_scores.weights import Split, add_fitted_scores
-from .base import AnsweringRecipe, Values, quoted
+from .base import AnsweringRecipe, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -105,7 +105,7 @@ class LabelRecipe(AnsweringRecipe):
                     "--label_separator"
                 )
 
-    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.set_labels(labels_of(config))
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
@@ -164,7 +164,7 @@ class LabelRecipe(AnsweringRecipe):
         """The labels in the configuration of the model, in the order of their numbers."""
         return list(self.labels)
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         id2label = dict(enumerate(self.config_labels()))
         label2id = {label: number for number, label in id2label.items()}
         return {"id2label": id2label, "label2id": label2id}
@@ -189,7 +189,7 @@ class LabelRecipe(AnsweringRecipe):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> Values:
+    ) -> dict[str, Any]:
         if isinstance(model, RoFormerLiteClassificationModel):
             should_report = args.should_save and self.wants_text_scores(run)
             self.token_bytes = self.readable_tokens(rows["train"], should_report)

@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Measured, Recipe, Shown, Values, quoted, shown_text
+from .base import Answer, Input, Measured, Recipe, Shown, quoted, shown_text
 from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LanguageModel(Recipe):
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row["text"] for row in rows)
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         return {**super().settings(), "block_size": self.options.longest_block}
 
     # Encoding.
@@ -116,7 +116,7 @@ class LanguageModel(Recipe):
             return packed(encoded, self.options.packing)
         return encoded
 
-    def require_word(self, rows: Dataset, options: Values) -> None:
+    def require_word(self, rows: Dataset, options: dict[str, Any]) -> None:
         """Check that there is at least one word.
 
         Raises:
@@ -143,7 +143,7 @@ class LanguageModel(Recipe):
     def input_of_row(self, row: Row) -> Input:
         return row["text"]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         return shown_text(answer)
 
     # Measuring.
@@ -214,7 +214,9 @@ class MaskedLM(LanguageModel):
 
     # Answering.
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The text with the most probable token instead of each mask, as `prediction`."""
         saved.check_positions(inputs)
         tokenizer = saved.tokenizer
@@ -293,7 +295,7 @@ class CausalLM(LanguageModel):
         tokenizer.padding_side = "right"
         return BlockCollator(tokenizer, mlm=False)
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -302,7 +304,9 @@ class CausalLM(LanguageModel):
 
     # Answering.
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
         is given."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
@@ -379,14 +383,14 @@ def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> 
     return found
 
 
-def choice_of_tokens(saved: Any, options: Values) -> Values:
+def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `generate` that determine how the next token is chosen.
 
     Args:
         saved: The generation configuration of the model, which overrides the defaults here.
         options: The options of `predict` that were given.
     """
-    chosen: Values = {}
+    chosen: dict[str, Any] = {}
     if "repetition_penalty" in options:
         chosen["repetition_penalty"] = options["repetition_penalty"]
     if options.get("greedy"):

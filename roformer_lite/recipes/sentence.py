@@ -30,7 +30,6 @@ from .base import (
     MeasuredBaselines,
     Recipe,
     Shown,
-    Values,
     quoted,
     significant,
 )
@@ -173,7 +172,7 @@ class SentenceRecipe(Recipe):
         model: PreTrainedModel,
         rows: DatasetDict,
         encoded: DatasetDict,
-    ) -> Values:
+    ) -> dict[str, Any]:
         from sentence_transformers.base.sampler import BatchSamplers
 
         number = len(encoded["train"])
@@ -329,14 +328,14 @@ class Embed(SentenceRecipe):
         if "texts" in (self.kind, self.measured_kind) and teacher is None:
             raise InputError(ONLY_TEXTS)
 
-    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         widths = settings.get("matryoshka", [])
         is_list = isinstance(widths, list)
         if not is_list or not all(type(width) is int and width > 0 for width in widths):
             raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
         self.widths = widths
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         return {**super().settings(), "matryoshka": self.widths}
 
     # Encoding.
@@ -352,7 +351,7 @@ class Embed(SentenceRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         return {"add_pooling_layer": False}
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
@@ -434,7 +433,7 @@ class Embed(SentenceRecipe):
         from sentence_transformers.sentence_transformer import evaluation
 
         kind: type[BaseEvaluator]
-        options: Values = {"batch_size": batch_size, "write_csv": False}
+        options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
         if self.are_correlations:
             kind = evaluation.EmbeddingSimilarityEvaluator
             keys = {name: f"{name}_cosine" for name in CORRELATIONS}
@@ -459,15 +458,17 @@ class Embed(SentenceRecipe):
     def input_of_row(self, row: Row) -> Input:
         return next(self.texts([row]))
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The vector as `embedding`."""
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"embedding": vector} for vector in vectors.tolist()]
 
-    def answer_columns(self, options: Values) -> list[str]:
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["embedding"]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """A JSON list with the precision of 32-bit numbers."""
         numbers = [float(f"{number:.8g}") for number in answer["embedding"]]
         return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
@@ -560,7 +561,7 @@ class Rerank(SentenceRecipe):
 
     # The model, and its training.
 
-    def config_fields(self) -> Values:
+    def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
@@ -610,15 +611,17 @@ class Rerank(SentenceRecipe):
     def input_of_row(self, row: Row) -> Input:
         return list(self.texts([row]))[:2]
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The `score` of each pair."""
         scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"score": score} for score in scores.tolist()]
 
-    def answer_columns(self, options: Values) -> list[str]:
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["score"]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         score = significant(answer["score"])
         return Shown(line=str(score), columns={"score": score})
 
@@ -689,7 +692,7 @@ def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
     return texts.map(project, batched=True, desc="Principal axes")
 
 
-def search(rows: Dataset) -> Values:
+def search(rows: Dataset) -> dict[str, Any]:
     """Pairs or triplets as arguments of the library's evaluator of retrieval."""
     queries, documents, right = queries_and_documents(rows)
     relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}

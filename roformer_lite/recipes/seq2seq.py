@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from .base import (
     Measured,
     MeasuredBaselines,
     Shown,
-    Values,
     quoted,
     shown_text,
 )
@@ -116,7 +115,7 @@ class Seq2Seq(AnsweringRecipe):
             self.bleu_tokenizer = bleu_tokenizer_for("".join(sample))
         return self.bleu_tokenizer
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         return {**super().settings(), "bleu_tokenizer": self.bleu_tokenizer}
 
     # Encoding.
@@ -125,7 +124,7 @@ class Seq2Seq(AnsweringRecipe):
     def max_length(self) -> int:
         return self.options.max_source_length
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
         inputs = self.tokenizer(
             batch["source"], truncation=True, max_length=self.options.max_source_length
         )
@@ -190,7 +189,9 @@ class Seq2Seq(AnsweringRecipe):
     def input_of_row(self, row: Row) -> Input:
         return row["source"]
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The generated text as `prediction`. Transformers has no pipeline for this task."""
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
@@ -201,7 +202,7 @@ class Seq2Seq(AnsweringRecipe):
         texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         return [{"prediction": text.strip()} for text in texts]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         return shown_text(answer)
 
     # Measuring.
@@ -273,9 +274,9 @@ def is_plain_text(path: str) -> bool:
     return is_short and suffix not in (".tsv", ".csv")
 
 
-def generation_limits(options: Values) -> Values:
+def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `generate` for the options `beams` and `max_new_tokens`, if they were given."""
-    arguments: Values = {}
+    arguments: dict[str, Any] = {}
     if "beams" in options:
         arguments["num_beams"] = options["beams"]
     if "max_new_tokens" in options:

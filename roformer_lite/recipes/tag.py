@@ -40,7 +40,7 @@ from ..task_options import TagDataArguments
 from ..text_scores.fit import fit_word_scores, tags_of_words
 from ..text_scores.token_bytes import SPACE_MARK, speller_of
 from ..text_scores.weights import Split, make_split
-from .base import Answer, Input, MeasuredBaselines, Shown, Values, quoted
+from .base import Answer, Input, MeasuredBaselines, Shown, quoted
 from .labels import LabelRecipe, labels_of
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ class Tag(LabelRecipe):
             tags |= self.added
         self.set_labels(sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag)))
 
-    def inspect_model(self, config: PreTrainedConfig, settings: Values) -> None:
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         super().inspect_model(config, settings)
         self.scheme = settings.get("scheme", scheme_of([list(self.labels)]))
         self.unit = settings.get("unit", WORDS)
         self.joiner = settings.get("joiner")
 
-    def settings(self) -> Values:
+    def settings(self) -> dict[str, Any]:
         own = {"unit": self.unit, "joiner": self.joiner, "scheme": self.scheme}
         return {**own, **super().settings()}
 
@@ -194,7 +194,7 @@ class Tag(LabelRecipe):
     # The tokenizer, and encoding.
 
     @property
-    def new_tokenizer(self) -> Values:
+    def new_tokenizer(self) -> dict[str, Any]:
         if self.unit == CHARACTERS:
             return {"algorithm": "wordpiece", "lowercase": False}
         return {}
@@ -229,7 +229,7 @@ class Tag(LabelRecipe):
             self.note_unseen_labels(self.truth(rows))
         return super().encode(rows, training)
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> Values:
+    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
         parts = self.with_unknown(sentences) if training else self.split(sentences)
         inputs, starts = self.encode_units(parts, truncation=True)
@@ -492,7 +492,9 @@ class Tag(LabelRecipe):
     def input_of_row(self, row: Row) -> Input:
         return self.units(row["tokens"])
 
-    def answer(self, saved: SavedModel, inputs: list[Input], options: Values) -> list[Answer]:
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
         """The words of a sentence as `tokens`, and their `tags`. A word gets the tag of its first
         unit.
 
@@ -522,10 +524,10 @@ class Tag(LabelRecipe):
                 numbers.extend(own_best[places[unit]] for unit in range(len(part)))
         return self.by_sentence(numbers, sentences)
 
-    def answer_columns(self, options: Values) -> list[str]:
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["tags"]
 
-    def show(self, answer: Answer, options: Values) -> Shown:
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`token/TAG token/TAG …` as a line; only the tags as a column."""
         tags = answer["tags"]
         if self.unit == CHARACTERS and self.scheme == "IOB2":
