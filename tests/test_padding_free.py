@@ -652,6 +652,8 @@ def test_switched_off_and_saved(tmp_path):
             type(model) is transformers.BertForMaskedLM
             and model.state_dict().keys() == stock.state_dict().keys()
         )
+        for module, other in zip(model.modules(), stock.modules(), strict=True):
+            assert vars(module).keys() == vars(other).keys()
     assert [
         module.training for module in padding_free(padding_free(free), False).modules()
     ] == modes
