@@ -65,7 +65,8 @@ def bundle(directory: Path, out: Path) -> list[str]:
             part.remote_code = True
             fields = read_object(folder / name)
             fields["auto_map"] = part.auto_map_holder()["auto_map"]
-            write_json(folder / name, fields)
+            with naming(directory / name, "cannot be copied"):
+                write_json(folder / name, fields)
         auto_classes = [_auto_class(part) for part in parts.values()]
         _complete_card(folder / "README.md", auto_classes, out.name)
         return [path.name for path in folder.glob("*.py")]
