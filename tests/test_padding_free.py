@@ -401,6 +401,33 @@ HOOKS: dict[str, tuple[str, str, Any]] = {
 }
 
 
+def test_a_module_whose_hook_is_older_than_the_last_forward_pass():
+    free = padding_free(build("BertModel"))
+    batch = batch_for("bert mlm")
+    batch.pop("labels")
+    seen = []
+    module = torch.nn.Linear(SIZES["hidden_size"], SIZES["hidden_size"])
+    module.register_forward_hook(lambda module, args, output: seen.append(output.shape[:2]))
+    free(**batch)
+    free.encoder.layer[0].attention.output.dense = module
+    free(**batch)
+    assert seen == [batch["input_ids"].shape]
+
+
+def test_labels_at_padding_of_a_decoder_that_also_takes_sound():
+    """transformers has its class in the table of encoder–decoders."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sound = {**sizes, "intermediate_size": 32, "num_mel_bins": 16, "max_source_positions": 20}
+    text = {**sizes, "intermediate_size": 32, "vocab_size": VOCAB, "pad_token_id": 0}
+    text |= {"model_type": "llama", "num_key_value_heads": 2, "head_dim": 16}
+    config = transformers.VoxtralConfig(audio_config=sound, text_config=text, audio_token_id=59)
+    stock = transformers.VoxtralForConditionalGeneration(config).eval()
+    batch = batch_for("llama")
+    batch["labels"] = batch["input_ids"]
+    expected = stock(**batch).loss
+    torch.testing.assert_close(padding_free(stock)(**batch).loss, expected, **CLOSE)
+
+
 @pytest.mark.parametrize("place", HOOKS)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_hooks_that_know_rows(place, is_first):

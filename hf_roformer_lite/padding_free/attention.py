@@ -260,6 +260,11 @@ class DocumentMask:
         the same keys, and no others see those; otherwise None."""
         if len(documents.numbers) != self.key_shape[0]:
             return None
+        if self.mask_function is bidirectional_mask_function:
+            # All tokens of a row see the same keys, so no pairs need to be compared.
+            of_rows = documents.numbers.amax(dim=1, keepdim=True)
+            is_packed = not torch.equal(documents.numbers, of_rows * (documents.numbers != 0))
+            return None if is_packed else of_rows * self.is_real
         rows = documents.rows[:, None]
         columns = documents.columns[:, None]
         head = torch.zeros((), dtype=torch.long, device=rows.device)

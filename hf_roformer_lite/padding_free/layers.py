@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Container, Iterator
 from functools import lru_cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -39,9 +38,6 @@ MIN_PADDING = 0.1
 # what may be recorded.
 LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
 LIBRARIES.add(__name__.partition(".")[0])
-
-# The layers within which no hook of other code was found, with the number of the newest hook then.
-layers_without_user_hook: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -235,10 +231,6 @@ def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
 
 def has_user_hook(layer: nn.Module) -> bool:
     """Whether a hook of other code within a layer would get a flat row in place of the batch."""
-    # torch numbers all hooks. As long as there is no new one, a layer without any still has none.
-    newest = RemovableHandle.next_id
-    if layers_without_user_hook.get(layer) == newest:
-        return False
     for module in layer.modules():
         hooks: list[Any] = list(module._forward_pre_hooks.values())
         if module is layer:  # Its other hooks get the batch.
@@ -255,7 +247,6 @@ def has_user_hook(layer: nn.Module) -> bool:
                     f"{name}, would get one row of all real tokens in place of the batch."
                 )
                 return True
-    layers_without_user_hook[layer] = newest
     return False
 
 

@@ -465,7 +465,8 @@ def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool
     if labels is None:
         return False
     names = ["decoder_attention_mask"]
-    if switch.head != "seq2seq":  # Other classes, such as taggers, have labels for the source.
+    has_target = model.config.is_encoder_decoder and switch.head == "seq2seq"
+    if not has_target:  # Other classes, such as taggers, have labels for the source.
         names.append("attention_mask")
     for name in names:
         mask = matrix(given, name)

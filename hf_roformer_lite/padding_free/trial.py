@@ -167,7 +167,7 @@ class Trial:
         ids[0, source] = ids[ids != ids[0, source]][0]
         states = self.run_base(inputs)[0][:, place]
         others = self.run_base(inputs | {"input_ids": ids})[0][:, place]
-        return not torch.allclose(states, others, atol=1e-5)
+        return not torch.equal(states, others)
 
     def shifts_labels(self) -> bool:
         """Whether the label of the first token counts for nothing, as nothing stands before it."""
