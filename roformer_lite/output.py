@@ -2,15 +2,16 @@
 
 import errno
 import gzip
+import io
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from .errors import InputError
 
@@ -43,7 +44,7 @@ def check_place(option: str, path: str) -> str:
         model = Path(path) / "model"
         problem = f"names no new directory; give it a name, such as {model}"
     # Unlike pathlib, os.path does not raise at names that are too long.
-    elif os.path.islink(path) and not os.path.exists(target):
+    elif os.path.islink(Path(path)) and not os.path.exists(target):
         problem = f"is a link to {os.readlink(path)}, which does not exist"
     elif os.path.isfile(target):
         problem = "is a file; give the name of a directory"
@@ -60,7 +61,8 @@ def check_place(option: str, path: str) -> str:
         raise InputError(
             f"{given}: no directory can be made in {parent}: {error.strerror}"
         ) from error
-    return str(target) if os.path.islink(path) else path
+    # With a slash at its end, `path` would name what the link refers to.
+    return str(target) if os.path.islink(Path(path)) else path
 
 
 def new_directory(path: str) -> Path:
@@ -245,23 +247,40 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     target = Path(os.path.realpath(path))
     is_stream = is_written_directly(path)
     written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
-    open_text: Callable[..., TextIO] = gzip.open if Path(path).suffix.lower() == ".gz" else open
+    try:
+        file = written.open("wb")
+    except OSError as error:
+        raise InputError(f"{name} cannot be written: {error.strerror}") from error
     with _naming_full_disk(name, target.parent, ""):
         try:
-            with open_text(written, "wt", encoding="utf-8") as stream:
+            with file:
                 if not is_stream and target.exists():
                     shutil.copymode(target, written)
-                yield stream
-                stream.flush()
+                with _text_in(file, is_compressed=Path(path).suffix.lower() == ".gz") as stream:
+                    yield stream
                 if not is_stream:
                     # Without this, a crash of the machine after the rename could leave an empty
                     # file.
-                    os.fsync(stream.fileno())
+                    os.fsync(file.fileno())
             if not is_stream:
                 written.replace(target)
         finally:
             if not is_stream:
                 written.unlink(missing_ok=True)
+
+
+@contextmanager
+def _text_in(file: BinaryIO, is_compressed: bool) -> Iterator[TextIO]:
+    """Text that is written to an open file in UTF-8."""
+    if is_compressed:
+        # Without a name and a time, files of the same text are the same.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            with io.TextIOWrapper(packed, encoding="utf-8") as stream:
+                yield stream
+        return
+    stream = io.TextIOWrapper(file, encoding="utf-8")
+    yield stream
+    stream.detach()
 
 
 def write_whole_file(path: Path, text: str) -> None:
@@ -302,5 +321,11 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
 def require_space(directory: Path, size: int) -> None:
     """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
     Some writers, such as torch's writer of archives, would otherwise end the whole process."""
-    if shutil.disk_usage(directory).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+    if not hasattr(os, "posix_fallocate"):
+        return
+    placeholder = directory / ".space"
+    try:
+        with placeholder.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
+    finally:
+        placeholder.unlink(missing_ok=True)

@@ -877,11 +877,13 @@ def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
     Raises:
         ValueError: naming the parameter and its value.
     """
-    for name, value in {"rope_type": None, **parameters}.items():
+    # `type` is the older name of `rope_type`, which transformers keeps and does not read.
+    others = {name: value for name, value in parameters.items() if name != "type"}
+    for name, value in {"rope_type": None, **others}.items():
         limit = 1 if name == "rope_theta" else 0
         what = f"a number above {limit}"
         is_right = is_number(value) and value > limit
-        if name in ("rope_type", "type"):
+        if name == "rope_type":
             what = f"one of {', '.join(ROPE_TYPES)}"
             is_right = value in ROPE_TYPES
         elif name == "truncate":

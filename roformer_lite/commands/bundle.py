@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCardData
+from transformers.pipelines import SUPPORTED_TASKS
+
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..errors import InputError
@@ -84,12 +87,25 @@ def _auto_class(part: RemoteCode) -> str:
     return "AutoModel"
 
 
+def _pipeline_tag(auto_class: str) -> str | None:
+    """The task of a model on the Hub, from which transformers chooses a pipeline."""
+    tasks: dict[str, Any] = SUPPORTED_TASKS
+    for tag, task in tasks.items():
+        if auto_class in [each.__name__ for each in task["pt"]]:
+            return tag
+    return None
+
+
 def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
     """Explain the use of `trust_remote_code` in the card, or in a new one, unless it does so
     already."""
-    card = f"---\nlibrary_name: transformers\n---\n\n# {name}\n"
     if path.is_file():
         card = path.read_text("utf-8")
+    else:
+        metadata = ModelCardData(
+            library_name="transformers", pipeline_tag=_pipeline_tag(auto_classes[0])
+        )
+        card = f"---\n{metadata.to_yaml()}\n---\n\n# {name}\n"
     if "trust_remote_code=True" in card:
         return
     lines = []

@@ -51,8 +51,10 @@ def main(
     recipe = recipe_for(saved, options, given, saved.results.get("settings", {}))
     # The final metrics of the training depend on these arguments.
     arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
-    of_training = (saved.results.get("training") or {}).get("arguments") or {}
-    arguments |= {name: of_training[name] for name in arguments if name in of_training}
+    training = saved.results.get("training")
+    if isinstance(training, dict) and isinstance(training.get("arguments"), dict):
+        of_training = training["arguments"]
+        arguments |= {name: of_training[name] for name in arguments if name in of_training}
     if options.batch_size is not None:
         arguments["per_device_eval_batch_size"] = options.batch_size
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:

@@ -269,7 +269,8 @@ def metrics_by_entity(
 ) -> ByLabel:
     """Precision, recall, F1 and support of each type of entity; see `entity_report`."""
     report = entity_report(predicted, true, scheme, output_dict=True)
-    return {kind: _scores(row) for kind, row in report.items() if not kind.endswith(" avg")}
+    averages = ("micro avg", "macro avg", "weighted avg")
+    return {kind: _scores(row) for kind, row in report.items() if kind not in averages}
 
 
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:

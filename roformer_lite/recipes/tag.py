@@ -437,7 +437,7 @@ class Tag(LabelRecipe):
 
         def measure(joint: np.ndarray) -> Metrics:
             found = joint.argmax(-1)[labels != IGNORE_INDEX]
-            predicted = self.by_sentence(found.tolist(), true)
+            predicted = by_sentence(self.names_of(found), true)
             return tagging_metrics(predicted, true, self.scheme)
 
         return make_split(scores, ids, logits, labels, measure)
@@ -464,15 +464,13 @@ class Tag(LabelRecipe):
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        predicted = self.by_sentence(np.concatenate(found).tolist(), true)
+        predicted = by_sentence(self.names_of(np.concatenate(found)), true)
         return tagging_metrics(predicted, true, self.scheme)
 
-    def by_sentence(self, numbers: Iterable[int], sentences: list[list[str]]) -> list[list[str]]:
-        """Divide the consecutive numbers of tags into sentences with the lengths of `sentences`, and
-        return the names of the tags."""
+    def names_of(self, numbers: np.ndarray) -> list[str]:
+        """The tags with these numbers."""
         names = list(self.labels)
-        left = iter(numbers)
-        return [[names[number] for number in islice(left, len(units))] for units in sentences]
+        return [names[number] for number in numbers]
 
     # Answering.
 
@@ -514,15 +512,16 @@ class Tag(LabelRecipe):
         """The tags of the units of each sentence. A unit gets the tag of its first token."""
         parts = self.split(sentences)
         batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
-        numbers: list[int] = []
+        names = labels_of(saved.model.config)
+        tags: list[str] = []
         for start in range(0, len(parts), batch_size):
             batch = parts[start : start + batch_size]
             encoded, starts = self.encode_units(batch, truncation=True, padding=True)
             inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
             best = saved.model(**inputs).logits.argmax(-1).tolist()
             for part, places, own_best in zip(batch, starts, best, strict=True):
-                numbers.extend(own_best[places[unit]] for unit in range(len(part)))
-        return self.by_sentence(numbers, sentences)
+                tags.extend(names[own_best[places[unit]]] for unit in range(len(part)))
+        return by_sentence(tags, sentences)
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["tags"]
@@ -674,3 +673,9 @@ def decoding(config: PreTrainedConfig) -> PreTrainedConfig:
     config = copy(config)
     config.decode_tags = True
     return config
+
+
+def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:
+    """Divide consecutive tags into sentences with the lengths of `sentences`."""
+    left = iter(tags)
+    return [list(islice(left, len(units))) for units in sentences]

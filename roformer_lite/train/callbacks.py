@@ -307,7 +307,7 @@ class DivergenceGuard(TrainerCallback):
             finite = [torch.isfinite(_local(weight)).all() for weight in model.parameters()]
             num_bad = (~torch.stack(finite).all()).float()
         # All processes must stop at the same step.
-        if reduce(num_bad, reduction="sum") > 0:
+        if reduce(num_bad.to(args.device), reduction="sum") > 0:
             raise InputError(
                 "the training diverged: the weights are no longer finite after step "
                 f"{state.global_step}. {_advice(args)}"

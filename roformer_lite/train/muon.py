@@ -1,6 +1,5 @@
 """Muon for the matrices inside the layers, AdamW for all other weights: `--optim muon`."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..errors import InputError
 
 # The name of the optimizer in `--optim`.
 MUON = "muon"
+_ARGUMENTS = {"lr": float, "momentum": float, "weight_decay": float, "ns_steps": int}
 
 
 class MuonWithAdamW(Optimizer):
@@ -66,12 +66,9 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
 
     Args:
         model: The model, or a wrapper of it, with layers in module lists.
-        args: The learning rate, the weight decay and the arguments of AdamW; `optim_args`, such as
-            `lr=0.02,momentum=0.9`, are arguments of `torch.optim.Muon`.
+        args: The learning rate, the weight decay and the arguments of AdamW; `optim_args` are
+            arguments of `torch.optim.Muon`.
         decayed: Names of the weights with weight decay.
-
-    Raises:
-        InputError: if the layers have no matrices to train.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     in_layers = {weight for part in layers for weight in part.parameters()}
@@ -92,11 +89,6 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         raise InputError(
             "--optim muon: the model has no matrices to train in its layers; leave the option out"
         )
-    muon_arguments: dict[str, Any] = {}
-    for assignment in (args.optim_args or "").split(","):
-        name, _, value = assignment.strip().partition("=")
-        if name:
-            muon_arguments[name] = json.loads(value)
     others = [
         {"params": with_decay, "weight_decay": args.weight_decay},
         {"params": without_decay, "weight_decay": 0.0},
@@ -105,7 +97,7 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         "lr": args.learning_rate,
         "weight_decay": args.weight_decay,
         "adjust_lr_fn": "match_rms_adamw",
-        **muon_arguments,
+        **muon_arguments(args.optim_args),
     }
     adamw = {
         "lr": args.learning_rate,
@@ -114,3 +106,25 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         "fused": True,
     }
     return MuonWithAdamW(matrices, others, muon, adamw)
+
+
+def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
+    """Parse `optim_args`, such as `lr=0.02,momentum=0.9`, into arguments of `torch.optim.Muon`,
+    which checks their limits.
+
+    Raises:
+        InputError: for an unknown name or a value that is not a number.
+    """
+    found: dict[str, float | int] = {}
+    if not optim_args:
+        return found
+    try:
+        for part in optim_args.replace(" ", "").split(","):
+            name, _, value = part.partition("=")
+            found[name] = _ARGUMENTS[name](value)
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"--training_arguments optim_args={optim_args}: with --optim muon the names are "
+            f"{', '.join(_ARGUMENTS)}, and the values are numbers ({error})"
+        ) from error
+    return found

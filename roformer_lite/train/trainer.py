@@ -414,8 +414,10 @@ def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> No
     callback = trainer.pop_callback(EarlyStoppingCallback)
     if callback is not None:
         # The Trainer would only restore the count together with the arguments of all callbacks.
-        state = saved.stateful_callbacks["EarlyStoppingCallback"]["attributes"]
-        callback.early_stopping_patience_counter = state["early_stopping_patience_counter"]
+        state = saved.stateful_callbacks.get("EarlyStoppingCallback")
+        if state is not None:
+            attributes = state["attributes"]
+            callback.early_stopping_patience_counter = attributes["early_stopping_patience_counter"]
         trainer.add_callback(callback)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)

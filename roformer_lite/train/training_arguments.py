@@ -4,16 +4,17 @@ given arguments."""
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from ..errors import InputError, check_number
+from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
 from ..run import Run
 from ..saved_model import reason
-from .muon import MUON
+from .muon import MUON, muon_arguments
 
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
@@ -76,6 +77,7 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
         # transformers does not have Muon, so the trainer creates it.
+        muon_arguments(options.stock.get("optim_args"))
         values["optim"] = "adamw_torch_fused"
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
@@ -91,15 +93,25 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
 
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise the error of argparse, which names the argument."""
-        raise InputError(f"{message}; see --training_arguments")
+        """Raise an error that names the option that was given. argparse's `argument --optim: …` may
+        refer to an item of --training_arguments."""
+        name, _, problem = message.removeprefix("argument --").partition(": ")
+        name = name.partition("/")[0]
+        option = f"--{name}" if name in SHARED else f"--training_arguments {name}"
+        raise InputError(f"{option}: {problem}")
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """Make an object of `kind` with transformers' own parser, which checks names, types and
-    choices. The class itself checks combinations."""
+    """Make an object of `kind` with transformers' own parser, which checks types and choices. The
+    class itself checks combinations."""
+    known = [option.name for option in fields(kind) if option.init]
     words = []
     for name, value in values.items():
+        if name not in known:
+            raise InputError(
+                f"--training_arguments {name}={value}: {kind.__name__} has no field {name}"
+                f"{did_you_mean(name, known)}"
+            )
         if value is None:
             continue
         if isinstance(value, dict):

@@ -54,6 +54,21 @@ def test_refused_by_the_quick_check(task, options, message, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # The beginning of a name is not enough, as it could stand for a refused one.
+        ("hub_tok=hf_x", "has no field hub_tok"),
+        ("learning_rat=5", "did you mean"),
+        ("optim_args=foo=1", "the names are"),
+        ("optim_args=lr=abc", "the values are numbers"),
+    ],
+)
+def test_training_arguments_are_checked_by_their_full_names(given, message):
+    with pytest.raises(InputError, match=message):
+        arguments_of("classify", "--optim", "muon", "--training_arguments", given)
+
+
+@pytest.mark.parametrize(
     ("command", "typed", "meant"),
     [
         ("train classify", "--lerning_rate", "--learning_rate"),

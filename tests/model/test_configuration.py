@@ -98,6 +98,11 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
     assert (pair.num_hidden_layers, pair.hidden_size, pair.vocab_size) == (2, 256, 8192)
 
 
+def test_the_older_name_of_the_rope_type_is_not_read():
+    parameters = {"rope_type": "linear", "factor": 2.0, "type": "su"}
+    assert rl.RoFormerLiteConfig(rope_parameters=parameters).rope_parameters["factor"] == 2.0
+
+
 def test_derived_fields():
     assert rl.RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]

@@ -2,6 +2,7 @@
 replaced."""
 
 import errno
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoModelForTokenClassification
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.output import check_output_dir, complete_directory
+from roformer_lite.output import check_output_dir, check_place, complete_directory, complete_file
 from roformer_lite.recipes.tag import Tag
 
 
@@ -169,3 +170,23 @@ def test_a_refused_training_leaves_nothing(tmp_path, capsys):
         == 2
     )
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_link_to_a_directory_is_followed(slash, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to("model")
+    place = check_place("output_dir", f"{tmp_path}/link{slash}")
+    with complete_directory(Path(place), "the model") as folder:
+        (folder / "config.json").write_text("{}")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "model" / "config.json").read_text() == "{}"
+
+
+def test_compressed_files_of_the_same_text_are_the_same(tmp_path):
+    for name in ("a.txt.gz", "b.txt.gz"):
+        with complete_file(tmp_path / name) as stream:
+            stream.write("ein Text\n")
+    content = (tmp_path / "a.txt.gz").read_bytes()
+    assert content == (tmp_path / "b.txt.gz").read_bytes()
+    assert gzip.decompress(content) == b"ein Text\n"
