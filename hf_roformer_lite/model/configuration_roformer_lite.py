@@ -878,8 +878,9 @@ def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
         ValueError: naming the parameter and its value.
     """
     # `type` is the older name of `rope_type`, which transformers keeps and does not read.
-    others = {name: value for name, value in parameters.items() if name != "type"}
-    for name, value in {"rope_type": None, **others}.items():
+    checked = {"rope_type": None, **parameters}
+    checked.pop("type", None)
+    for name, value in checked.items():
         limit = 1 if name == "rope_theta" else 0
         what = f"a number above {limit}"
         is_right = is_number(value) and value > limit
