@@ -8,7 +8,12 @@ import argparse
 import numpy as np
 from datasets import load_dataset
 from sacrebleu import corpus_bleu
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
 
 from hf_roformer_lite import (
     RoFormerLiteForConditionalGeneration,
@@ -25,6 +30,7 @@ parser.add_argument("--epochs", type=float, default=10)
 parser.add_argument("--test", nargs="*", default=[], help="sentences to translate at the end")
 arguments = parser.parse_args()
 
+set_seed(0)
 pairs = load_dataset("csv", data_files=arguments.pairs, delimiter="\t", quoting=3, split="train")
 pairs = pairs.train_test_split(min(1000, len(pairs) // 10), seed=0)
 sentences = [*pairs["train"]["source"], *pairs["train"]["target"]]
