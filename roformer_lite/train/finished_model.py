@@ -1,7 +1,6 @@
 """The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole,
 and uploaded."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..errors import InputError
 from ..evaluate.confusion_picture import draw_reliability
 from ..evaluate.evaluation import Evaluation, evaluate
 from ..options import PublishingOptions
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..run import Run
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
@@ -98,9 +97,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Write `results.json`, which marks the model in `folder` as complete."""
-    # JSON has no NaN.
-    text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    (folder / RESULTS_FILE).write_text(text, "utf-8")
+    write_json(folder / RESULTS_FILE, results)
 
 
 def draw_loss_curve(
