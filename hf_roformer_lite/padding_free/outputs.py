@@ -47,7 +47,9 @@ def without_logits(output: OutputT) -> OutputT:
 
 @lru_cache
 def class_without_logits(stock_class: Any) -> Any:
-    """A subclass of the same name."""
+    """A subclass with a name of its own: transformers registers every class of outputs as a node of
+    torch's trees under its module and name, and exported graphs find the class of their output by
+    it."""
 
     def post_init(self: ModelOutput) -> None:
         stock_class.__post_init__(self)
@@ -64,11 +66,10 @@ def class_without_logits(stock_class: Any) -> Any:
         return partial(stock_class, **self), ()
 
     fields = {
-        "__module__": stock_class.__module__,
-        "__qualname__": stock_class.__qualname__,
+        "__module__": __name__,
         "__post_init__": post_init,
         "__getitem__": getitem,
         "__reduce__": reduce,
         "logits": SkippedLogits(),
     }
-    return type(stock_class.__name__, (stock_class,), fields)
+    return type(f"{stock_class.__name__}WithoutLogits", (stock_class,), fields)

@@ -9,6 +9,7 @@ import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 from datasets import Dataset
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import DistillationConfig, DistillationTrainer, SFTConfig, SFTTrainer
 
@@ -100,6 +101,17 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
         with pytest.raises(IndexError, match="skip_logits=False"):
             output[places]
     assert output.get("logits") is None and "logits" not in output
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_saved_structures_of_outputs_keep_their_class(kind):
+    """Exported graphs find the class of their output by its name, also after a training."""
+    head = HEADS[kind]()
+    head.train()(IDS, labels=LABELS)
+    output = head.eval()(IDS, labels=LABELS)
+    leaves, structure = pytree.tree_flatten(output)
+    saved = pytree.treespec_loads(pytree.treespec_dumps(structure))
+    assert type(pytree.tree_unflatten(leaves, saved)) is type(output)
 
 
 def test_hooks_on_the_head_run():
