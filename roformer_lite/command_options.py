@@ -149,7 +149,7 @@ class DemoArguments:
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
         check_output_dir(Path(self.output_dir), self.overwrite_output_dir)
-        check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
+        check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
 
 
 def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
@@ -222,8 +222,8 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
             raise InputError("give either --test_file or --dataset_name")
         for path in self.test_file or ():
             check_file("test_file", path)
-        check_number("examples", self.examples, at_least=0)
-        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
+        check_number("examples", self.examples, minimum=0)
+        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
             check_output_dir(
@@ -298,7 +298,7 @@ class ReadingArguments(TableArguments, EngineArguments):
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
-        check_number("batch_size", self.batch_size, at_least=1, at_most=MAX_BATCH_SIZE)
+        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(
                 f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
@@ -365,18 +365,18 @@ class AnsweringArguments:
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
-            check_number(name, getattr(self, name), at_least=1)
-        check_number("beams", self.beams, at_least=1, at_most=MAX_BEAMS)
-        check_number("threshold", self.threshold, at_least=0, at_most=1)
-        check_number("temperature", self.temperature, at_least=MIN_TEMPERATURE)
+            check_number(name, getattr(self, name), minimum=1)
+        check_number("beams", self.beams, minimum=1, maximum=MAX_BEAMS)
+        check_number("threshold", self.threshold, minimum=0, maximum=1)
+        check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
         check_number(
             "repetition_penalty",
             self.repetition_penalty,
-            at_least=MIN_TEMPERATURE,
-            at_most=1 / MIN_TEMPERATURE,
+            minimum=MIN_TEMPERATURE,
+            maximum=1 / MIN_TEMPERATURE,
         )
-        check_number("top_p", self.top_p, above=0, at_most=1)
-        check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
+        check_number("top_p", self.top_p, above=0, maximum=1)
+        check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         given = self.given
         searching = [name for name in ("greedy", "beams") if name in given]
         sampling = [name for name in _SAMPLING if name in given]
@@ -436,7 +436,7 @@ class AppArguments(EngineArguments):
     texts: str | None = None
 
     def __post_init__(self):
-        check_number("port", self.port, at_least=1, at_most=65535)
+        check_number("port", self.port, minimum=1, maximum=65535)
         if self.texts is not None:
             check_file("texts", self.texts)
 
@@ -564,7 +564,7 @@ class ServeArguments:
     cb_max_memory_percent: float | None = None
 
     def __post_init__(self):
-        check_number("port", self.port, at_least=1, at_most=65535)
+        check_number("port", self.port, minimum=1, maximum=65535)
         for name, value in vars(self).items():
             if name.startswith("cb_") and value is not None:
                 check_number(name, value, above=0)
@@ -600,7 +600,7 @@ def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
     parser.add_argument("--from", default=AUTO, **_SOURCE)
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random input.")
     (options,) = parser.parse(argv)
-    check_number("seed", options.seed, at_least=0, at_most=MAX_SEED)
+    check_number("seed", options.seed, minimum=0, maximum=MAX_SEED)
     check_directory(options.checkpoint)
     return (options,)
 

@@ -57,9 +57,9 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
 def check_number(
     option: str,
     value: float | None,
-    at_least: float | None = None,
+    minimum: float | None = None,
     above: float | None = None,
-    at_most: float | None = None,
+    maximum: float | None = None,
     below: float | None = None,
 ) -> None:
     """Refuse a number that is outside its limits or not finite. None stands for an option that was
@@ -71,9 +71,9 @@ def check_number(
     if value is None:
         return
     bounds = {
-        "at least": (at_least, operator.ge),
+        "at least": (minimum, operator.ge),
         "above": (above, operator.gt),
-        "at most": (at_most, operator.le),
+        "at most": (maximum, operator.le),
         "below": (below, operator.lt),
     }
     limits = []

@@ -128,7 +128,7 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     if args.world_size > 1 or args.max_steps > 0:
         return False
     data = run.data
-    if data.class_weights or data.min_precision or data.text_scores:
+    if data.class_weights or data.min_precision or data.linear_model:
         return False
     return {"num_train_epochs", "word_dropout", "ema_decay"} <= run.filled
 

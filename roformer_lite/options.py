@@ -83,7 +83,7 @@ class DataArguments(DatasetArguments):
     def __post_init__(self):
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("give either --train_file or --dataset_name")
-        check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
         if self.validation_fraction and self.validation_file:
             refuse_ignored(
                 {"validation_fraction": self.validation_fraction},
@@ -132,8 +132,8 @@ class ModelArguments:
     def __post_init__(self):
         if self.tokenizer is not None:
             refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
-        check_number("vocab_size", self.vocab_size, at_least=1)
-        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
+        check_number("vocab_size", self.vocab_size, minimum=1)
+        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, minimum=0)
         if self.model_name_or_path is not None:
             new = {"size": self.size, **self.new_tokenizer}
             refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
@@ -260,13 +260,13 @@ class TrainingOptions:
         for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
             check_number(name, getattr(self, name), above=0)
         for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
-            check_number(name, getattr(self, name), at_least=1)
+            check_number(name, getattr(self, name), minimum=1)
         for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
-            check_number(name, getattr(self, name), at_least=0)
+            check_number(name, getattr(self, name), minimum=0)
         for name in ("ema_decay", "word_dropout"):
-            check_number(name, getattr(self, name), at_least=0, below=1)
+            check_number(name, getattr(self, name), minimum=0, below=1)
         for seed in (self.seed, *(self.seeds or ())):
-            check_number("seed", seed, at_least=0, at_most=MAX_SEED)
+            check_number("seed", seed, minimum=0, maximum=MAX_SEED)
         num_different = len(set(self.seeds or ()))
         if self.seeds is not None and (num_different < 2 or num_different < len(self.seeds)):
             raise InputError(

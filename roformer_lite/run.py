@@ -24,6 +24,8 @@ RUN_FILE = "run.yaml"
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # The options that are the directory of a model, or its name on the Hub.
 _MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
+# The former names of options, which this version still accepts. On the command line they are aliases.
+_RENAMED = {"text_scores": "linear_model"}
 # The options that determine the output directory, the card, progress bars and the final evaluation.
 # They may change when a training continues; all others must stay the same.
 _NOT_COMPARED = {
@@ -208,6 +210,7 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
+    content = {_RENAMED.get(name, name): value for name, value in content.items()}
     folder = os.path.realpath(os.path.dirname(path))
     return _with_paths(
         content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder

@@ -81,16 +81,17 @@ class LabelArguments(TaskArguments):
     """The options that classify and tag share.
 
     Args:
-        text_scores: Fit a linear model on n-grams (classify) or a conditional random field on words
-            (tag) in addition to the encoder, and combine the two if that is better on the
-            validation data. Default: true for new models, false with --model_name_or_path.
+        linear_model: Fit a linear model of the text in addition to the encoder, on n-grams
+            (classify) or as a conditional random field on words (tag), and combine the two if that
+            is better on the validation data. Default: true for new models, false with
+            --model_name_or_path.
         fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
             before the whole model is trained. For this, a sentence encoder is converted to a model
             of this package, whose head reads the sentence vectors; with false it keeps its own
             class.
     """
 
-    text_scores: bool | None = None
+    linear_model: bool | None = field(default=None, metadata={"aliases": "--text_scores"})
     fit_head: bool = True
 
 
@@ -129,9 +130,9 @@ class Seq2SeqDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_source_length", self.max_source_length, at_least=MIN_TEXT_LENGTH)
+        check_number("max_source_length", self.max_source_length, minimum=MIN_TEXT_LENGTH)
         # The shortest target consists of one token and [SEP].
-        check_number("max_target_length", self.max_target_length, at_least=2)
+        check_number("max_target_length", self.max_target_length, minimum=2)
 
 
 @dataclass
@@ -161,8 +162,8 @@ class LanguageModelDataArguments(TaskArguments):
     streaming: bool = False
 
     def __post_init__(self):
-        check_number("packing", self.packing, at_least=MIN_BLOCK_SIZE)
-        check_number("block_size", self.block_size, at_least=MIN_BLOCK_SIZE)
+        check_number("packing", self.packing, minimum=MIN_BLOCK_SIZE)
+        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
                 f"--packing {self.packing} is below the length of the blocks; give at least "
@@ -210,7 +211,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("mlm_probability", self.mlm_probability, above=0, at_most=1)
+        check_number("mlm_probability", self.mlm_probability, above=0, maximum=1)
 
 
 @dataclass
@@ -263,14 +264,14 @@ class ClassifyDataArguments(LabelArguments):
     def __post_init__(self):
         super().__post_init__()
         if self.min_precision is not None:
-            check_number("min_precision", self.min_precision, above=0, at_most=1)
+            check_number("min_precision", self.min_precision, above=0, maximum=1)
             if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
                 raise InputError(
                     "--validation_fraction 0 leaves no data for choosing the threshold of "
                     "--min_precision; leave out one of the two"
                 )
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
-        check_number("max_length", self.max_length, at_least=shortest)
+        check_number("max_length", self.max_length, minimum=shortest)
         for name in ("text_column", "text_pair_column"):
             if getattr(self, name) == self.label_column:
                 raise InputError(
@@ -321,7 +322,7 @@ class TagDataArguments(LabelArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
+        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
         if self.token_column is not None and self.token_column == self.tag_column:
             raise InputError(
                 f"--token_column and --tag_column are both {self.tag_column}; the tags need another "
@@ -346,7 +347,7 @@ class SentenceDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=MIN_TEXT_LENGTH)
+        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
 
     def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
         super().check_combination(model, training)
@@ -384,7 +385,7 @@ class EmbedDataArguments(SentenceDataArguments):
     def __post_init__(self):
         super().__post_init__()
         for width in self.matryoshka:
-            check_number("matryoshka", width, at_least=1)
+            check_number("matryoshka", width, minimum=1)
 
 
 @dataclass
@@ -404,7 +405,7 @@ class RerankDataArguments(SentenceDataArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=MIN_PAIR_LENGTH)
+        check_number("max_length", self.max_length, minimum=MIN_PAIR_LENGTH)
 
 
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {

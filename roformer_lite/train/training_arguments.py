@@ -130,7 +130,7 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
     check_number(
         "training_arguments gradient_accumulation_steps",
         args.gradient_accumulation_steps,
-        at_least=1,
+        minimum=1,
     )
     return args
 

@@ -41,7 +41,7 @@ from roformer_lite.train.results import verdict
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
-    "--text_scores false --word_dropout 0 --baselines false --seed 3 --learning_rate 3e-3 --use_cpu --disable_tqdm"
+    "--linear_model false --word_dropout 0 --baselines false --seed 3 --learning_rate 3e-3 --use_cpu --disable_tqdm"
 )
 STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
 
@@ -139,7 +139,7 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         *(f"--{split}_file={path}" for split, path in files.items()),
         *OPTIONS.split(),
     ]
-    own = "--text_scores true --num_train_epochs 2".split() + (
+    own = "--linear_model true --num_train_epochs 2".split() + (
         ["--label_separator", "+"] if separator else []
     )
     model = str(tmp_path / "m")
@@ -230,7 +230,7 @@ def test_without_validation_data_the_linear_model_answers(tmp_path):
     rows = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 10]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "test")]
-    own = ["--text_scores", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
+    own = ["--linear_model", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
     assert main(["train", "classify", *files, *OPTIONS.split(), *own]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert (
@@ -275,7 +275,7 @@ def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
     are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    recall, options = {}, [*OPTIONS.split(), "--text_scores", "true", "--num_train_epochs", "2"]
+    recall, options = {}, [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
         files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
@@ -339,7 +339,7 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
-    own = "--text_scores true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
+    own = "--linear_model true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
     model = tmp_path / "m"
     assert (
         main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0

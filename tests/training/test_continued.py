@@ -19,7 +19,7 @@ OPTIONS = (
     "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
 ).split()
 TASKS = {  # the data, and what has a state of its own
-    "classify": ("rows.csv", "--text_scores true --ema_decay 0.9"),
+    "classify": ("rows.csv", "--linear_model true --ema_decay 0.9"),
     "mlm": (
         "rows.csv",
         "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9",

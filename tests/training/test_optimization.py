@@ -199,7 +199,7 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
     have 8,192."""
     rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
-    common = "--size tiny --vocab_size 300 --max_steps 1 --text_scores false --baselines false --use_cpu "
+    common = "--size tiny --vocab_size 300 --max_steps 1 --linear_model false --baselines false --use_cpu "
     common += (
         "--config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
     )

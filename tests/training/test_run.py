@@ -66,6 +66,26 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
         assert again.model.model_name_or_path == read
 
 
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_former_names_of_options(trained, tmp_path, value):
+    """On the command line and in files, of interrupted trainings too."""
+    path = trained / "first" / "run.yaml"
+    former = path.with_name("former.yaml")
+    former.write_text(f"{path.read_text()}text_scores: {value}\n")
+    runs = [
+        parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")])
+        for given, options in (
+            (former, []),
+            (path, ["--text_scores", value]),
+            (path, ["--linear_model", value]),
+        )
+    ]
+    assert [run.data.linear_model for run in runs] == [value == "true"] * 3
+    assert runs[0].content() == runs[1].content() == runs[2].content()
+    assert "text_scores" not in runs[0].command()
+    assert runs[2].difference(read_run_file(former)) == ""
+
+
 def test_options_after_the_file_override_it(trained):
     path = trained / "first" / "run.yaml"
     run = parse_run(

@@ -76,7 +76,7 @@ def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, 
 
 
 @pytest.mark.parametrize(
-    "options", ["--text_scores false", "--tokenizer_algorithm unigram", "--unit characters"]
+    "options", ["--linear_model false", "--tokenizer_algorithm unigram", "--unit characters"]
 )
 def test_every_way_gives_the_same_entities(options, tmp_path):
     """Of a model that hardly learned, so that impossible transitions and tags inside words are as

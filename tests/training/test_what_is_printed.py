@@ -35,7 +35,7 @@ def train(folder: Path, options: str, **shifts: int) -> dict:
 
 @pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
 def test_a_line_for_each_epoch(tmp_path, capsys, bars):
-    train(tmp_path, f"--num_train_epochs 3 --text_scores false{bars}", train=0, validation=0)
+    train(tmp_path, f"--num_train_epochs 3 --linear_model false{bars}", train=0, validation=0)
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.startswith("Epoch")]
     assert [line.split(":")[0] for line in lines] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
@@ -77,7 +77,7 @@ def test_the_summary_says_that_the_linear_model_alone_answers(tmp_path, capsys):
 def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
     """With wrong labels in the test data, sure answers are wrong."""
     options = (
-        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --text_scores false"
+        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --linear_model false"
     )
     results = train(tmp_path, options, train=0, test=shift)
     assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
@@ -147,7 +147,7 @@ def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
 
 
 def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
-    train(tmp_path, "--max_steps 1 --text_scores false --validation_fraction 0", train=0)
+    train(tmp_path, "--max_steps 1 --linear_model false --validation_fraction 0", train=0)
     assert "--model_name_or_path" in capsys.readouterr().err
     start = f"--model_name_or_path {tmp_path / 'm'} --max_steps 1 --overwrite_output_dir"
     (tmp_path / "other").mkdir()
