@@ -45,6 +45,10 @@ MIN_HALF_PRECISION_KEYS = 512
 # The length of the blocks of queries. The gradient of each block is as long as the document.
 WINDOWS_OF_A_BLOCK = 4
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+# The share of real tokens up to which a flat row is faster than the batch.
+MAX_REAL = 0.9
+
 # Masks
 
 
@@ -200,12 +204,24 @@ class DocumentMask:
             return torch.ones(self.key_shape, dtype=torch.bool, device=device)
         return attention_mask
 
-    @cached_property
-    def share_of_padding(self) -> float:
-        """Which part of the scores a flat row can spare: padding, or all where rows are packed."""
+    def is_nearly_full(self, dtype: torch.dtype) -> bool:
+        """Whether a batch has so little padding that a flat row would cost more than it saves.
+
+        Packed rows and windows are always worth it, and in half precision on a CPU attention by
+        document is faster even for a full batch.
+
+        Args:
+            dtype: That of the hidden states.
+        """
         if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
-            return 1.0
-        return 1 - float(self.is_real.float().mean())
+            return False
+        is_half = dtype in HALF_PRECISION or torch.is_autocast_enabled("cpu")
+        if is_half and torch.device(self.arguments["device"]).type == "cpu":
+            return False
+        attention_mask = self.arguments["attention_mask"]
+        if attention_mask is None:
+            return True
+        return int(attention_mask.count_nonzero()) > MAX_REAL * attention_mask.numel()
 
     @cached_property
     def documents(self) -> Documents:
@@ -284,6 +300,7 @@ def padding_free_mask(
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
     **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
@@ -297,6 +314,7 @@ def padding_free_mask(
         "q_length": q_length,
         "kv_length": kv_length,
         "attention_mask": attention_mask,
+        "dtype": dtype,
         **options,
     }
     if q_length <= 1 or isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0:
@@ -309,7 +327,12 @@ def padding_free_mask(
         return make_dense(**arguments)
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules do not know that they are causal.
-    return DocumentMask(make_dense=make_dense, **arguments)
+    documents = DocumentMask(make_dense=make_dense, **arguments)
+    # A layer with cross-attention is flat on both sides or on none. Its mask looks like this one
+    # only where source and target have the same length.
+    if kv_length == q_length and documents.is_nearly_full(dtype):
+        return documents.dense
+    return documents
 
 
 # Attention
@@ -344,7 +367,7 @@ def attend_to_batch(
     if query.numel() == 0 or key.numel() == 0:
         # Nothing is seen. The output depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
-    if query.device.type == APPLE and query.dtype in (torch.float16, torch.bfloat16):
+    if query.device.type == APPLE and query.dtype in HALF_PRECISION:
         attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
         kwargs["is_causal"] = False  # The mask says so already.
     attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
@@ -526,7 +549,7 @@ def takes_flat_rows(
     from Ampere on, in half precision, without dropout and whatever sdpa lacks."""
     if varlen_attn is None or not query.is_cuda or dropout or position_bias is not None:
         return False
-    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    is_half = query.dtype in HALF_PRECISION
     fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
     if not is_half or not fits or needs_eager(kwargs):
         return False
@@ -559,7 +582,7 @@ def attend_at_once(
 
 
 def is_slow_in_half_precision(query: torch.Tensor, mask: FlatMask) -> bool:
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    is_half = query.dtype in HALF_PRECISION
     needs_gradient = query.requires_grad and torch.is_grad_enabled()
     is_short = mask.keys.longest < MIN_HALF_PRECISION_KEYS
     return query.device.type == "cpu" and is_half and needs_gradient and is_short

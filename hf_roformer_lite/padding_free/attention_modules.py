@@ -154,20 +154,22 @@ def enter_with_own_mask(
     if not isinstance(mask, torch.Tensor) or is_tracing(mask) or state.computes_padding:
         return None
     if "documents" not in vars(mask):
-        vars(mask)["documents"] = documents_of(layer, mask)
+        states = next(iter(given.values()))
+        vars(mask)["documents"] = documents_of(layer, mask, dtype=states.dtype)
     documents = vars(mask)["documents"]
     return None if documents is None else arguments_of(layer, args, kwargs, documents)
 
 
-def documents_of(layer: nn.Module, mask: torch.Tensor) -> DocumentMask | None:
-    """The documents that are read off a mask; None where it is of another kind."""
+def documents_of(layer: nn.Module, mask: torch.Tensor, dtype: torch.dtype) -> DocumentMask | None:
+    """The documents that are read off a mask; None where it is of another kind, or where the batch
+    is nearly full."""
     read, mask_function = OWN_MASKS[name_in_transformers(layer)]
     is_real = read(mask)
     if is_real is None:
         return None
     batch_size, length = is_real.shape
     mask_class = TimeMajorMask if read is column_is_real else DocumentMask
-    return mask_class(
+    documents = mask_class(
         batch_size=batch_size,
         q_length=length,
         kv_length=length,
@@ -176,6 +178,7 @@ def documents_of(layer: nn.Module, mask: torch.Tensor) -> DocumentMask | None:
         device=mask.device,
         config=None,
     )
+    return None if documents.is_nearly_full(dtype) else documents
 
 
 # Classes with something around their `forward`

@@ -32,8 +32,6 @@ TABLES = (*BIASES, "rel_embeddings", *XLNET_TABLES)
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
 
-# The share of padding from which on a flat row is faster than the batch.
-MIN_PADDING = 0.1
 # Hooks of these do not depend on the shape of a batch: they gather weights, move tensors, or record
 # what may be recorded.
 LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
@@ -168,9 +166,7 @@ def flat_arguments(
 ) -> dict[str, Any] | None:
     """The arguments `given`, by name, for a flat row; None where the layer must compute the
     batch."""
-    if is_nearly_full(mask, given) or not may_be_flat(mask, given):
-        return None
-    if mask.flat is None or has_user_hook(layer):
+    if not may_be_flat(mask, given) or mask.flat is None or has_user_hook(layer):
         return None
     # A flat row would not count the padding between tokens in a bias of distances.
     if mask.has_holes and has_bias(layer, given):
@@ -191,18 +187,6 @@ def flat_arguments(
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
     return given
-
-
-def is_nearly_full(mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether a batch has so little padding that a flat row would cost more than it saves.
-
-    In half precision on a CPU attention by document is faster even then.
-    """
-    states = next(iter(given.values()))
-    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-    if states.device.type == "cpu" and is_half:
-        return False
-    return mask.share_of_padding < MIN_PADDING
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:

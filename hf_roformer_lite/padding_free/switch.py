@@ -285,10 +285,12 @@ def switch_off(model: PreTrainedModel) -> None:
             config._attn_implementation = implementation
 
 
-def configs_of_stack(model: PreTrainedModel) -> list[PreTrainedConfig]:
+def configs_of_stack(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
     """The configurations of a model and of its text model, which may be the same."""
+    yield model.config
     text_config = model.config.get_text_config()
-    return [model.config] if text_config is model.config else [model.config, text_config]
+    if text_config is not model.config:
+        yield text_config
 
 
 def chosen_implementations(
