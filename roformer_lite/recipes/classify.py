@@ -15,7 +15,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedModel,
-    SchedulerType,
 )
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -286,10 +285,8 @@ class Classify(LabelRecipe):
                 "further training helps",
                 file=sys.stderr,
             )
-            # A step with a learning rate of 0 saves the fitted head as a checkpoint.
-            trainer.args.max_steps = 1
-            trainer.args.warmup_steps = 1
-            trainer.args.lr_scheduler_type = SchedulerType.LINEAR
+            trainer.args.max_steps = -1
+            trainer.args.num_train_epochs = 0
         if self.options.teacher is not None:
             model: Any = trainer.model
             take_over_tokens(model.get_input_embeddings(), open_teacher(self.options.teacher))

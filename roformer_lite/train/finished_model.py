@@ -49,8 +49,9 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
             part.save_pretrained(folder)
         recipe.save_further_files(folder)
         evaluations = measure_saved_model(finished, folder)
-        history = finished.trainer.state.log_history
-        draw_loss_curve(history, folder / CURVE_FILE, finished.chosen_step)
+        state = finished.trainer.state
+        if state.global_step:
+            draw_loss_curve(state.log_history, folder / CURVE_FILE, finished.chosen_step)
         if evaluations and evaluations[-1].scores is not None:
             last = evaluations[-1]
             draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)

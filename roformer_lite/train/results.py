@@ -385,7 +385,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}; "
         f"{_counted(training['minutes'], 'minute')} of training, "
         f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command",
-        f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}",
+        f"Model, tokenizer, card, results and run.yaml: {folder}",
         f"Use it: echo {shlex.quote(results['example_line'])} | "
         f"roformer-lite predict {shlex.quote(str(folder))}",
     ]

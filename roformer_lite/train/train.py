@@ -170,11 +170,14 @@ def naming_the_weights(checkpoints: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"the model is trained, but cannot be evaluated or saved: {reason(error)}. Its weights "
-            f"and tokenizer are in {last_checkpoint(checkpoints)}; the same command, even with "
-            "another --test_file, evaluates it again"
-        ) from error
+        message = f"the model is trained, but cannot be evaluated or saved: {reason(error)}"
+        checkpoint = last_checkpoint(checkpoints)
+        if checkpoint is not None:
+            message += (
+                f". Its weights and tokenizer are in {checkpoint}; the same command, even with "
+                "another --test_file, evaluates it again"
+            )
+        raise InputError(message) from error
 
 
 def leave_process_group(trainer: Trainer) -> None:
