@@ -165,6 +165,7 @@ class Process:
         found = Path(self.facts["path"]).resolve()
         folders = [Path(folder).resolve() for folder in search_path.split(os.pathsep)]
         if not any(found.is_relative_to(folder) for folder in folders):
+            self.close()
             raise SystemExit(f"{search_path} has no hf_roformer_lite; Python found {found}.")
 
     def close(self) -> None:
