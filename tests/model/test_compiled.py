@@ -73,7 +73,7 @@ def test_as_a_whole():
 @pytest.mark.slow
 def test_by_regions():
     """Where accelerate compiles each layer, no layer gets padding, and losses stay the same."""
-    # In training mode no logits of padding are computed.
+    # The model is in training mode, where it computes no logits of padding.
     model = make_pair().train()
     backend = CountedGraphs()
     compiled = compile_regions(model, backend=backend)

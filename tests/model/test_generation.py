@@ -184,7 +184,7 @@ def test_logits_to_keep():
     mask = torch.ones_like(ids)
     mask[0, 6:] = mask[1, 3] = 0
     padded = model(ids, mask).logits
-    # In transformers, the last positions may be padding.
+    # The last positions may be padding, as in all models of transformers.
     torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])
     of_real = model(ids, mask, logits_to_keep=2, count_real_tokens=True).logits
     torch.testing.assert_close(of_real, padded[[[0], [1]], [[4, 5], [7, 8]]])

@@ -63,7 +63,7 @@ def test_partial_rotation(rope_type):
         if name in rope:
             rope[name] = rope[name][:2]
     model = build(rl.RoFormerLiteModel, stack_config(rope_parameters=rope))
-    # Of the 8 channels of a head, 4 turn in 2 pairs.
+    # A head has 8 channels, and 4 of them turn in 2 pairs.
     assert len(model.rotary_emb["all_layers"].inv_freq) == 2
     for ids in (IDS[:, :10], IDS):
         assert model(ids)[0].isfinite().all()

@@ -62,7 +62,7 @@ def test_prenorm_layers():
     assert_same(
         model(inputs_embeds=inputs["x"], attention_mask=real).last_hidden_state[real], golden[real]
     )
-    # With a mask for each query, the outputs of padding are the same too.
+    # The outputs of padding are the same, too, if the mask has four dimensions.
     everywhere = model(inputs_embeds=inputs["x"], attention_mask=real[:, None, None])
     assert_same(everywhere.last_hidden_state, golden)
     model, inputs, golden = load("prenorm_decoder_layer", "prenorm-decoder-layer")

@@ -235,7 +235,7 @@ def test_weights_make_the_loss_least():
         return best_weights(split, "single_label_classification")
 
     encoder, ngrams = weights(right, useless)
-    # With noise of this variance, the logits are the log-odds of the classes.
+    # The logits are the log-odds of the classes, because the noise has variance 1.
     assert encoder == pytest.approx(1, abs=0.25)
     assert ngrams < 0.15
     assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
