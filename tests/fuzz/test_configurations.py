@@ -78,7 +78,7 @@ OWN_FIELDS = {
 
 
 def refusal(make: type, fields: dict[str, Any]) -> tuple[Any, str]:
-    """Make a configuration. Returns it and no message, or None and the message of the error."""
+    """Make a configuration, and return it, or the message of the error if it is refused."""
     try:
         return make(**copy.deepcopy(fields)), ""
     except (ValueError, TypeError, KeyError, StrictDataclassError) as error:

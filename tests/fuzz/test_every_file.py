@@ -33,8 +33,7 @@ from roformer_lite.cli import main
 
 PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
 EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
-# These are the commands that read each directory. They give a result if they don't use the damaged
-# file.
+# These commands read each directory. They may ignore damage to files that they don't use.
 COMMANDS = {
     "classify": [PREDICT, EVALUATE, ["bundle", "{}", "out"], ["export", "{}", "out"]],
     "causal": [[*PREDICT, "--max_new_tokens", "2"]],
@@ -288,7 +287,7 @@ TUNE = [
     "--output_dir",
     "out",
 ]
-# The libraries that read these files would accept them, or end the process.
+# Without a check, libraries would accept these files, or end the process.
 SILENT = [
     *(
         (

@@ -57,7 +57,7 @@ def test_generated_tokens_are_those_of_a_cpu(kind, cache):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "llama", "gemma2"])
 def test_padding_free_is_stock(kind, dtype):
-    """A model without padding has the losses and gradients of the original.
+    """`padding_free` does not change the losses and gradients of a model.
 
     Half precision uses torch's attention for rows of various lengths, except where scores are
     capped.

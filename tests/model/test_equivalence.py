@@ -19,7 +19,7 @@ either_direction = pytest.mark.parametrize("is_decoder", [False, True], ids=["en
 @either_direction
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_input):
-    """Padded and packed rows agree, with and without hidden states and caches, by every backend."""
+    """Padded and packed rows agree in every backend, with and without hidden states and caches."""
     ids = ragged_input["input_ids"]
     mask = ragged_input["attention_mask"]
     real = mask.bool()
@@ -362,7 +362,7 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
 
 
 def test_half_precision_under_autocast_is_near_the_exact_numbers():
-    """Gradients of short documents are computed in float32, those of long ones as they are."""
+    """Gradients of short documents are computed in float32, and those of long ones in bfloat16."""
     attention = build(rl.RoFormerLiteModel, stack_config()).layers[0].self_attn
     for longest, has_grad in ((511, True), (512, True), (9, False)):
         numbers = torch.tensor([[1] * longest + [2] * 4])

@@ -32,7 +32,7 @@ def logits_of_steps(model, inputs, ids, steps, past=None) -> torch.Tensor:
     """Compute the logits `(B, L, vocab)` of `ids` in calls whose numbers of tokens are `steps`."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     pieces = []
-    # The argument may have either name. transformers 5.24 calls it `cache`.
+    # The argument has two names, and transformers 5.24 uses `cache`.
     name_of_cache = "past_key_values" if max(steps) == 1 else "cache"
     for piece in ids.split(steps, 1):
         output = model(**inputs, **{name: piece, name_of_cache: past}, use_cache=True)
@@ -69,7 +69,7 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
 
 
 def test_loss_beside_a_given_cache():
-    """Without dropout, training and evaluation give the same loss, as prefix tuning needs it."""
+    """Prefix tuning gives a cache, with which training and evaluation must have the same loss."""
     model = pair_model()
     ids = random_ids(2, 6)
     losses = []

@@ -87,7 +87,7 @@ def test_inputs_of_a_stack_with_cross_attention():
 
 
 def test_cross_attention_of_parallel_heads_refuses_a_cache():
-    """Its layers have no self-attention, from whose cache the next positions would be counted."""
+    """Without self-attention, there is no cache from which the next positions could be counted."""
     fields = {"is_decoder": True, "add_cross_attention": True, "use_cache": False}
     model = make(rl.RoFormerLiteModel, name="parallel-heads", **fields)
     with pytest.raises(ValueError, match="use_cache=False"):
@@ -95,7 +95,7 @@ def test_cross_attention_of_parallel_heads_refuses_a_cache():
 
 
 def test_inputs_beside_a_cache():
-    """A mask must have a column for each token in the cache, too, because new ones are the last."""
+    """A mask needs columns for cached tokens, because its last columns are the new tokens."""
     model = make(rl.RoFormerLiteForCausalLM)
     for columns in (3, 4, 9, 12):
         cache = DynamicCache(config=model.config)

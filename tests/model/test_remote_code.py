@@ -197,7 +197,7 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
     for number, (part, code) in enumerate(parts_with_code):
         part.save_pretrained(tmp_path / f"{number}")
         assert code_in(tmp_path / f"{number}") == code
-        # The second call does not ask for it, but saves no code either.
+        # The second call does not repeat the option, because the tokenizer or model keeps it.
         for name, options in (
             (f"{number}-plain", {"remote_code": False}),
             (f"{number}-plain-again", {}),

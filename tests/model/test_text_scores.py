@@ -83,7 +83,7 @@ def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) ->
 
 
 def test_ngrams_are_those_of_the_text():
-    """Token ids have as many n-grams as their texts, and two of them share as many as their texts.
+    """Token ids have as many n-grams as the text, and two texts share as many as their token ids.
 
     The n-grams don't depend on the tokenizer.
     """

@@ -242,8 +242,7 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
 @lossless
 def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
     tokenizer = trained[algorithm]
-    # A frequent word is one token, although the Unigram trainer of `tokenizers` would not propose
-    # it.
+    # A frequent word is one token, although `tokenizers` does not propose it for Unigram.
     expected = [*tokenizer.tokenize(" doesn"), "'t", *tokenizer.tokenize(" jump")]
     assert tokenizer.tokenize("x doesn't jump")[-3:] == expected
     assert len(tokenizer.tokenize(" jump")) == 1

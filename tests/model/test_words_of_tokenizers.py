@@ -138,7 +138,7 @@ def places_of(entity: dict, text: str) -> tuple[str, int, int]:
 
 @pytest.mark.parametrize("name", [*sorted(TOKENIZERS.keys() - {"jieba"}), "tokens that span words"])
 def test_tags_are_those_of_the_words(name):
-    """Words get one tag even if a tokenizer splits them, by the program and by pipelines."""
+    """The program and the pipelines of transformers give one tag to words of several tokens."""
     script = "cyrillic" if "sentencepiece" in name or "span" in name else "latin"
     rows = tagged_rows(script, seed=0)
     texts = [" ".join(row["tokens"]) for row in rows]
@@ -156,8 +156,7 @@ def test_tags_are_those_of_the_words(name):
     parts = {"model": saved.model, "tokenizer": saved.tokenizer}
     strategies = ["average", "first", "max", "simple"]
     if name == "word ends":
-        # The pipeline averages all tokens between spaces, but the model reads several words in
-        # `U.S.`.
+        # The pipeline averages all tokens of `U.S.`, but the model reads several words in it.
         strategies.remove("average")
     for strategy in strategies:
         pipe = pipeline("token-classification", aggregation_strategy=strategy, **parts)
