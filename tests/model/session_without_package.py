@@ -58,8 +58,8 @@ def save_again() -> None:
         for auto, reference in config["auto_map"].items():
             assert type(load(auto, name)).__name__ == reference.partition(".")[2]
 
-    # A bundle is still complete after it was loaded and saved twice. The second folder has a name
-    # that is not ASCII.
+    # A bundle is still complete after it was loaded and saved twice. The name of the second folder
+    # is not ASCII.
     original_files = {path.name for path in (FOLDER / "encoder").iterdir()}
     for before, after in (("encoder", "again"), ("again", "再次")):
         load("AutoModelForMaskedLM", before).save_pretrained(FOLDER / after)
