@@ -1,4 +1,7 @@
-"""Ways in which the files of a saved model are damaged. Every one is the same at every run."""
+"""Ways to damage the files of a saved model. They are the same in every run.
+
+Each way is a description and a function that damages a file in the folder of the model.
+"""
 
 import json
 import random
@@ -28,6 +31,7 @@ WRONG_VALUES: list[Any] = [
     {"a": 1},
     True,
 ]
+NESTED_FIELDS = ("encoder", "decoder", "settings", "rope_parameters", "model")
 NOT_JSON = [
     b"",
     b"{",
@@ -43,13 +47,13 @@ NOT_JSON = [
 
 
 def header_size(path: Path) -> int:
-    """Where the tensors of a safetensors file begin."""
+    """Return the place in a safetensors file where its tensors begin."""
     with open(path, "rb") as file:
         return 8 + int.from_bytes(file.read(8), "little")
 
 
 def truncations(file: str) -> Iterator[tuple[str, Damage]]:
-    """A download that broke off."""
+    """Cut off the end of a file, as a download that stops early does."""
     for part in (0.0, 0.001, 0.1, 0.5, 0.9):
         yield (
             f"{file} cut at {part:.1%}",
@@ -63,7 +67,7 @@ def _cut(path: Path, length: Callable[[int], int]) -> None:
 
 
 def header_damage(flips: int, seed: int) -> Iterator[tuple[str, Damage]]:
-    """Bits flipped, and the file cut, in the part of a safetensors file that says what it holds."""
+    """Flip bits in the header of a safetensors file, and cut the file in or after its header."""
     for number in range(flips):
         yield (
             f"bit flip {number} in the header",
@@ -87,7 +91,7 @@ def header_damage(flips: int, seed: int) -> Iterator[tuple[str, Damage]]:
 
 
 def bit_flips(file: str, number: int, seed: int) -> Iterator[tuple[str, Damage]]:
-    """One bit of a file flipped, at `number` different places."""
+    """Flip one bit of a file, in `number` different ways."""
     for flip in range(seed, seed + number):
 
         def damage(folder: Path, flip: int = flip) -> None:
@@ -98,13 +102,14 @@ def bit_flips(file: str, number: int, seed: int) -> Iterator[tuple[str, Damage]]
 
 def _flip(path: Path, size: int, seed: int) -> None:
     """Flip one bit of the first `size` bytes."""
-    content, generator = bytearray(path.read_bytes()), random.Random(seed)
+    content = bytearray(path.read_bytes())
+    generator = random.Random(seed)
     content[generator.randrange(size)] ^= 1 << generator.randrange(8)
     path.write_bytes(content)
 
 
 def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
-    """Files that are sound, but whose tensors are not those of the model."""
+    """Change the tensors, so that the file can be read but does not fit the model."""
 
     def changed(change: Callable[[dict[str, torch.Tensor], str], object]) -> Damage:
         def damage(folder: Path) -> None:
@@ -142,8 +147,7 @@ def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
 def field_damage(
     file: str, fields: dict[str, Any], each: int, seed: int
 ) -> Iterator[tuple[str, Damage]]:
-    """Every field of a JSON file missing, and with values of wrong types and sizes; `each` of these
-    a field."""
+    """Remove each field of a JSON file, and set it to `each` values of wrong types and sizes."""
     for path in field_paths(fields):
         generator = random.Random(f"{seed} {path}")
         shown = ".".join(path)
@@ -160,15 +164,10 @@ def field_damage(
 
 
 def field_paths(fields: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the names that lead to each field, also within the groups of `NESTED_FIELDS`."""
     for name, value in fields.items():
         yield (name,)
-        if isinstance(value, dict) and name in (
-            "encoder",
-            "decoder",
-            "settings",
-            "rope_parameters",
-            "model",
-        ):
+        if isinstance(value, dict) and name in NESTED_FIELDS:
             yield from ((name, *path) for path in field_paths(value))
 
 
@@ -185,7 +184,7 @@ def _set_field(path: Path, names: tuple[str, ...], value: Any = None, remove: bo
 
 
 def not_json(file: str) -> Iterator[tuple[str, Damage]]:
-    """A file that holds no JSON object."""
+    """Replace a file by one that does not contain a JSON object."""
     for content in NOT_JSON:
         yield (
             f"{file} is {content[:12]!r}",

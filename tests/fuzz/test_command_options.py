@@ -1,7 +1,7 @@
-"""Options of every command with wrong values: one sentence that names them, and nothing left
-behind.
+"""Tests that every command refuses wrong values of its options, and leaves no files behind.
 
-The options are those of the commands' own parsers. A command ends where its work would begin.
+The error is one sentence that names the option. The options are read from the parsers of the
+commands. A command ends where its work would begin.
 """
 
 import argparse
@@ -19,10 +19,11 @@ from roformer_lite.command_parser import CommandParser
 from roformer_lite.task_options import TASK_ARGUMENTS
 
 SMALL = (
-    "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 intermediate_size=16 "
-    "num_hidden_layers=1 --max_steps 1 --disable_tqdm true --use_cpu true --baselines false"
+    "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 "
+    "intermediate_size=16 num_hidden_layers=1 --max_steps 1 --disable_tqdm true --use_cpu true "
+    "--baselines false"
 )
-# Commands that are right in the directory of the fixture `place`.
+# These commands are right in the directory of the fixture `place`.
 RIGHT = {
     **{
         f"train {task}": f"--train_file {'tags.jsonl' if task == 'tag' else 'rows.csv'} {SMALL}"
@@ -43,25 +44,34 @@ WRONG = {
     float: ["x"],
     string_to_bool: ["perhaps"],
 }
-# Options that name a file or a directory which must be there.
-READ = ("train_file", "validation_file", "test_file", "input_file", "texts")
-READ += ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
+# These options name a file or a directory that must exist.
+READ = (
+    "train_file",
+    "validation_file",
+    "test_file",
+    "input_file",
+    "texts",
+    "model_name_or_path",
+    "encoder_name_or_path",
+    "tokenizer",
+    "teacher",
+)
 
 
 class Begun(Exception):
-    """The command has found nothing wrong with its options."""
+    """Raised where the work of a command begins, after its options were accepted."""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """Models and data that are right, and a directory that is neither."""
+    """Make models and data that are right, and a directory that is neither."""
     disable_progress_bar()
     folder = tmp_path_factory.mktemp("options")
     save_model("classify", folder / "classify")
     save_model("roformer", folder / "mlm")
     conversion.export_checkpoint("roformer", folder / "mlm", folder / "roformer")
     rows = "one two,a,one,two\nthree four,b,three,four\n" * 8
-    for name in ("rows.csv", "other.csv"):  # the latter may be written
+    for name in ("rows.csv", "other.csv"):
         (folder / name).write_text("text,label,source,target\n" + rows)
     (folder / "tags.jsonl").write_text('{"tokens": ["one", "two"], "tags": ["A", "B"]}\n' * 16)
     (folder / "folder").mkdir()
@@ -70,13 +80,13 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def in_place(place, monkeypatch) -> None:
-    """Commands run in `place`."""
+    """Run commands in `place`."""
     monkeypatch.chdir(place)
 
 
 @pytest.fixture
 def only_options(monkeypatch) -> None:
-    """Commands end where their work begins."""
+    """End commands where their work begins."""
 
     def begin(*args, **kwargs):
         raise Begun
@@ -99,7 +109,7 @@ def only_options(monkeypatch) -> None:
 
 
 def options_of(command: str) -> list[argparse.Action]:
-    """All options of a command's parser."""
+    """List all options of the parser of a command that have values."""
     found: list[argparse.Action] = []
 
     def spy(parser: CommandParser, *words: list[str]) -> None:

@@ -1,5 +1,7 @@
-"""Every field of a configuration with wrong types and at the edges: refused by name, or a model
-that works."""
+"""Tests of each field of a configuration with values of wrong types, and with extreme ones.
+
+Either an error names the field, or the model works.
+"""
 
 import copy
 import json
@@ -12,8 +14,14 @@ from transformers import PreTrainedModel
 
 import hf_roformer_lite as rl
 
-SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 24, "max_position_embeddings": 16}
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 16,
+}
 WRONG_TYPES: list[Any] = [None, "x", "", [], ["x"], [1], {}, {"a": 1}, b"x", (1,), True, False]
 NUMBERS: list[Any] = [-1, 0, 1, 2, 3, 7, 10**30, 1.5, 0.5, -0.5, float("nan"), float("inf")]
 STACKS: dict[str, dict[str, Any]] = {
@@ -25,30 +33,37 @@ STACKS: dict[str, dict[str, Any]] = {
     "parallel heads": {"layer_style": "parallel_heads"},
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post"},
 }
-# Numbers that are none, as the values say: weights that overflow, and the zero vector of the
-# padding token over zero.
+# These values ask for outputs that are not finite: the weights overflow, or the zero vector of the
+# padding token is divided by zero.
 ASKED_FOR = [("initializer_range", 10**30), ("norm_eps", 0), ("embedding_norm_eps", 0)]
-LENGTHS = [1.0] * 4  # half of the channels of a head
+# There is one factor for each pair of channels of a head.
+LENGTHS = [1.0] * 4
 ROPE: dict[str, dict[str, Any]] = {
     "default": {"partial_rotary_factor": 1.0},
     "linear": {"factor": 2.0},
     "dynamic": {"factor": 2.0, "original_max_position_embeddings": 4},
     "yarn": {
-        **{
-            "factor": 2.0,
-            "original_max_position_embeddings": 4,
-            "attention_factor": 1.0,
-            "truncate": True,
-        },
-        **{"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+        "factor": 2.0,
+        "original_max_position_embeddings": 4,
+        "attention_factor": 1.0,
+        "truncate": True,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
     },
     "longrope": {
-        **{"short_factor": LENGTHS, "long_factor": LENGTHS, "original_max_position_embeddings": 4},
-        **{"factor": 2.0, "attention_factor": 1.0},
+        "short_factor": LENGTHS,
+        "long_factor": LENGTHS,
+        "original_max_position_embeddings": 4,
+        "factor": 2.0,
+        "attention_factor": 1.0,
     },
     "llama3": {
-        **{"factor": 2.0, "original_max_position_embeddings": 4},
-        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "factor": 2.0,
+        "original_max_position_embeddings": 4,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
     },
 }
 LISTS: list[Any] = [[1.0, "x", 1, 1], [0.0] * 4, [float("nan")] * 4, [True] * 4, LENGTHS * 2]
@@ -63,48 +78,47 @@ OWN_FIELDS = {
 
 
 def refusal(make: type, fields: dict[str, Any]) -> tuple[Any, str]:
-    """A configuration, and what it was refused with; one of the two is empty."""
+    """Make a configuration, and return it, or the message of the error if it is refused."""
     try:
         return make(**copy.deepcopy(fields)), ""
     except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        cause = error.__cause__ or error  # strict dataclasses wrap what their checks raise
+        # Strict dataclasses wrap the errors of their checks.
+        cause = error.__cause__ or error
         assert isinstance(cause, ValueError | TypeError | KeyError), f"{fields}: {cause!r}"
         return None, str(cause)
 
 
 def run(config: Any) -> torch.Tensor:
-    """States or logits of a model of `config`, on ids that every vocabulary has."""
+    """Compute states or logits of a model of `config`, for ids that are in its vocabulary."""
     torch.manual_seed(0)
-    ids = torch.arange(18).view(2, 9) % min(getattr(config, "vocab_size", 0) or 20, 20)
+    vocab_size = getattr(config, "vocab_size", 0) or 20
+    ids = torch.arange(18).view(2, 9) % min(vocab_size, 20)
     if isinstance(config, rl.RoFormerLiteSeq2SeqConfig):
-        return (
-            rl.RoFormerLiteForConditionalGeneration(config)
-            .eval()(ids, decoder_input_ids=ids)
-            .logits
-        )
-    inputs = (
-        {"input_ids": ids}
-        if config.vocab_size
-        else {"inputs_embeds": torch.rand(2, 9, config.embedding_size)}
-    )
+        pair = rl.RoFormerLiteForConditionalGeneration(config).eval()
+        return pair(ids, decoder_input_ids=ids).logits
+    if config.vocab_size:
+        inputs = {"input_ids": ids}
+    else:
+        inputs = {"inputs_embeds": torch.rand(2, 9, config.embedding_size)}
     if config.add_cross_attention:
-        inputs["encoder_hidden_states"] = torch.rand(
-            2, 3, config.cross_attention_hidden_size or config.hidden_size
-        )
+        width = config.cross_attention_hidden_size or config.hidden_size
+        inputs["encoder_hidden_states"] = torch.rand(2, 3, width)
     model: PreTrainedModel = rl.RoFormerLiteModel(config).eval()
     return model(**inputs)[0]
 
 
 def is_small(name: str, value: Any) -> bool:
-    """Whether a model of this size fits into memory; what does not is no mistake of the
-    configuration."""
-    of_size = ("size", "_dim", "num_", "features", "max_position")
-    return not (isinstance(value, int) and value > 10**6 and any(part in name for part in of_size))
+    """Whether a model of this size fits into memory. A larger size is not a wrong value."""
+    parts_of_sizes = ("size", "_dim", "num_", "features", "max_position")
+    is_size = any(part in name for part in parts_of_sizes)
+    return not (is_size and isinstance(value, int) and value > 10**6)
 
 
 def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
-    """What is wrong about `base` with the field `name` set to `value`; empty if it is refused by
-    name, or works."""
+    """Set the field `name` of `base` to `value`, and describe what goes wrong.
+
+    The description is empty if the model works, or if the error names the field.
+    """
     config, message = refusal(make, {**base, name: value})
     if config is None:
         others = [
@@ -115,8 +129,10 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
             "embedding_size",
             "layer_style",
         ]
-        others += list(value) if isinstance(value, dict) else []
-        return "" if name in message or any(other in message for other in others) else message
+        if isinstance(value, dict):
+            others += list(value)
+        is_named = any(field in message for field in [name, *others])
+        return "" if is_named else message
     if not is_small(name, value):
         return ""
     again = make.from_dict(json.loads(config.to_json_string(use_diff=False)))
@@ -124,9 +140,11 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
         return "another configuration when it is read again"
     try:
         with torch.no_grad():
-            return "" if run(config).isfinite().all() else "numbers that are none"
-    except ValueError as error:  # such as an input longer than its learned positions
+            is_finite = run(config).isfinite().all()
+    except ValueError as error:
+        # An input may, for example, be longer than the learned positions.
         return "" if name in str(error) else str(error)
+    return "" if is_finite else "the outputs are not finite"
 
 
 @pytest.mark.parametrize(
@@ -137,13 +155,15 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
     ],
 )
 def test_fields_of_a_stack(stack):
-    wrong = {
-        (name, str(value)): problem
-        for name in OWN_FIELDS[rl.RoFormerLiteConfig]
-        for value in WRONG_TYPES + NUMBERS
-        if (name, value) not in ASKED_FOR
-        if (problem := check(rl.RoFormerLiteConfig, {**SIZES, **STACKS[stack]}, name, value))
-    }
+    base = {**SIZES, **STACKS[stack]}
+    wrong = {}
+    for name in OWN_FIELDS[rl.RoFormerLiteConfig]:
+        for value in WRONG_TYPES + NUMBERS:
+            if (name, value) in ASKED_FOR:
+                continue
+            problem = check(rl.RoFormerLiteConfig, base, name, value)
+            if problem:
+                wrong[name, str(value)] = problem
     assert not wrong
 
 
@@ -154,13 +174,15 @@ def test_fields_of_a_pair():
         {"num_hidden_layers": 0},
         {"hidden_size": 16, "banana": 1},
     ]
-    wrong = {
-        (name, str(value)): problem
-        for name in OWN_FIELDS[rl.RoFormerLiteSeq2SeqConfig]
-        for value in WRONG_TYPES + NUMBERS + sides
-        if not (name in base and not value)  # a stack of the default sizes
-        if (problem := check(rl.RoFormerLiteSeq2SeqConfig, base, name, value))
-    }
+    wrong = {}
+    for name in OWN_FIELDS[rl.RoFormerLiteSeq2SeqConfig]:
+        for value in WRONG_TYPES + NUMBERS + sides:
+            # An empty value is valid, because it stands for a stack of the default sizes.
+            if name in base and not value:
+                continue
+            problem = check(rl.RoFormerLiteSeq2SeqConfig, base, name, value)
+            if problem:
+                wrong[name, str(value)] = problem
     assert not wrong
 
 

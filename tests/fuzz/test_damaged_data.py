@@ -1,5 +1,7 @@
-"""Data files with arbitrary damage: what is read can be trained on, and everything else is refused
-with its place."""
+"""Tests of data files with arbitrary damage.
+
+Either the rows that are read can be trained on, or an error names the file.
+"""
 
 import gzip
 import json
@@ -25,7 +27,8 @@ ROWS = [
 CSV = "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS)
 JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 TAGGED = "Anna B-PER\nlives O\n\nRome B-LOC\n! O\n"
-FILES: dict[str, tuple[str, str, dict[str, Any]]] = {  # task, content, its options
+# Each file has a task, a content, and options of the task.
+FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a.csv": ("classify", CSV, {}),
     "a.tsv": ("classify", CSV.replace('"', "").replace(",", "\t"), {}),
     "a.jsonl": ("classify", JSONL, {}),
@@ -40,10 +43,14 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {  # task, content, its opti
     "a.conll": ("tag", TAGGED, {}),
     "tags.jsonl": ("tag", '{"tokens": ["Anna", "lives"], "tags": ["B", "O"]}\n' * 2, {}),
 }
-# What editors, spreadsheets and programs leave in files.
-PIECES = [bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"]
-PIECES += [b"\xef\xbb\xbf", b"\xff\xfe", b'""', b"\r\n", b"\n\n\n"]
-PIECES += [
+# Editors, spreadsheets and programs leave such pieces in files.
+PIECES = [
+    *(bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"),
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b'""',
+    b"\r\n",
+    b"\n\n\n",
     "\u2028".encode(),
     "\u0085".encode(),
     "\u00a0".encode(),
@@ -51,8 +58,6 @@ PIECES += [
     b"\x1a",
     b"\x0b",
     b"\x1c",
-]
-PIECES += [
     b"\\",
     b"\\ud800",
     b"\\udc00\\ud800",
@@ -62,13 +67,24 @@ PIECES += [
     b"1e999",
     b"9" * 5000,
     b"[" * 100_000,
+    b"{",
+    b"}",
+    b"[]",
+    b"{}",
+    b" ",
+    b"x" * 100_000,
+    b"-DOCSTART-",
+    b"# ",
+    b"=1+1",
 ]
-PIECES += [b"{", b"}", b"[]", b"{}", b" ", b"x" * 100_000, b"-DOCSTART-", b"# ", b"=1+1"]
 
 
 def damaged(content: bytes, seed: int) -> bytes:
-    """The content cut, with flipped bits, with lost bytes, with doubled lines, or with a piece of
-    `PIECES` in it."""
+    """Damage the content in one of five ways, at a random place.
+
+    It is cut, a bit is flipped, some bytes are lost, a line is repeated, or one of `PIECES` is
+    inserted.
+    """
     chance = random.Random(seed)
     place = chance.randrange(len(content) + 1)
     kind = seed % 5
@@ -94,7 +110,7 @@ def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, 
 
 
 def check(path: Path, task: str, options: dict[str, Any]) -> str:
-    """What is wrong about how `path` is read."""
+    """Read a file, and describe what goes wrong. The description is empty if nothing does."""
     try:
         rows = read(path, task, options)
     except InputError as error:
@@ -105,7 +121,8 @@ def check(path: Path, task: str, options: dict[str, Any]) -> str:
     if len(columns) > 1:
         return f"rows of several kinds: {columns}"
     for row in rows:
-        json.dumps(row, ensure_ascii=False).encode("utf-8")  # what tokenizers and files need
+        # Tokenizers and files need text that can be encoded.
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
     return ""
 
 
@@ -116,15 +133,18 @@ def test_damaged_files(name, tmp_path):
     for seed in range(150):
         path = tmp_path / f"{seed}-{name}"
         path.write_bytes(damaged(content.encode(), seed))
-        if problem := check(path, task, options):
+        problem = check(path, task, options)
+        if problem:
             wrong.append(f"{seed}, {path.read_bytes()[:80]!r}: {problem[:200]}")
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_damaged_compression(name, tmp_path):
-    """A bit of every byte of a compressed file flipped: refused, or read as it was; not all of its
-    header matters."""
+    """With one bit of a compressed file flipped, it is refused, or read as before the damage.
+
+    Some bytes of its header do not matter.
+    """
     task, content, options = FILES[name]
     whole = gzip.compress(content.encode(), mtime=0)
     (tmp_path / f"{name}.gz").write_bytes(whole)
@@ -148,7 +168,7 @@ def some_text(chance: random.Random) -> str:
     ("name", "more"), [("a.csv", "\n\r\t"), ("a.tsv", ""), ("a.jsonl", "\n\r\t\x00\u0085")]
 )
 def test_what_is_written_is_read(name, more, tmp_path):
-    """Cells of any characters come back as they were, from the files that `predict` writes."""
+    """Cells with any characters are read unchanged from files like those of `predict`."""
     for seed in range(50):
         chance = random.Random(seed)
         cells = [some_text(chance) + chance.choice(["", *more]) + "z" for _ in range(12)]
@@ -161,7 +181,7 @@ def test_what_is_written_is_read(name, more, tmp_path):
         assert [columns_of(row) for row in read_table(path)] == rows
 
 
-# task, files, what the message says
+# Each mistake has a task with its options, the contents of the files, and a part of the message.
 MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "another encoding": (
         "classify",
@@ -250,8 +270,10 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
 
 @pytest.fixture
 def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
-    """The message of a `train` command that must end before it begins, and must leave nothing
-    behind."""
+    """Run a `train` command that must fail before the training, and return its message.
+
+    The command must not leave an output directory.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began")
@@ -263,9 +285,8 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
         assert main(command) == 2
         assert not (tmp_path / "out").exists()
         errors = capsys.readouterr().err.splitlines()
-        assert "Traceback" not in "".join(errors) and errors[-1].startswith(
-            "roformer-lite train: error: "
-        )
+        assert "Traceback" not in "".join(errors)
+        assert errors[-1].startswith("roformer-lite train: error: ")
         return errors[-1]
 
     return run
@@ -275,9 +296,12 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
 def test_training_on_wrong_files(mistake, refused, tmp_path):
     task, files, message = MISTAKES[mistake]
     for name, content in files.items():
+        if isinstance(content, str):
+            content = content.encode()
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert message in refused(task, [Path(name).parts[0] for name in files if name != "v.txt"])
+        (tmp_path / name).write_bytes(content)
+    train_files = [Path(name).parts[0] for name in files if name != "v.txt"]
+    assert message in refused(task, train_files)
 
 
 def test_pipes_are_refused_where_data_are_read_again(refused):

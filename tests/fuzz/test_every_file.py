@@ -1,6 +1,9 @@
-"""Every file that a command reads, with bits flipped, cut off, of other contents, with wrong
-fields, missing, and a directory in its place: one sentence that names the file, or a right result.
-A sample of them each time, many with the slow tests."""
+"""Tests of damage to every file that a command reads.
+
+Files have flipped bits, are cut, have other contents or wrong fields, are missing, or are
+directories. The command must give a right result, or one sentence that names the file. A sample of
+the damages is tested each time, and many in the slow tests.
+"""
 
 import json
 import random
@@ -30,7 +33,7 @@ from roformer_lite.cli import main
 
 PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
 EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
-# By directory: the commands that read it. What of it they don't use may be damaged.
+# These commands read each directory. They may ignore damage to files that they don't use.
 COMMANDS = {
     "classify": [PREDICT, EVALUATE, ["bundle", "{}", "out"], ["export", "{}", "out"]],
     "causal": [[*PREDICT, "--max_new_tokens", "2"]],
@@ -48,27 +51,30 @@ GENERATION = {
     "top_p": 1.0,
     "cache_implementation": None,
     "do_sample": False,
+    "num_return_sequences": 1,
+    "min_length": 0,
 }
-GENERATION |= {"num_return_sequences": 1, "min_length": 0}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """What the commands read, all of it right."""
+    """Make the files that the commands read, without any damage."""
     disable_progress_bar()
     folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("lines.txt").write_text("one two\n\nthree\n")
         Path("rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
-        for kind in ("classify", "tag", "causal", "seq2seq", "embed", "roformer"):
-            save_model(kind, Path({"roformer": "mlm", "embed": "encoder"}.get(kind, kind)))
+        for kind in ("classify", "tag", "causal", "seq2seq"):
+            save_model(kind, Path(kind))
+        save_model("embed", Path("encoder"))
+        save_model("roformer", Path("mlm"))
         for kind in ("causal", "seq2seq"):
             _set("generation_config.json", **GENERATION)(Path(kind))
         names = {
             f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")
         }
-        # as older versions of transformers do
+        # Older versions of transformers saved this file.
         Path("tag", "special_tokens_map.json").write_text(json.dumps(names))
         shutil.copytree("mlm", "jieba")
         vocabulary = [
@@ -135,7 +141,10 @@ def damages(folder: Path, file: str, seed: int) -> Iterator[tuple[str, Damage]]:
 def run(
     place: Path, directory: str, damage: Damage, command: list[str], capsys
 ) -> tuple[int, str, bytes]:
-    """Exit status, messages and the printed lines of a command after the damage."""
+    """Run a command after the damage, and return its status, its messages and its output.
+
+    The status is 1 if the command fails without one error that names the directory.
+    """
     read = Path(directory)
     for left in ("out", read):
         shutil.rmtree(left, ignore_errors=True)
@@ -150,50 +159,97 @@ def run(
     return status, printed.err, printed.out.encode()
 
 
+def output_without_damage(place: Path, directory: str, command: list[str], capsys) -> bytes | None:
+    """Return the output of a command whose output is compared, which is only `predict`."""
+    if command[0] != "predict":
+        return None
+    status, _, output = run(place, directory, lambda folder: None, command, capsys)
+    assert status == 0
+    return output
+
+
+def number_of_damages(command: list[str], number: int) -> int:
+    """Return how many damages of a file a command is tried with."""
+    if command[0] == "export":
+        # Exports that succeed take seconds.
+        return 2
+    if command[0] == "predict":
+        return 4 * number
+    return number
+
+
+def problem_after(
+    place: Path,
+    directory: str,
+    damage: Damage,
+    command: list[str],
+    capsys,
+    has_result: bool,
+    expected: bytes | None,
+) -> str:
+    """Run a command after the damage, and describe what goes wrong.
+
+    The description is empty if nothing goes wrong. A command with a result must print three lines,
+    and exactly `expected` if this is given.
+    """
+    try:
+        status, messages, output = run(place, directory, damage, command, capsys)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"[-300:]
+    if status not in (0, 2):
+        return f"{status} {messages[-300:]}"
+    if status == 0 and expected is not None and output != expected:
+        return f"another output, {messages[-300:]}"
+    if status == 0 and has_result and output.count(b"\n") != 3:
+        return f"not three lines, {output!r}"
+    return ""
+
+
 @pytest.mark.parametrize(
     "number", [1, pytest.param(8, marks=pytest.mark.slow)], ids=["sample", "many"]
 )
 @pytest.mark.parametrize("directory", COMMANDS)
 def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
-    """One error that names the file, or a result. Of damaged weights it must be the very same;
-    sound files that lack a tensor are refused."""
+    """A command gives one error that names the file, or a result.
+
+    With damaged weights the result must be exactly the same. Files that lack a tensor are refused,
+    even if they can be read.
+    """
     monkeypatch.chdir(tmp_path)
     for data in ("lines.txt", "rows.csv"):
         shutil.copy(place / data, tmp_path)
     files = [path for path in (place / directory).rglob("*") if path.is_file()]
     names = sorted(str(path.relative_to(place / directory)) for path in files)
-    wrong, chance = [], random.Random(f"{number} {directory}")
+    wrong = []
+    chance = random.Random(f"{number} {directory}")
     for command in COMMANDS[directory]:
-        if command[0] == "export" and number == 1:  # ten seconds each
+        # An export takes ten seconds.
+        if command[0] == "export" and number == 1:
             continue
-        has_result = command[0] == "predict"
-        expected = (
-            run(place, directory, lambda folder: None, command, capsys) if has_result else None
-        )
-        assert not has_result or expected[0] == 0
-        for file in names if number > 1 else chance.sample(names, 3):
+        whole_output = output_without_damage(place, directory, command, capsys)
+        damaged_files = names if number > 1 else chance.sample(names, 3)
+        for file in damaged_files:
             possible = list(damages(place / directory, file, number))
-            is_exact = has_result and file == WEIGHTS
-            count = 4 * number if has_result else number
-            if command[0] == "export":  # Those that succeed take seconds.
-                count = 2
-            for name, damage in chance.sample(possible, min(count, len(possible))):
-                try:
-                    status, messages, result = run(place, directory, damage, command, capsys)
-                except BaseException as error:
-                    status, messages = 1, f"{type(error).__name__}: {error}"
-                if status not in (0, 2) or (status == 0 and is_exact and result != expected[2]):
-                    wrong.append(f"{command[0]} {directory}, {name}: {status} {messages[-300:]}")
-                elif status == 0 and has_result and result.count(b"\n") != 3:
-                    wrong.append(f"{directory}, {name}: {result}")
+            count = min(number_of_damages(command, number), len(possible))
+            for name, damage in chance.sample(possible, count):
+                problem = problem_after(
+                    place,
+                    directory,
+                    damage,
+                    command,
+                    capsys,
+                    has_result=whole_output is not None,
+                    expected=whole_output if file == WEIGHTS else None,
+                )
+                if problem:
+                    wrong.append(f"{command[0]} {directory}, {name}: {problem}")
     assert not wrong, "\n".join(wrong)
 
 
 def _set(file: str, **fields) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / file).write_text(
-            json.dumps({**json.loads((folder / file).read_text()), **fields})
-        )
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**content, **fields}))
 
     return damage
 
@@ -202,14 +258,14 @@ def _as_type(dtype: torch.dtype) -> Damage:
     def damage(folder: Path) -> None:
         tensors = load_file(folder / WEIGHTS)
         name = next(name for name in tensors if "q_proj" in name or "query.weight" in name)
-        save_file(
-            {**tensors, name: tensors[name].to(dtype)}, folder / WEIGHTS, metadata={"format": "pt"}
-        )
+        tensors[name] = tensors[name].to(dtype)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
     return damage
 
 
 def _catastrophic(folder: Path) -> None:
+    """Make the tokenizer match a regular expression that takes too long for the text."""
     pipeline = json.loads((folder / "tokenizer.json").read_text())
     pipeline["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "(?<n>a\\g<n>?)*$"}
     (folder / "tokenizer.json").write_text(json.dumps(pipeline))
@@ -217,7 +273,7 @@ def _catastrophic(folder: Path) -> None:
 
 
 STRANGE = (torch.complex64, torch.float8_e4m3fn, torch.int8)
-VERIFY, CONVERT = COMMANDS["roformer"][1], COMMANDS["roformer"][0]
+CONVERT, VERIFY = COMMANDS["roformer"]
 TUNE = [
     "train",
     "classify",
@@ -231,7 +287,8 @@ TUNE = [
     "--output_dir",
     "out",
 ]
-SILENT = [  # what the libraries below accept, or end the process at
+# Without a check, libraries would accept these files, or end the process.
+SILENT = [
     *(
         (
             "classify",
@@ -276,8 +333,9 @@ SILENT = [  # what the libraries below accept, or end the process at
 def test_what_was_silent_or_a_traceback(number, place, tmp_path, capsys, monkeypatch):
     directory, damage, command, message = SILENT[number]
     monkeypatch.chdir(tmp_path)
-    for name in (directory, "lines.txt", "rows.csv"):
-        (shutil.copytree if (place / name).is_dir() else shutil.copy)(place / name, tmp_path / name)
+    shutil.copytree(place / directory, tmp_path / directory)
+    for name in ("lines.txt", "rows.csv"):
+        shutil.copy(place / name, tmp_path / name)
     damage(Path(directory))
     assert main([part.replace("{}", directory) for part in command]) == 2
     assert message in capsys.readouterr().err

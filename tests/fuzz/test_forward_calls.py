@@ -1,9 +1,7 @@
-"""Every argument of every model's `forward`, in wrong types, shapes and ranges: refused, or a right
-result.
+"""Tests of every argument of every `forward`, with wrong types, shapes and ranges.
 
-A result is right if it is that of the unchanged call, where the change means nothing (another type
-of whole numbers, another order in memory), or of the shape and the finite numbers that it must
-have, where it means something else.
+The call must be refused, or give a right result. If the change has no meaning, such as another type
+of integers or another order in memory, the result must be the same. Otherwise it must be finite.
 """
 
 from collections.abc import Iterator
@@ -16,7 +14,9 @@ from transformers import DynamicCache
 
 import hf_roformer_lite as rl
 
-ROWS, LENGTH, SOURCE = 3, 7, 5
+ROWS = 3
+LENGTH = 7
+SOURCE = 5
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -110,7 +110,7 @@ CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
 
 
 def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Changes that must make no difference, where they are accepted."""
+    """Yield changes that must not make a difference, if they are accepted."""
     yield "another order in memory", value.transpose(0, -1).contiguous().transpose(0, -1)
     for dtype in (torch.int16, torch.int32, torch.int64, torch.float64):
         changed = value.to(dtype)
@@ -119,48 +119,38 @@ def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
-    """Changes that are mistakes, or another question."""
-    yield from {
-        "text": "x",
-        "a number": 3,
-        "a negative number": -1,
-        "a fraction": 1.5,
-        "a list": [[1, 2]],
-    }.items()
+    """Yield changes that are mistakes, or that ask for something else."""
+    yield "text", "x"
+    yield "a number", 3
+    yield "a negative number", -1
+    yield "a fraction", 1.5
+    yield "a list", [[1, 2]]
     yield "nothing", None
     if not isinstance(value, torch.Tensor):
-        yield from {"a tensor": torch.tensor([[1]]), "no index": torch.tensor([99])}.items()
+        yield "a tensor", torch.tensor([[1]])
+        yield "no index", torch.tensor([99])
         return
-    yield from {
-        "numpy": value.numpy(),
-        "a scalar": value.flatten()[0],
-        "a dimension less": value[0],
-    }.items()
-    yield from {
-        "one more": value[None],
-        "one more at the end": value[..., None],
-        "a row less": value[:-1],
-    }.items()
-    yield from {
-        "one row": value[:1],
-        "no rows": value[:0],
-        "a row more": torch.cat([value, value[:1]]),
-    }.items()
+    yield "numpy", value.numpy()
+    yield "a scalar", value.flatten()[0]
+    yield "a dimension less", value[0]
+    yield "one more", value[None]
+    yield "one more at the end", value[..., None]
+    yield "a row less", value[:-1]
+    yield "one row", value[:1]
+    yield "no rows", value[:0]
+    yield "a row more", torch.cat([value, value[:1]])
     if value.ndim > 1:
-        yield from {
-            "a column less": value[:, :-1],
-            "one column": value[:, :1],
-            "no columns": value[:, :0],
-        }.items()
-        yield from {
-            "a column more": torch.cat([value, value[:, :1]], 1),
-            "turned": value.transpose(0, 1),
-        }.items()
+        yield "a column less", value[:, :-1]
+        yield "one column", value[:, :1]
+        yield "no columns", value[:, :0]
+        yield "a column more", torch.cat([value, value[:, :1]], 1)
+        yield "turned", value.transpose(0, 1)
     if value.is_floating_point():
         yield "a number less in each vector", value[..., :-1]
     for dtype in (torch.bool, torch.uint8, torch.complex64):
         yield f"dtype {dtype}", value.to(dtype)
-    for number in (-1, 0, 2, VOCAB, 10**9):  # a mask of zeros: all is padding
+    # One of these makes a mask of zeros, with which all is padding.
+    for number in (-1, 0, 2, VOCAB, 10**9):
         yield f"only {number}", torch.full_like(value, number)
 
 
@@ -192,26 +182,26 @@ def test_changed_arguments(kind, training):
         same = dict(same_meaning(value)) if isinstance(value, torch.Tensor) else {}
         for change, changed in [*same.items(), *other_meaning(value)]:
             try:
-                got = tensors_of(model, {**call, name: changed})
-            except Exception:  # refused, by the model or by torch
+                found = tensors_of(model, {**call, name: changed})
+            except Exception:
+                # The model or torch has refused the argument.
                 continue
             if change in same:
-                torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
-            elif not all(tensor.isfinite().all() for tensor in got):
-                wrong.append(f"{name}, {change}: numbers that are none")
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            elif not all(tensor.isfinite().all() for tensor in found):
+                wrong.append(f"{name}, {change}: the outputs are not finite")
     assert not wrong, "\n".join(wrong)
-    # no refused call has left anything behind
+    # None of the calls has changed the model.
     torch.testing.assert_close(tensors_of(model, call), expected)
 
 
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteModel, rl.RoFormerLiteForCausalLM])
 @pytest.mark.parametrize("use_cache", [False, True])
 def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
-    """Positions were counted by the sum of the mask: twos moved every token two places on."""
+    """A mask of sevens gives the positions of a mask of ones, although its sums are larger."""
     model = build(model_class, stack_config(is_decoder=True))
-    ones, sevens = (
-        model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7)
-    )
+    ones = model(PLAIN["input_ids"], attention_mask=MASK, use_cache=use_cache)[0]
+    sevens = model(PLAIN["input_ids"], attention_mask=MASK * 7, use_cache=use_cache)[0]
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
 
 
@@ -225,13 +215,14 @@ def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
     ],
 )
 def test_any_mask_beside_a_cache(name, backend, generator):
-    """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache."""
+    """Any mask, and any division of the tokens into calls, gives the numbers without a cache."""
     model = build(rl.RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
     for kind in range(6):
         ids = torch.randint(5, VOCAB, (3, 12), generator=generator)
         mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.1 * kind).long()
         if kind % 3 == 0:
-            mask = mask.sort(dim=1).values  # padded on the left
+            # Sorted masks have their padding on the left.
+            mask = mask.sort(dim=1).values
         expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         for size in (1, 5):
             for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
@@ -245,6 +236,5 @@ def test_any_mask_beside_a_cache(name, backend, generator):
                     )
                     cache = output.past_key_values
                     logits.append(output.logits)
-                torch.testing.assert_close(
-                    torch.cat(logits, 1)[mask == 1], expected[mask == 1], **CLOSE
-                )
+                found = torch.cat(logits, 1)
+                torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)

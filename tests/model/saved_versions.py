@@ -1,5 +1,4 @@
-"""Models that former versions saved, with their inputs and outputs beside them, and how to compare
-them with today's."""
+"""Helpers to load models that former versions saved, and the inputs and outputs saved with them."""
 
 import json
 from pathlib import Path
@@ -15,7 +14,7 @@ TOLERANCE_OF_GRADIENTS = {"rtol": 2e-5, "atol": 2e-5}
 
 
 def load(folder: Path) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
-    """The model of a folder, and what was kept beside it."""
+    """Load the model of a folder, and the tensors that were saved with it."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     model_class = getattr(hf_roformer_lite, config["architectures"][0])
     model, report = model_class.from_pretrained(folder, output_loading_info=True)
@@ -24,7 +23,7 @@ def load(folder: Path) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
 
 
 def part(kept: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """What was kept under a prefix, by the rest of its name."""
+    """Select the tensors whose names have a prefix, and remove the prefix from their names."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in kept.items()
@@ -39,7 +38,7 @@ def in_float64(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def norms_and_projections(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Two numbers of the gradient of each weight, which stand for it: its norm and a projection."""
+    """Represent the gradient of each weight by two numbers, its norm and a projection."""
     found = {}
     for name, weight in model.named_parameters():
         gradient = torch.zeros(1).double() if weight.grad is None else weight.grad

@@ -1,9 +1,10 @@
-"""Run in an interpreter that cannot import the package: bundles open all the same.
+"""Open bundles in an interpreter that cannot import the package.
 
     python -I -S session_without_package.py saved|hub FOLDER SITE_PACKAGES [...]
 
-FOLDER holds `expected.json`, what the installed classes said of the same weights; for `saved` the
-bundles; for `hub` `pipelines.json`, what their pipelines said.
+FOLDER contains `expected.json` with the outputs of the installed classes for the same weights. For
+`saved` it also contains the bundles, and for `hub` the file `pipelines.json` with the outputs of
+their pipelines.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 FOLDER = Path(sys.argv[2])
 sys.path += sys.argv[3:]
 
-sys.modules["hf_roformer_lite"] = None  # wherever it may be installed
+# This makes every import of the package fail, wherever it may be installed.
+sys.modules["hf_roformer_lite"] = None
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
@@ -29,7 +31,7 @@ EXPECTED = json.loads((FOLDER / "expected.json").read_text("utf-8"))
 
 
 def load(auto: str, name: str):
-    """What an Auto class makes of a bundle."""
+    """Load a bundle with an Auto class, and check that its own code was used."""
     place = name if sys.argv[1] == "hub" else FOLDER / name
     part = getattr(transformers, auto).from_pretrained(place, trust_remote_code=True)
     assert type(part).__module__.startswith("transformers_modules.")
@@ -38,12 +40,12 @@ def load(auto: str, name: str):
 
 @torch.no_grad()
 def answers(name: str) -> list:
-    """Numbers of the bundle `name`: of a tokenizer alone, of a pair, of an encoder with its
-    head."""
+    """Compute token ids, generated tokens or logits, whichever the bundle `name` can give."""
     if name == "words":
         return load("AutoTokenizer", name)(EXPECTED["texts"])["input_ids"]
     auto = AUTO_MODELS[name.rpartition("/")[2]]
-    model, tokenizer = load(auto, name), load("AutoTokenizer", name)
+    model = load(auto, name)
+    tokenizer = load("AutoTokenizer", name)
     inputs = tokenizer(EXPECTED["texts"], padding=True, return_tensors="pt")
     if auto == "AutoModelForSeq2SeqLM":
         return model.generate(**inputs, max_new_tokens=6, num_beams=2).tolist()
@@ -52,29 +54,27 @@ def answers(name: str) -> list:
 
 def save_again() -> None:
     for name in ("encoder", "pair"):
-        for auto, reference in json.loads((FOLDER / name / "config.json").read_text())[
-            "auto_map"
-        ].items():
+        config = json.loads((FOLDER / name / "config.json").read_text())
+        for auto, reference in config["auto_map"].items():
             assert type(load(auto, name)).__name__ == reference.partition(".")[2]
 
-    # Saved by what was loaded, twice, also in a folder whose name is not in ASCII: all of it is
-    # still there.
+    # A bundle is still complete after it was loaded and saved twice. The name of the second folder
+    # is not ASCII.
+    original_files = {path.name for path in (FOLDER / "encoder").iterdir()}
     for before, after in (("encoder", "again"), ("again", "再次")):
         load("AutoModelForMaskedLM", before).save_pretrained(FOLDER / after)
         load("AutoTokenizer", before).save_pretrained(FOLDER / after)
-        assert {path.name for path in (FOLDER / after).iterdir()} == {
-            p.name for p in (FOLDER / "encoder").iterdir()
-        }
+        assert {path.name for path in (FOLDER / after).iterdir()} == original_files
     assert answers("再次") == EXPECTED["answers"]["encoder"]
     assert (
         load("AutoConfig", "again").auto_map
         == load("AutoModelForTokenClassification", "encoder").config.auto_map
     )
-    # with the code of all that it can be
+    # A model without a head is saved with the code of all heads.
     load("AutoModel", "encoder").save_pretrained(FOLDER / "smaller")
     assert type(load("AutoModelForMaskedLM", "smaller")).__name__ == "RoFormerLiteForMaskedLM"
 
-    # A pair's encoder is an encoder.
+    # The encoder of a pair can be saved as a model of its own.
     encoder = load("AutoModelForSeq2SeqLM", "pair").get_encoder()
     encoder.save_pretrained(FOLDER / "stack", remote_code=True)
     opened = load("AutoModelForMaskedLM", "stack").model
@@ -84,20 +84,23 @@ def save_again() -> None:
 
 
 def ask_pipelines() -> None:
-    for name, (text, expected) in json.loads(
-        (FOLDER / "pipelines.json").read_text("utf-8")
-    ).items():
-        # the Hub says for which task
+    pipelines = json.loads((FOLDER / "pipelines.json").read_text("utf-8"))
+    for name, (text, expected) in pipelines.items():
+        # No task is given, because the Hub knows it.
         opened = transformers.pipeline(model=name, trust_remote_code=True)
         assert type(opened.model).__module__.startswith("transformers_modules.")
-        answer = opened(text, **({"do_sample": False} if name == "me/causal" else {}))
+        options = {"do_sample": False} if name == "me/causal" else {}
+        answer = opened(text, **options)
         assert json.loads(json.dumps(answer, default=float)) == expected, (name, answer, expected)
 
 
 if __name__ == "__main__":
     for bundle, expected in EXPECTED["answers"].items():
         assert answers(bundle) == expected, bundle
-    save_again() if sys.argv[1] == "saved" else ask_pipelines()
+    if sys.argv[1] == "saved":
+        save_again()
+    else:
+        ask_pipelines()
     assert not any(
         module and name.startswith("hf_roformer_lite") for name, module in sys.modules.items()
     )

@@ -1,5 +1,4 @@
-"""`torch.compile`: a model as a whole computes its padding, in few graphs; compiled by regions it
-has none."""
+"""Tests of `torch.compile`: a whole model computes padding, and models compiled by layer do not."""
 
 import pytest
 import torch
@@ -14,8 +13,10 @@ def make_pair() -> rl.RoFormerLiteForConditionalGeneration:
 
 
 class CountedGraphs:
-    """A backend of torch.compile that runs graphs as they are, counts them, and notes the rows of
-    the inputs of those with a feed-forward network."""
+    """A backend of torch.compile that runs graphs as they are, and counts them.
+
+    It also records how many rows the inputs of graphs with a feed-forward network have.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -36,10 +37,8 @@ class CountedGraphs:
 
 
 def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    shape, mask = (
-        (len(lengths), max(lengths)),
-        torch.arange(max(lengths)) < torch.tensor(lengths)[:, None],
-    )
+    shape = (len(lengths), max(lengths))
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
     return {"input_ids": ids, "attention_mask": mask.long(), "labels": ids.masked_fill(~mask, -100)}
 
@@ -54,29 +53,29 @@ def nothing_compiled_before():
 
 @pytest.mark.slow
 def test_as_a_whole():
-    """The losses, logits and gradients of the plain model, without a break in the graph, in few
-    graphs."""
-    model, backend = make_pair(), CountedGraphs()
+    """A compiled model gives the losses and gradients of the plain one, in few unbroken graphs."""
+    model = make_pair()
+    backend = CountedGraphs()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for seed, lengths in enumerate(LENGTHS):
-        inputs, found = batch(lengths, seed), []
+        inputs = batch(lengths, seed)
+        found = []
         for run in (compiled, model):
             model.train().zero_grad()
             loss = run(**inputs, skip_logits=False).loss
             loss.backward()
-            found.append(
-                [loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
-            )
+            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            found.append([loss, *gradients])
         torch.testing.assert_close(*found, **CLOSE)
     assert backend.number <= 3
 
 
 @pytest.mark.slow
 def test_by_regions():
-    """As accelerate compiles: layer by layer. No layer sees padding, and the numbers are those of
-    the plain model."""
-    # so that no logits of padding are computed
-    model, backend = make_pair().train(), CountedGraphs()
+    """Where accelerate compiles each layer, no layer gets padding, and losses stay the same."""
+    # The model is in training mode, where it computes no logits of padding.
+    model = make_pair().train()
+    backend = CountedGraphs()
     compiled = compile_regions(model, backend=backend)
     with torch.no_grad():
         for seed, lengths in enumerate(LENGTHS[:3]):
@@ -93,7 +92,8 @@ def test_packed_documents_stay_apart(is_decoder):
     model = build(rl.RoFormerLiteModel, config)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
-    mask, padded = torch.tensor([[1] * 7 + [0] * 2]), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]])
+    mask = torch.tensor([[1] * 7 + [0] * 2])
+    padded = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]])
     for inputs in (
         {"position_ids": padded, "attention_mask": mask},
         {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])},

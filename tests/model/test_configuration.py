@@ -1,4 +1,4 @@
-"""Configurations: what is refused, what is derived, what survives a file."""
+"""Tests of configurations: which are refused, which fields are derived, and which can be saved."""
 
 import json
 
@@ -10,7 +10,8 @@ from transformers import AutoConfig, AutoModel
 import hf_roformer_lite as rl
 
 BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
-# Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
+# These fields don't fit together. Wrong values of single fields are in
+# tests/fuzz/test_configurations.py.
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
     (
@@ -65,8 +66,10 @@ def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message
         "layer_types": None,
         "head_dim": None,
         "num_key_value_heads": None,
+        "embedding_size": None,
+        "rope_parameters": None,
+        **fields,
     }
-    written |= {"embedding_size": None, "rope_parameters": None, **fields}
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
         AutoModel.from_config(AutoConfig.from_pretrained(tmp_path))
@@ -87,10 +90,8 @@ def test_impossible_pairs_are_refused(fields, message):
 
 
 def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
-    encoder, decoder = (
-        rl.RoFormerLiteConfig(hidden_size=64),
-        rl.RoFormerLiteConfig(num_hidden_layers=2),
-    )
+    encoder = rl.RoFormerLiteConfig(hidden_size=64)
+    decoder = rl.RoFormerLiteConfig(num_hidden_layers=2)
     pair = rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=decoder)
     assert not decoder.is_decoder and decoder.cross_attention_hidden_size is None
     assert pair.decoder.is_decoder and pair.decoder.add_cross_attention
@@ -109,9 +110,9 @@ def test_derived_fields():
     linear = {"rope_type": "linear", "factor": 2.0}
     for given, wanted in (
         ({}, {"partial_rotary_factor": 1.0}),
-        # as older versions say it
+        # Older versions of transformers have these two fields.
         ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),
-        # nested for one type
+        # The parameters may be nested by the type of layer.
         ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),
     ):
         found = rl.RoFormerLiteConfig(**given).rope_parameters
@@ -132,8 +133,7 @@ def test_token_ids_and_initial_range_reach_the_stacks():
             assert parameter.std().item() == pytest.approx(0.07, rel=0.1), name
 
 
-# Fields that a configuration does not have: refused where they are written, read over where they
-# were saved
+# Unknown fields are refused where somebody writes them, and kept where a file has them.
 
 
 @pytest.mark.parametrize(
@@ -165,15 +165,17 @@ def test_unknown_fields(fields, message):
 
 @pytest.mark.parametrize("config_class", BOTH)
 def test_what_was_saved_goes_on_loading(config_class, tmp_path):
-    """Fields of other versions and programs, at any depth."""
+    """Files with fields of other versions and programs can be loaded, at any depth."""
     config = config_class()
     config.tag_of_somebody = 7
     config.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    for part in [written, *(written[side] for side in ("encoder", "decoder") if side in written)]:
+    sides = [written[side] for side in ("encoder", "decoder") if side in written]
+    for part in [written, *sides]:
         part |= {"field_of_tomorrow": [1], "embedding_norm_epss": 1e-5, "rope_theta": 20000.0}
     (tmp_path / "config.json").write_text(json.dumps(written))
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.tag_of_somebody == 7 and loaded.field_of_tomorrow == [1]
-    assert config_class(**loaded.to_dict()).field_of_tomorrow == [1]  # as programs copy a config
+    # Programs copy a configuration in this way.
+    assert config_class(**loaded.to_dict()).field_of_tomorrow == [1]
     assert AutoConfig.from_pretrained(tmp_path, num_labels=5).num_labels == 5

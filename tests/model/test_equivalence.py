@@ -1,7 +1,6 @@
-"""One model, many ways to feed it: padded, alone, packed, flat, dense, on every backend: the same
-numbers."""
+"""Tests that padded, single and packed rows give the same numbers with every backend."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -20,9 +19,9 @@ either_direction = pytest.mark.parametrize("is_decoder", [False, True], ids=["en
 @either_direction
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_input):
-    """Padded or packed, flat or with all hidden states, with a cache or without, by every
-    backend."""
-    ids, mask = ragged_input["input_ids"], ragged_input["attention_mask"]
+    """Padded and packed rows agree in every backend, with and without hidden states and caches."""
+    ids = ragged_input["input_ids"]
+    mask = ragged_input["attention_mask"]
     real = mask.bool()
     flat, forms = packed_forms(ids, mask)
     expected = None
@@ -38,7 +37,8 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
             if expected is None:
                 expected_alone = alone
                 expected = alone.clone()
-                if has_windows:  # They count the places of holes, as in every model.
+                if has_windows:
+                    # Windows count the places of padding between tokens, as in every model.
                     expected[3] = model(ids, mask, use_cache=False).last_hidden_state[3]
             torch.testing.assert_close(alone, expected_alone, **CLOSE)
             for hidden_states, use_cache in product((False, True), repeat=2):
@@ -48,7 +48,7 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
                 for form in forms:
                     packed = model(flat, **form, **more)
                     torch.testing.assert_close(packed.last_hidden_state[0], alone[real], **CLOSE)
-                    # nothing could be appended to documents in one row
+                    # There is no cache, because nothing can be appended to packed documents.
                     assert packed.past_key_values is None
 
 
@@ -69,14 +69,11 @@ def test_gradients_of_flat_and_dense_agree(name, backend, ragged_input):
 
 @pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}])
 def test_packed_rows_with_a_mask(more):
-    """Padding between two documents, with any number as its position; and one document around a
-    hole."""
+    """Padding may stand between two documents, with any position, or within one document."""
     model = build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True))
     ids = torch.tensor([[7, 8, 9, 10, 0, 0, 11, 12, 13]])
-    mask, positions = (
-        torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]]),
-        torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]]),
-    )
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]])
+    positions = torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]])
     output = model(ids, mask, position_ids=positions, **more)
     alone = [model(ids[:, :4]), model(ids[:, 6:])]
     expected = torch.cat([one.last_hidden_state for one in alone], 1)
@@ -84,16 +81,11 @@ def test_packed_rows_with_a_mask(more):
     torch.testing.assert_close(
         output.pooler_output, torch.cat([one.pooler_output for one in alone]), **CLOSE
     )
-    mask, positions = (
-        torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]]),
-        torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]]),
-    )
+    mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]])
+    positions = torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
     expected = model(ids[:, mask[0].bool()]).last_hidden_state
     states = model(ids, mask, position_ids=positions, **more).last_hidden_state[:, mask[0].bool()]
     torch.testing.assert_close(states, expected, **CLOSE)
-
-
-# Windows
 
 
 HOLE = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1]])
@@ -101,8 +93,10 @@ HOLE = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1]])
 
 @either_direction
 def test_windows(is_decoder, generator):
-    """Documents many windows long, which are cut into bands, against the mask of the whole; gaps
-    and holes."""
+    """Every backend agrees on long documents, gaps between positions, and padding between tokens.
+
+    The padding-free backend cuts documents of many windows into bands, where the others mask them.
+    """
     models = [
         build(rl.RoFormerLiteModel, stack_config("sliding", backend, is_decoder=is_decoder))
         for backend in BACKENDS
@@ -116,7 +110,8 @@ def test_windows(is_decoder, generator):
         ((1, 8), {"attention_mask": HOLE}),
         ((1, 8), {"attention_mask": HOLE, "position_ids": places}),
     ):
-        found, ids = [], torch.randint(5, VOCAB, shape, generator=generator)
+        found = []
+        ids = torch.randint(5, VOCAB, shape, generator=generator)
         for model, more in product(models, ({}, {"output_hidden_states": True})):
             model.zero_grad()
             states = model(ids, use_cache=False, **inputs, **more)[0]
@@ -127,16 +122,13 @@ def test_windows(is_decoder, generator):
             torch.testing.assert_close(other, found[0], **CLOSE)
 
 
-# Other attention functions
-
-
 @pytest.mark.parametrize("name", ["default", "sliding"])
 @either_direction
 def test_flex_attention(name, is_decoder, ragged_input):
     sdpa = build(rl.RoFormerLiteModel, stack_config(name, "sdpa", is_decoder=is_decoder))
     flex = build(rl.RoFormerLiteModel, stack_config(name, "flex_attention", is_decoder=is_decoder))
     flat, (positions, _) = packed_forms(*ragged_input.values())
-    # torch's own reference of the kernel
+    # Without a compiler, torch runs its own reference of the kernel.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         for inputs in (ragged_input, {"input_ids": flat, **positions}):
             expected = sdpa(**inputs, use_cache=False)[0]
@@ -148,33 +140,41 @@ def test_flex_attention(name, is_decoder, ragged_input):
 def varlen_attention(
     module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs
 ):
-    """What a flash kernel does with cu_seq_lens, document by document."""
+    """Compute document by document what a flash kernel computes from `cu_seq_lens`."""
     assert attention_mask is None and query.shape[0] == 1
-    groups, window = query.shape[1] // key.shape[1], kwargs.get("sliding_window")
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    groups = query.shape[1] // key.shape[1]
+    window = kwargs.get("sliding_window")
+    key = key.repeat_interleave(groups, dim=1)
+    value = value.repeat_interleave(groups, dim=1)
     outputs = []
-    borders = [kwargs[f"cu_seq_lens_{side}"].tolist() for side in "qk"]
-    assert kwargs["max_length_q"] == max(torch.tensor(borders[0]).diff())
-    is_causal = module.is_causal if is_causal is None else is_causal
-    for q0, q1, k0, k1 in zip(
-        borders[0][:-1], borders[0][1:], borders[1][:-1], borders[1][1:], strict=True
-    ):
+    query_borders = kwargs["cu_seq_lens_q"].tolist()
+    key_borders = kwargs["cu_seq_lens_k"].tolist()
+    assert kwargs["max_length_q"] == max(torch.tensor(query_borders).diff())
+    if is_causal is None:
+        is_causal = module.is_causal
+    documents = zip(pairwise(query_borders), pairwise(key_borders), strict=True)
+    for (q0, q1), (k0, k1) in documents:
         scores = query[:, :, q0:q1] @ key[:, :, k0:k1].mT * scaling
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
-        seen = distance >= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
+        if is_causal:
+            seen = distance >= 0
+        else:
+            seen = torch.ones_like(distance, dtype=torch.bool)
         if window is not None:
             seen &= distance.abs() < window
-        outputs.append(
-            scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num() @ value[:, :, k0:k1]
-        )
+        # A token that sees nothing has no probabilities, and gets zeros.
+        probabilities = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num()
+        outputs.append(probabilities @ value[:, :, k0:k1])
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 
 
 @pytest.mark.parametrize("name", ["default", "grouped-gated-rms", "sliding"])
 @either_direction
 def test_flash_attention_gets_the_documents(name, is_decoder, ragged_input):
-    """No flash kernel runs here; a stand-in of the same interface shows what it gets of packed
-    input."""
+    """A flash kernel gets the borders of packed documents.
+
+    Flash kernels need a GPU, so a function with the same interface stands in for them.
+    """
     AttentionInterface.register("flash_stand_in", varlen_attention)
     model = build(rl.RoFormerLiteModel, stack_config(name, is_decoder=is_decoder))
     flat, (_, packing) = packed_forms(*ragged_input.values())
@@ -185,9 +185,6 @@ def test_flash_attention_gets_the_documents(name, is_decoder, ragged_input):
     torch.testing.assert_close(model(flat, **packing, use_cache=False)[0], expected, **CLOSE)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(flat, position_ids=packed_forms(*ragged_input.values())[1][0]["position_ids"])
-
-
-# The pair, and cross-attention
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -206,7 +203,7 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input, generator):
                 ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]
             ).logits[0]
             torch.testing.assert_close(logits[row][kept], alone, **CLOSE)
-        # after the start token, [CLS]
+        # The targets begin with the start token, [CLS].
         shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)
         again = model(**ragged_input, decoder_input_ids=shifted).logits
         torch.testing.assert_close(again[labels != -100], logits[labels != -100], **CLOSE)
@@ -249,7 +246,8 @@ def test_packed_pair_equals_rows_alone(generator):
 
 
 def test_a_source_without_tokens_gives_nothing_in_every_form():
-    memory, mask = torch.randn(2, 4, 32), torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
+    memory = torch.randn(2, 4, 32)
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
     ids = torch.randint(5, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
     outputs = []
     for backend in BACKENDS:
@@ -264,14 +262,12 @@ def test_a_source_without_tokens_gives_nothing_in_every_form():
         torch.testing.assert_close(output, outputs[0], **CLOSE)
 
 
-# Heads, and edges
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_pooled_heads_read_the_same_tokens_in_every_form(pooling, ragged_input):
     config = stack_config(classifier_pooling=pooling, num_labels=5)
     model = build(rl.RoFormerLiteForSequenceClassification, config)
-    ids, mask = ragged_input["input_ids"][:5], ragged_input["attention_mask"][:5]
+    ids = ragged_input["input_ids"][:5]
+    mask = ragged_input["attention_mask"][:5]
     flat, forms = packed_forms(ids, mask)
     with torch.no_grad():
         alone = torch.cat([model(ids[i][mask[i].bool()][None]).logits for i in range(5)])
@@ -283,10 +279,8 @@ def test_pooled_heads_read_the_same_tokens_in_every_form(pooling, ragged_input):
 
 
 def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
-    encoder, causal = (
-        build(rl.RoFormerLiteModel, stack_config(is_decoder=is_decoder))
-        for is_decoder in (False, True)
-    )
+    encoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=False))
+    causal = build(rl.RoFormerLiteModel, stack_config(is_decoder=True))
     ids = torch.randint(5, VOCAB, (2, 9), generator=generator)
     triangle = torch.ones(2, 1, 9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(encoder(ids, triangle)[0], causal(ids, use_cache=False)[0], **CLOSE)
@@ -294,11 +288,12 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
         rl.RoFormerLiteForSequenceClassification,
         stack_config(classifier_pooling="cls", num_labels=3),
     )
-    expected, everything = pooled(ids).logits, torch.ones(2, 1, 9, 9, dtype=torch.bool)
+    expected = pooled(ids).logits
+    everything = torch.ones(2, 1, 9, 9, dtype=torch.bool)
     torch.testing.assert_close(
         pooled(ids[:1], attention_mask=everything[:1]).logits, expected[:1], **CLOSE
     )
-    # says nothing of padding: a row is one document
+    # Such a mask does not say where padding is, so that a row is one document.
     for mask in (everything, {"full_attention": everything}):
         logits = pooled(ids, attention_mask=mask, position_ids=torch.arange(9)[None]).logits
         torch.testing.assert_close(logits, expected, **CLOSE)
@@ -306,10 +301,8 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
 
 def test_segments_for_all_rows_and_rows_of_one_token(generator):
     model = build(rl.RoFormerLiteModel, stack_config(type_vocab_size=2))
-    ids, segments = (
-        torch.randint(6, VOCAB, (2, 6), generator=generator),
-        torch.tensor([[0, 0, 0, 1, 1, 1]]),
-    )
+    ids = torch.randint(6, VOCAB, (2, 6), generator=generator)
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
     for more in ({}, {"output_hidden_states": True}):
         states = model(ids, token_type_ids=segments, **more).last_hidden_state
         torch.testing.assert_close(
@@ -324,22 +317,20 @@ def test_segments_for_all_rows_and_rows_of_one_token(generator):
 
 def test_token_dropout_of_fewer_tokens_than_rows():
     model = build(rl.RoFormerLiteModel, stack_config(token_dropout_mask_id=4))
-    ids, mask = torch.full((6, 3), 7), torch.zeros(6, 3, dtype=torch.long)
+    ids = torch.full((6, 3), 7)
+    mask = torch.zeros(6, 3, dtype=torch.long)
     mask[5, 1] = 1
     torch.testing.assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0], **CLOSE)
-    ids[0, 1] = 4  # which counts in its own row alone
+    # A mask token counts only in its own row.
+    ids[0, 1] = 4
     four = torch.ones(6, 1, 3, 3, dtype=torch.bool)
     torch.testing.assert_close(model(ids, four)[0], model(ids)[0], **CLOSE)
-
-
-# Half precision
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_input):
-    """A row of nothing but padding, a batch of nothing else, a source without tokens for a target
-    that has some."""
+    """Losses and gradients are finite for rows and batches of padding, and for empty sources."""
     nothing = {**ragged_input, "attention_mask": torch.zeros_like(ragged_input["attention_mask"])}
     labels = ragged_input["input_ids"][:, :7].clone()
     for model_class, config, extra in (
@@ -361,14 +352,17 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 loss.backward()
                 # The labels of padding are ignored.
                 is_unlabelled = inputs is nothing and model_class is rl.RoFormerLiteForMaskedLM
-                assert loss.isfinite() and (loss == 0 if is_unlabelled else loss > 0)
-                assert all(
-                    p.grad is not None and p.grad.isfinite().all() for p in model.parameters()
-                )
+                assert loss.isfinite()
+                if is_unlabelled:
+                    assert loss == 0
+                else:
+                    assert loss > 0
+                for parameter in model.parameters():
+                    assert parameter.grad is not None and parameter.grad.isfinite().all()
 
 
 def test_half_precision_under_autocast_is_near_the_exact_numbers():
-    """Gradients of short documents are computed in float32, those of long ones as they are."""
+    """Gradients of short documents are computed in float32, and those of long ones in bfloat16."""
     attention = build(rl.RoFormerLiteModel, stack_config()).layers[0].self_attn
     for longest, has_grad in ((511, True), (512, True), (9, False)):
         numbers = torch.tensor([[1] * longest + [2] * 4])
@@ -388,6 +382,6 @@ def test_half_precision_under_autocast_is_near_the_exact_numbers():
 
 
 def test_means_in_half_precision():
-    # whose sum half precision can't hold
+    # Half precision can't represent the sum of these numbers.
     states = torch.full((1, 2000, 4), 60.0, dtype=torch.float16)
     assert torch.equal(pool(states, "mean", torch.ones(1, 2000)), states[:, 0])

@@ -1,4 +1,4 @@
-"""Decoding: with every cache and without, greedy and with beams, padded on either side."""
+"""Tests of decoding: with every cache and without, greedy and with beams, padded on either side."""
 
 import pytest
 import torch
@@ -28,14 +28,11 @@ def pair_model(name: str = "default") -> RoFormerLiteForConditionalGeneration:
     return build(RoFormerLiteForConditionalGeneration, seq2seq_config(name))
 
 
-# Steps with a cache against one pass over all tokens
-
-
 def logits_of_steps(model, inputs, ids, steps, past=None) -> torch.Tensor:
-    """Logits `(B, L, vocab)` of `ids`, as many at a time as `steps` says."""
+    """Compute the logits `(B, L, vocab)` of `ids` in calls whose numbers of tokens are `steps`."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     pieces = []
-    # as transformers 5.24 calls it
+    # The argument has two names, and transformers 5.24 uses `cache`.
     name_of_cache = "past_key_values" if max(steps) == 1 else "cache"
     for piece in ids.split(steps, 1):
         output = model(**inputs, **{name: piece, name_of_cache: past}, use_cache=True)
@@ -55,30 +52,32 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     torch.testing.assert_close(logits_of_steps(model, {}, ids, steps), whole, **CLOSE)
     if name in STYLES:
         return
-    model, inputs = pair_model(name), {key: value[:rows] for key, value in ragged_input.items()}
+    model = pair_model(name)
+    inputs = {key: value[:rows] for key, value in ragged_input.items()}
     whole = model(**inputs, decoder_input_ids=ids, use_cache=False)
     torch.testing.assert_close(logits_of_steps(model, inputs, ids, steps), whole.logits, **CLOSE)
-    encoded = model.get_encoder()(**inputs)  # once, as `generate` does, which makes the cache too
+    # Like `generate`, encode the source once, and give the model a cache.
+    encoded = model.get_encoder()(**inputs)
     torch.testing.assert_close(encoded[0], whole.encoder_last_hidden_state, **CLOSE)
     given = {"attention_mask": inputs["attention_mask"], "encoder_outputs": encoded}
-    past = EncoderDecoderCache(*(DynamicCache(config=model.config.decoder) for _ in range(2)))
-    torch.testing.assert_close(
-        logits_of_steps(model, given, ids, steps, past), whole.logits, **CLOSE
+    past = EncoderDecoderCache(
+        DynamicCache(config=model.config.decoder), DynamicCache(config=model.config.decoder)
     )
+    logits = logits_of_steps(model, given, ids, steps, past)
+    torch.testing.assert_close(logits, whole.logits, **CLOSE)
     assert past.is_updated == dict.fromkeys(range(2), True)
 
 
 def test_loss_beside_a_given_cache():
-    """As with prefix tuning: training and evaluation, without dropout, give the same loss."""
-    model, ids, losses = pair_model(), random_ids(2, 6), []
+    """Prefix tuning gives a cache, with which training and evaluation must have the same loss."""
+    model = pair_model()
+    ids = random_ids(2, 6)
+    losses = []
     for is_training in (True, False):
         with torch.no_grad():
             past = model.eval()(ids, decoder_input_ids=ids[:, :3]).past_key_values
             losses.append(model.train(is_training)(ids, labels=ids, past_key_values=past).loss)
     torch.testing.assert_close(*losses)
-
-
-# Padding
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -87,8 +86,7 @@ def test_loss_beside_a_given_cache():
 )
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_prompts_padded_on_any_side(name, cache, mode):
-    """The same tokens from a prompt alone and padded on the left or the right, with every form of
-    cache."""
+    """Padding on either side does not change the tokens of a prompt, with any cache."""
     model = causal_model(name, eos_token_id=None)
     options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
     prompts = [random_ids(length, seed=length) for length in (3, 7, 5)]
@@ -109,7 +107,8 @@ def test_prompts_padded_on_any_side(name, cache, mode):
 
 
 def test_a_mask_of_other_numbers_counts_tokens():
-    model, ids = causal_model(), random_ids(2, 6)
+    model = causal_model()
+    ids = random_ids(2, 6)
     past = model(ids[:, :4]).past_key_values
     step = model(ids[:, 4:], attention_mask=torch.full((2, 6), 3), past_key_values=past).logits
     torch.testing.assert_close(step, model(ids).logits[:, 4:], **CLOSE)
@@ -118,17 +117,21 @@ def test_a_mask_of_other_numbers_counts_tokens():
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_decoder_prompt_of_a_pair(side, cache):
-    """The row with padding goes on as it does alone."""
-    model, ids = pair_model(), random_ids(2, 6)
-    prompt, mask = ids[:, :4].clone(), torch.ones(2, 4, dtype=torch.long)
-    mask[1, slice(0, 2) if side == "left" else slice(2, 4)] = 0
+    """A row with padding is continued as if it were the only one."""
+    model = pair_model()
+    ids = random_ids(2, 6)
+    prompt = ids[:, :4].clone()
+    mask = torch.ones(2, 4, dtype=torch.long)
+    padding = slice(0, 2) if side == "left" else slice(2, 4)
+    mask[1, padding] = 0
     options = {
         "max_new_tokens": 4,
         "do_sample": False,
         "return_dict_in_generate": True,
         "output_scores": True,
     }
-    options |= {"cache_implementation": cache} if cache == "static" else {}
+    if cache == "static":
+        options["cache_implementation"] = cache
     together = model.generate(
         ids, decoder_input_ids=prompt, decoder_attention_mask=mask, **options
     ).scores
@@ -138,9 +141,9 @@ def test_padded_decoder_prompt_of_a_pair(side, cache):
 
 
 def test_generation_follows_the_last_real_token():
-    """Of prompts padded on the right, whatever logits are asked for, and where an assistant
-    proposes the tokens."""
-    model, ids = causal_model(), random_ids(1, 5)
+    """Padding on the right is skipped, whichever logits are kept, and with an assistant too."""
+    model = causal_model()
+    ids = random_ids(1, 5)
     padded = {
         "input_ids": torch.nn.functional.pad(ids, (0, 4)),
         "attention_mask": torch.tensor([[1] * 5 + [0] * 4]),
@@ -156,16 +159,11 @@ def test_generation_follows_the_last_real_token():
         assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
 
 
-# Ways to generate
-
-
 def test_cross_attention_of_a_single_stack():
-    """`generate` against the same by hand, without a cache."""
+    """`generate` gives the tokens of a loop without a cache."""
     model = causal_model(is_decoder=True, add_cross_attention=True)
-    ids, source = (
-        random_ids(2, 6),
-        torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1)),
-    )
+    ids = random_ids(2, 6)
+    source = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1))
     found = model.generate(
         ids, encoder_hidden_states=source, max_new_tokens=3, min_new_tokens=3, do_sample=False
     )
@@ -175,11 +173,9 @@ def test_cross_attention_of_a_single_stack():
     assert torch.equal(found, ids)
 
 
-# Logits of some positions alone
-
-
 def test_logits_to_keep():
-    model, ids = causal_model(), random_ids(2, 9)
+    model = causal_model()
+    ids = random_ids(2, 9)
     full = model(ids).logits
     torch.testing.assert_close(model(ids, logits_to_keep=2).logits, full[:, -2:])
     torch.testing.assert_close(
@@ -188,7 +184,7 @@ def test_logits_to_keep():
     mask = torch.ones_like(ids)
     mask[0, 6:] = mask[1, 3] = 0
     padded = model(ids, mask).logits
-    # as transformers means it
+    # The last positions may be padding, as in all models of transformers.
     torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])
     of_real = model(ids, mask, logits_to_keep=2, count_real_tokens=True).logits
     torch.testing.assert_close(of_real, padded[[[0], [1]], [[4, 5], [7, 8]]])
@@ -199,11 +195,11 @@ def test_logits_to_keep():
 
 
 def test_logits_to_keep_in_the_pair():
-    """The same positions as of all logits, all with labels; `generate` follows the last real token
-    of a target."""
+    """A pair keeps the last logits, or those at the last real tokens, and all with labels."""
     model = pair_model()
     source, target = random_ids(2, 2, 9)
-    target[:, 0] = model.config.decoder_start_token_id  # else `generate` puts it in front
+    # Without the start token, `generate` would insert it before the target.
+    target[:, 0] = model.config.decoder_start_token_id
     mask = torch.ones_like(target)
     mask[0, 6:] = 0
     inputs = {"input_ids": source, "decoder_input_ids": target, "use_cache": False}

@@ -1,4 +1,4 @@
-"""Inputs and labels that do not fit are refused, where torch would compute something from them."""
+"""Tests that inputs and labels that do not fit are refused, even if torch can compute with them."""
 
 import pytest
 import torch
@@ -20,18 +20,17 @@ MASKS = {
 
 
 def make(model_class: type, **fields):
-    config = (
-        seq2seq_config()
-        if model_class is rl.RoFormerLiteForConditionalGeneration
-        else stack_config(**fields)
-    )
-    return build(model_class, config)
+    if model_class is rl.RoFormerLiteForConditionalGeneration:
+        return build(model_class, seq2seq_config())
+    return build(model_class, stack_config(**fields))
 
 
 @pytest.mark.parametrize("kind", MASKS)
 def test_masks(kind):
+    # The models have as many heads as the batch has rows, so that torch could broadcast a mask of
+    # three dimensions.
     for model_class, more in (
-        (rl.RoFormerLiteModel, {}),  # as many heads as rows: broadcasting fits
+        (rl.RoFormerLiteModel, {}),
         (rl.RoFormerLiteForCausalLM, {"labels": IDS}),
         (rl.RoFormerLiteForConditionalGeneration, {"labels": IDS}),
     ):
@@ -88,7 +87,7 @@ def test_inputs_of_a_stack_with_cross_attention():
 
 
 def test_cross_attention_of_parallel_heads_refuses_a_cache():
-    """Its layers have no self-attention, from whose cache the next positions would be counted."""
+    """Without self-attention, there is no cache from which the next positions could be counted."""
     fields = {"is_decoder": True, "add_cross_attention": True, "use_cache": False}
     model = make(rl.RoFormerLiteModel, name="parallel-heads", **fields)
     with pytest.raises(ValueError, match="use_cache=False"):
@@ -96,8 +95,7 @@ def test_cross_attention_of_parallel_heads_refuses_a_cache():
 
 
 def test_inputs_beside_a_cache():
-    """A mask has a column for each token in the cache: with fewer or more, which are the new
-    ones?"""
+    """A mask needs columns for cached tokens, because its last columns are the new tokens."""
     model = make(rl.RoFormerLiteForCausalLM)
     for columns in (3, 4, 9, 12):
         cache = DynamicCache(config=model.config)
@@ -114,7 +112,7 @@ def test_inputs_beside_a_cache():
 
 
 def test_prompts_in_pieces():
-    """With padding on the left, also where a whole piece of a row is padding."""
+    """Prompts padded on the left can be read in pieces, even if a piece is only padding."""
     model = make(rl.RoFormerLiteForCausalLM)
     left = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
     options = {"attention_mask": left, "max_new_tokens": 3, "do_sample": False}
@@ -163,7 +161,7 @@ def test_labels_that_are_no_classes(dtype, training):
 
 
 def test_targets_of_rows():
-    """Of several labels, and of several numbers."""
+    """Targets of several labels are probabilities, and several numbers have a column each."""
     model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
     model.config.problem_type = "multi_label_classification"
     for wrong in (2.0, -1.0, float("nan")):
@@ -181,20 +179,18 @@ def test_labels_of_rows():
     for labels in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 2.0])):
         with pytest.raises(ValueError, match="labels"):
             model(IDS, labels=labels)
-    assert model.config.problem_type is None  # labels that were refused decide nothing
+    # Refused labels do not decide the type of the problem.
+    assert model.config.problem_type is None
     assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
 
 
 def test_segments_where_there_are_none():
     segments = torch.zeros_like(IDS)
     model = make(rl.RoFormerLiteForSequenceClassification)
-    # of BERT's tokenizers
+    # BERT's tokenizers return segments of zeros, which change nothing.
     torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)
     segments[0, 3:] = 1
     with pytest.raises(ValueError, match="token_type_ids"):
         make(rl.RoFormerLiteModel)(IDS, token_type_ids=segments)
-    assert (
-        make(rl.RoFormerLiteModel, name="learned-typed")(IDS, token_type_ids=segments)[0]
-        .isfinite()
-        .all()
-    )
+    model = make(rl.RoFormerLiteModel, name="learned-typed")
+    assert model(IDS, token_type_ids=segments)[0].isfinite().all()

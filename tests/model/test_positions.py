@@ -1,4 +1,4 @@
-"""Learned positions and their resizing; every type of RoPE, its scaling, and what it turns."""
+"""Tests of learned positions and their resizing, and of every type of RoPE and its scaling."""
 
 import pytest
 import torch
@@ -12,15 +12,14 @@ IDS = torch.randint(5, VOCAB, (2, 70), generator=torch.Generator().manual_seed(0
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteModel, rl.RoFormerLiteForMaskedLM])
 def test_resized_positions(model_class, tmp_path):
     model = build(model_class, stack_config("learned-typed"))
-    table, expected = model.get_position_embeddings().weight.clone(), model(IDS[:, :60])[0]
+    table = model.get_position_embeddings().weight.clone()
+    expected = model(IDS[:, :60])[0]
     with pytest.raises(ValueError, match="max_position_embeddings"):
         model(IDS)
     model.resize_position_embeddings(74)
     assert model.config.max_position_embeddings == len(model.get_position_embeddings().weight) == 74
-    assert (
-        torch.equal(model.get_position_embeddings().weight[:64], table)
-        and model(IDS)[0].isfinite().all()
-    )
+    assert torch.equal(model.get_position_embeddings().weight[:64], table)
+    assert model(IDS)[0].isfinite().all()
     torch.testing.assert_close(model(IDS[:, :60])[0], expected)
     model.save_pretrained(tmp_path)
     torch.testing.assert_close(model_class.from_pretrained(tmp_path)(IDS)[0], model(IDS)[0])
@@ -58,12 +57,14 @@ ROPE = {
 
 @pytest.mark.parametrize("rope_type", ROPE)
 def test_partial_rotation(rope_type):
-    """Only the first half of the channels turns: the tables are half as wide, at short and at long
-    inputs."""
+    """If only half of the channels turn, the tables are half as wide for short and long inputs."""
     rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
-    rope |= {name: rope[name][:2] for name in rope if name in ("short_factor", "long_factor")}
+    for name in ("short_factor", "long_factor"):
+        if name in rope:
+            rope[name] = rope[name][:2]
     model = build(rl.RoFormerLiteModel, stack_config(rope_parameters=rope))
-    assert len(model.rotary_emb["all_layers"].inv_freq) == 2  # heads of 8 channels
+    # A head has 8 channels, and 4 of them turn in 2 pairs.
+    assert len(model.rotary_emb["all_layers"].inv_freq) == 2
     for ids in (IDS[:, :10], IDS):
         assert model(ids)[0].isfinite().all()
         assert len(model.rotary_emb["all_layers"].inv_freq) == 2
@@ -71,20 +72,18 @@ def test_partial_rotation(rope_type):
 
 @pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
 def test_rotated_values_keep_their_size(rope_type):
-    """With one token, attention gives back its value, which position 0 does not turn."""
+    """With one token, attention returns its value, and position 0 does not turn it."""
     rope = {"rope_type": rope_type, **ROPE[rope_type], "original_max_position_embeddings": 16}
-    rotated, plain = (
-        build(
-            rl.RoFormerLiteModel,
-            stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)),
-        )
-        for rotary_value in (True, False)
-    )
+    config = stack_config(rotary_value=True, rope_parameters=dict(rope))
+    rotated = build(rl.RoFormerLiteModel, config)
+    config = stack_config(rotary_value=False, rope_parameters=dict(rope))
+    plain = build(rl.RoFormerLiteModel, config)
     assert rotated.rotary_emb["all_layers"].attention_scaling > 1
     torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
     default = build(rl.RoFormerLiteModel, stack_config(rotary_value=True))
     default.rotary_emb["all_layers"].inv_freq = rotated.rotary_emb["all_layers"].inv_freq
-    for layer in default.layers:  # what the scaling of the tables does to queries and keys
+    # The tables scale queries and keys, and so scores by the square of the factor.
+    for layer in default.layers:
         layer.self_attn.scaling *= rotated.rotary_emb["all_layers"].attention_scaling ** 2
     mask = (torch.arange(8) < torch.tensor([[8], [5]])).long()
     torch.testing.assert_close(rotated(IDS[:, :8], mask)[0], default(IDS[:, :8], mask)[0], **CLOSE)

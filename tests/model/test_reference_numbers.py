@@ -1,4 +1,4 @@
-"""The golden numbers of the five reference systems."""
+"""Tests of the golden numbers of the five reference systems."""
 
 import json
 import math
@@ -14,15 +14,15 @@ REFERENCE = Path(__file__).parent / "data" / "reference"
 
 
 def filled(shape: list[int], key: int, scale: float = 0.3) -> torch.Tensor:
-    """The weights and inputs of `small_cases.json`, which stores their shapes alone."""
+    """Compute weights and inputs of `small_cases.json`, which stores only their shapes."""
     i = torch.arange(math.prod(shape), dtype=torch.float64)
     return (scale * torch.sin(1.7 * i + 0.9 * key + 0.5 * (i % 7))).reshape(shape)
 
 
 def weights_of(case: dict) -> dict[str, torch.Tensor]:
-    weights = {
-        name: filled(case["weights"][name], key) for key, name in enumerate(sorted(case["weights"]))
-    }
+    weights = {}
+    for key, (name, shape) in enumerate(sorted(case["weights"].items())):
+        weights[name] = filled(shape, key)
     for name, tensor in weights.items():
         if "relu" in name:
             weights[name] = torch.full_like(tensor, 0.15)
@@ -33,12 +33,12 @@ def weights_of(case: dict) -> dict[str, torch.Tensor]:
 
 def load(name: str, source: str) -> tuple:
     case = json.loads((REFERENCE / "small_cases.json").read_text())["cases"][name]
-    inputs = {
-        key: filled(value["shape"], value["key"], 1.0)
-        if isinstance(value, dict)
-        else torch.tensor(value)
-        for key, value in case["inputs"].items()
-    }
+    inputs = {}
+    for name_of_input, value in case["inputs"].items():
+        if isinstance(value, dict):
+            inputs[name_of_input] = filled(value["shape"], value["key"], scale=1.0)
+        else:
+            inputs[name_of_input] = torch.tensor(value)
     model = convert(source, weights_of(case), case["config"])
     assert model.dtype == torch.float64
     return model, inputs, torch.tensor(case["output"], dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_prenorm_layers():
     assert_same(
         model(inputs_embeds=inputs["x"], attention_mask=real).last_hidden_state[real], golden[real]
     )
-    # padding's own outputs too
+    # The outputs of padding are the same, too, if the mask has four dimensions.
     everywhere = model(inputs_embeds=inputs["x"], attention_mask=real[:, None, None])
     assert_same(everywhere.last_hidden_state, golden)
     model, inputs, golden = load("prenorm_decoder_layer", "prenorm-decoder-layer")
@@ -84,7 +84,8 @@ def test_bert_like(name):
 def test_scratch_seq2seq():
     model, inputs, golden = load("scratch_seq2seq", "scratch-seq2seq")
     assert isinstance(model, RoFormerLiteForConditionalGeneration)
-    src_real, tgt_real = inputs["src"] != 0, inputs["tgt"] != 0
+    src_real = inputs["src"] != 0
+    tgt_real = inputs["tgt"] != 0
     logits = model(inputs["src"], src_real, inputs["tgt"], tgt_real).logits
     assert_same(logits[tgt_real], golden[tgt_real], 1e-6)
     causal = torch.ones(3, 3, dtype=torch.bool).tril() & tgt_real[:, None, None]
@@ -92,13 +93,12 @@ def test_scratch_seq2seq():
 
 
 def test_walkthrough():
-    """The printed queries, keys and values, probabilities, normed stages and the output of a whole
-    layer."""
+    """Each stage of a layer has the printed numbers."""
     walk = json.loads((REFERENCE / "numeric_walkthrough.json").read_text())
     tensors = {
         name: torch.tensor(value, dtype=torch.float64) for name, value in walk["inputs"].items()
     }
-    states, stages = tensors.pop("input_x"), {}
+    states = tensors.pop("input_x")
     model = convert("walkthrough", tensors, {})
     model.set_attn_implementation("eager")
     layer = model.layers[0]
@@ -106,13 +106,14 @@ def test_walkthrough():
         "Q": layer.self_attn.q_proj,
         "K": layer.self_attn.k_proj,
         "V": layer.self_attn.v_proj,
-    }
-    modules |= {
         "attn_out": layer.self_attn.o_proj,
         "norm1": layer.self_attn_norm,
         "ff_lin": layer.mlp_proj,
+        "relu": layer.act_fn,
+        "norm2": layer.mlp_inner_norm,
+        "norm3": layer.mlp_norm,
     }
-    modules |= {"relu": layer.act_fn, "norm2": layer.mlp_inner_norm, "norm3": layer.mlp_norm}
+    stages = {}
     for name, module in modules.items():
         module.register_forward_hook(lambda _, given, made, name=name: stages.update({name: made}))
     stages["probs"] = model(inputs_embeds=states[None], output_attentions=True).attentions[0]

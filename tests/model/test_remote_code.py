@@ -1,4 +1,4 @@
-"""Bundles: code beside the weights, complete and no more, with and without the package."""
+"""Tests of bundles, folders that hold the code of a model as well as its weights."""
 
 import json
 import os
@@ -33,17 +33,17 @@ STACK = {
 }
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"hub", "tokenization_roformer_lite"}
-# Loaded, and in a bundle, only with models that use them.
+# These files are imported, and copied into a bundle, only for models that use them.
 OPTIONAL = {
     "reference_layers": {"layer_style": "parallel_heads"},
     "tag_scores": {"classifier_text_features": 8},
 }
-# The file with all classes of such a model imports these.
+# The file `tag_scores` imports these.
 TEXT_SCORES = {"ngram_scores", "tag_chain", "words_of_tokens"}
 
 
 def site_packages() -> list[str]:
-    """Where the libraries are, for a process that starts without them (`python -S`)."""
+    """List the folders of the libraries, for a process that starts without them (`python -S`)."""
     return [path for path in sys.path if path.endswith("site-packages")]
 
 
@@ -53,7 +53,7 @@ def code_in(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> Path:
-    """Bundles made in each way that there is, with what the installed classes say of them."""
+    """Make bundles in every possible way, and save the outputs of the installed classes."""
     folder = tmp_path_factory.mktemp("bundles")
     tokenizer = rl.RoFormerLiteTokenizer.train(
         [*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False
@@ -73,9 +73,8 @@ def bundles(tmp_path_factory) -> Path:
     before = {path.name: path.read_bytes() for path in plain_folder.iterdir()}
     (plain_folder / ".git").mkdir()
     assert main(["bundle", str(plain_folder), str(folder / "pair")]) == 0
-    assert {
-        path.name: path.read_bytes() for path in plain_folder.iterdir() if path.is_file()
-    } == before
+    files = [path for path in plain_folder.iterdir() if path.is_file()]
+    assert {path.name: path.read_bytes() for path in files} == before
     for name, auto_class in (
         ("config.json", "AutoConfig"),
         ("tokenizer_config.json", "AutoTokenizer"),
@@ -133,36 +132,37 @@ def test_only_what_is_needed_is_there(bundles):
             needed |= TEXT_SCORES
         assert code_in(bundles / file) & {*STACK, *OPTIONAL, *TEXT_SCORES} == needed
         config = transformers.AutoConfig.from_pretrained(bundles / file)
-        config.layer_style, config.classifier_text_features = "standard", 0
+        config.layer_style = "standard"
+        config.classifier_text_features = 0
         assert not {*OPTIONAL} & {path.partition(".")[0] for path in config.classes().values()}
     for path in bundles.glob("*/*.py"):
         code = path.read_text("utf-8")
         imported = set(re.findall(r"^\s*from \.(\S*) import", code, re.MULTILINE))
-        # and no `from . import`, which transformers does not see
+        # `from . import` would be an empty name here. transformers does not find such imports.
         assert imported <= code_in(path.parent), path
-        assert "hf_roformer_lite" not in re.findall(
-            r"^\s*(?:from|import) (\w+)", code, re.MULTILINE
-        )
+        packages = re.findall(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE)
+        assert "hf_roformer_lite" not in packages
 
 
 @pytest.mark.parametrize("name", ["encoder", "pair"])
 def test_every_auto_class_is_named(bundles, name):
-    """The map has all that the package registers, and nothing else."""
+    """The map of Auto classes has exactly those that the package registers."""
     config = transformers.AutoConfig.from_pretrained(bundles / name)
-    registered = {"AutoConfig": type(config)}
-    for auto in (name for name in dir(transformers) if name.startswith("AutoModel")):
+    registered = {"AutoConfig": type(config).__name__}
+    auto_models = [auto for auto in dir(transformers) if auto.startswith("AutoModel")]
+    for auto in auto_models:
         try:
-            registered[auto] = type(getattr(transformers, auto).from_config(config))
-        except ValueError:  # an Auto class of other heads
+            model = getattr(transformers, auto).from_config(config)
+        except ValueError:
+            # This Auto class is for heads that the model does not have.
             continue
+        registered[auto] = type(model).__name__
     assert len(registered) > 2
-    assert {auto: path.partition(".")[2] for auto, path in config.auto_map.items()} == {
-        auto: cls.__name__ for auto, cls in registered.items()
-    }
+    assert {auto: path.partition(".")[2] for auto, path in config.auto_map.items()} == registered
 
 
 def test_opens_without_the_package(bundles):
-    """All classes, the same numbers, saved again and again."""
+    """Without the package, bundles give the same numbers, and can be saved again."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", SESSION, "saved", bundles, *site_packages()],
         env={**os.environ, "HF_MODULES_CACHE": str(bundles / "modules")},
@@ -188,24 +188,28 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
         rl.RoFormerLiteJiebaTokenizer,
         rl.RoFormerLiteTokenizer,
     ]
-    codes = (STACK, PAIR, TOKENIZER | {"tokenization_jieba"}, TOKENIZER)
-    for number, (part, code) in enumerate(
-        zip((encoder, pair, words, tokenizer), codes, strict=True)
-    ):
+    parts_with_code = [
+        (encoder, STACK),
+        (pair, PAIR),
+        (words, TOKENIZER | {"tokenization_jieba"}),
+        (tokenizer, TOKENIZER),
+    ]
+    for number, (part, code) in enumerate(parts_with_code):
         part.save_pretrained(tmp_path / f"{number}")
         assert code_in(tmp_path / f"{number}") == code
-        for name in (f"{number}-plain", f"{number}-plain-again"):  # it stays so
-            part.save_pretrained(
-                tmp_path / name, **({} if "again" in name else {"remote_code": False})
-            )
+        # The second call does not repeat the option, because the tokenizer or model keeps it.
+        for name, options in (
+            (f"{number}-plain", {"remote_code": False}),
+            (f"{number}-plain-again", {}),
+        ):
+            part.save_pretrained(tmp_path / name, **options)
             assert not code_in(tmp_path / name)
-            assert not any(
-                "auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json")
-            )
+            for path in (tmp_path / name).glob("*config.json"):
+                assert "auto_map" not in path.read_text()
 
 
 def test_the_card_of_a_bundle_says_how_it_is_opened(bundles, tmp_path):
-    """After the card of a training, which is kept; once."""
+    """The card of a training is kept, and the section on bundles is added to it once."""
     card = (bundles / "pair" / "README.md").read_text("utf-8")
     for auto in ("AutoModelForSeq2SeqLM", "AutoTokenizer"):
         assert f'{auto}.from_pretrained("pair", trust_remote_code=True)' in card

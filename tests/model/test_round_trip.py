@@ -1,5 +1,4 @@
-"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, in
-int8, resized."""
+"""Tests of saving and loading: in a fresh process, in shards, from disk, in int8, and resized."""
 
 import json
 import subprocess
@@ -16,15 +15,18 @@ from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
 
-AUTO_CLASSES = {"mlm": "MaskedLM", "causal": "CausalLM", "single": "SequenceClassification"}
-AUTO_CLASSES |= {
+AUTO_CLASSES = {
+    "mlm": "MaskedLM",
+    "causal": "CausalLM",
+    "single": "SequenceClassification",
     "token": "TokenClassification",
     "question": "QuestionAnswering",
     "choice": "MultipleChoice",
+    "seq2seq": "Seq2SeqLM",
 }
-AUTO_CLASSES |= {"seq2seq": "Seq2SeqLM"}
 LOAD_ELSEWHERE = """
-from transformers import AutoModel, AutoTokenizer, pipeline  # before the package: the order of imports is no matter
+# The package also works if it is imported after transformers.
+from transformers import AutoModel, AutoTokenizer, pipeline
 import hf_roformer_lite
 import json, sys, torch, transformers
 from safetensors.torch import load_file, save_file
@@ -32,7 +34,8 @@ for directory, auto, class_name in json.load(sys.stdin):
     part = getattr(transformers, auto).from_pretrained(directory)
     assert type(part).__name__ == class_name, (type(part), class_name)
     if auto == "AutoTokenizer":
-        outputs = {name: torch.tensor(ids) for name, ids in part("我们 the 龘 [SEP]", text_target="dog 我").items()}
+        encoded = part("我们 the 龘 [SEP]", text_target="dog 我")
+        outputs = {name: torch.tensor(ids) for name, ids in encoded.items()}
     else:
         outputs = {"loss": part(**load_file(directory + "/inputs.safetensors")).loss}
     save_file(outputs, directory + "/output.safetensors")
@@ -40,16 +43,16 @@ for directory, auto, class_name in json.load(sys.stdin):
 
 
 def test_a_fresh_process(tmp_path):
-    """Every head, and every tokenizer: equal to the bit."""
-    jobs, expected = [], {}
+    """Every head and every tokenizer gives exactly the same numbers in another process."""
+    jobs = []
+    expected = {}
     for kind, auto in AUTO_CLASSES.items():
-        model, inputs, folder = make_model(kind), make_batch(kind), tmp_path / kind
+        model = make_model(kind)
+        inputs = make_batch(kind)
+        folder = tmp_path / kind
         model.save_pretrained(folder)
-        assert (
-            load_file(folder / "model.safetensors")
-            .keys()
-            .isdisjoint({"lm_head.weight", "rotary_emb.all_layers.inv_freq"})
-        )
+        saved_names = load_file(folder / "model.safetensors").keys()
+        assert saved_names.isdisjoint({"lm_head.weight", "rotary_emb.all_layers.inv_freq"})
         save_file(inputs, folder / "inputs.safetensors")
         expected[folder] = {"loss": model(**inputs).loss}
         jobs.append((str(folder), f"AutoModelFor{auto}", type(model).__name__))
@@ -60,10 +63,9 @@ def test_a_fresh_process(tmp_path):
         )
         for algorithm in ALGORITHMS
     ]
-    vocabulary = [*SPECIAL_TOKENS, *"我们dogthe", "the", "dog", "我们"]
-    tokenizers.append(
-        rl.RoFormerLiteJiebaTokenizer({t: n for n, t in enumerate(dict.fromkeys(vocabulary))})
-    )
+    tokens = dict.fromkeys([*SPECIAL_TOKENS, *"我们dogthe", "the", "dog", "我们"])
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizers.append(rl.RoFormerLiteJiebaTokenizer(vocabulary))
     for number, tokenizer in enumerate(tokenizers):
         folder = tmp_path / f"tokenizer-{number}"
         tokenizer.save_pretrained(folder)
@@ -75,15 +77,14 @@ def test_a_fresh_process(tmp_path):
     )
     for folder, outputs in expected.items():
         found = load_file(folder / "output.safetensors")
-        assert found.keys() == outputs.keys() and all(
-            torch.equal(found[name], outputs[name]) for name in found
-        )
+        assert found.keys() == outputs.keys()
+        assert all(torch.equal(found[name], outputs[name]) for name in found)
 
 
 def test_weights_on_the_disk(tmp_path):
-    """`device_map`, of a model in shards: weights that come from memory or disk when they are
-    needed."""
-    whole, inputs = make_model("seq2seq"), make_batch("seq2seq")
+    """With `device_map`, weights of a model in shards are read from the disk when needed."""
+    whole = make_model("seq2seq")
+    inputs = make_batch("seq2seq")
     whole.save_pretrained(tmp_path / "model", max_shard_size="20kB")
     assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 2
     room = sum(p.numel() * 4 for p in whole.parameters()) // 2
@@ -93,7 +94,8 @@ def test_weights_on_the_disk(tmp_path):
         max_memory={"cpu": room},
         offload_folder=tmp_path / "disk",
     )
-    assert "disk" in model.hf_device_map.values() and any(p.is_meta for p in model.parameters())
+    assert "disk" in model.hf_device_map.values()
+    assert any(parameter.is_meta for parameter in model.parameters())
     with torch.no_grad():
         torch.testing.assert_close(
             model(**inputs).logits, whole(**inputs).logits, rtol=0, atol=1e-6
@@ -107,14 +109,12 @@ def test_weights_on_the_disk(tmp_path):
     "fields", [{}, {"share_embeddings": False}, {"tie_word_embeddings": False}]
 )
 def test_resized_embeddings_come_back(fields, tmp_path):
-    """Both sides get one size, whatever is tied."""
+    """Both sides get the same size, whichever embeddings are tied."""
     config = rl.RoFormerLiteSeq2SeqConfig.from_preset(
         "tiny", vocab_size=50, num_hidden_layers=1, **fields
     )
-    model, ids = (
-        build(rl.RoFormerLiteForConditionalGeneration, config),
-        torch.tensor([[5, 6, 7, 3]]),
-    )
+    model = build(rl.RoFormerLiteForConditionalGeneration, config)
+    ids = torch.tensor([[5, 6, 7, 3]])
     before = model(ids, decoder_input_ids=ids).logits
     model.resize_token_embeddings(60)
     assert model.config.encoder.vocab_size == model.config.decoder.vocab_size == 60
@@ -139,8 +139,9 @@ def test_half_precision_keeps_the_rotary_frequencies():
 @pytest.mark.parametrize("kind", ["causal", "seq2seq"])
 @torch.no_grad()
 def test_int8(kind, tmp_path):
-    """By torchao: each matrix but that of the embeddings is rounded, and nothing else differs."""
-    model, batch = make_model(kind), make_batch(kind)
+    """torchao rounds every matrix except the embeddings, and changes nothing else."""
+    model = make_model(kind)
+    batch = make_batch(kind)
     model.save_pretrained(tmp_path / "float")
     config = TorchAoConfig(Int8WeightOnlyConfig())
     quantised = type(model).from_pretrained(tmp_path / "float", quantization_config=config)
@@ -148,19 +149,24 @@ def test_int8(kind, tmp_path):
         if isinstance(layer, torch.nn.Linear) and name != "lm_head":
             assert type(layer.weight).__name__ == "Int8Tensor", name
             model.get_submodule(name).weight.copy_(layer.weight.dequantize())
-    found, expected = (each.eval()(**batch).logits for each in (quantised, model))
-    torch.testing.assert_close(
-        found / found.abs().max(), expected / found.abs().max(), rtol=0, atol=1e-5
-    )
+    found = quantised.eval()(**batch).logits
+    expected = model.eval()(**batch).logits
+    scale = found.abs().max()
+    torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)
     quantised.save_pretrained(tmp_path / "int8")
-    assert torch.equal(type(model).from_pretrained(tmp_path / "int8").eval()(**batch).logits, found)
+    loaded = type(model).from_pretrained(tmp_path / "int8").eval()
+    assert torch.equal(loaded(**batch).logits, found)
 
 
 def test_slopes_that_a_checkpoint_lacks_have_their_initial_value(tmp_path):
     model = build(rl.RoFormerLiteModel, stack_config("parallel-heads"))
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    kept = {name: w for name, w in weights.items() if not name.endswith(("slope", "act_fn.weight"))}
+    kept = {
+        name: weight
+        for name, weight in weights.items()
+        if not name.endswith(("slope", "act_fn.weight"))
+    }
     assert len(kept) < len(weights)
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
     loaded = rl.RoFormerLiteModel.from_pretrained(tmp_path)

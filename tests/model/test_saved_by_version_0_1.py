@@ -1,9 +1,8 @@
-"""Directories that version 0.1 saved load today, with the outputs, gradients, texts and tokens that
-it gave.
+"""Tests that models and tokenizers of version 0.1 can be loaded, and give the same outputs.
 
-Each folder of `data/version_0_1` is a model or a tokenizer as that version wrote it, with
-`outputs.safetensors` or `outputs.json` beside it: its inputs, and what came out. Of each gradient
-the norm and one projection are kept.
+Each folder of `data/version_0_1` contains a model or a tokenizer as that version wrote it. Its
+inputs and outputs are in `outputs.safetensors` or `outputs.json` in the same folder. Each gradient
+is represented by its norm and one projection.
 """
 
 import json
@@ -36,15 +35,16 @@ MODES = {
 }
 
 
-# Sliding windows counted real tokens, and now count places, as in every model of transformers. Where
-# a row has padding between its tokens, the numbers of before are those of the same row without holes.
+# Sliding windows counted real tokens in version 0.1, and now count places, as in every model of
+# transformers. For a row with padding between its tokens, the old numbers are therefore the new
+# numbers of the same row without this padding.
 HAS_HOLES_AND_WINDOWS = ("modern-masked-lm", "modern-sequence", "sliding-causal-lm")
 
 
 def tokens_together(
     tensors: dict[str, torch.Tensor], mask: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Tensors `(B, L, ...)` with the real tokens of each row moved to its beginning."""
+    """Move the real tokens of each row of tensors `(B, L, ...)` to its beginning."""
     order = (mask == 0).long().argsort(dim=1, stable=True)  # (B, L)
     moved = dict(tensors)
     for name, tensor in tensors.items():
@@ -61,8 +61,9 @@ def test_outputs(name):
         ("padded.", part(kept, "input.")),
         ("packed.", part(kept, "packed_input.")),
     ):
-        if wanted := part(kept, kind):
-            # With a cache, as a causal model has it here, windows counted places before, too.
+        wanted = part(kept, kind)
+        if wanted:
+            # Causal models have a cache here, with which windows counted places in version 0.1 too.
             if name in HAS_HOLES_AND_WINDOWS and not model.config.is_decoder and kind == "padded.":
                 wanted = tokens_together(wanted, inputs["attention_mask"])
                 inputs = tokens_together(inputs, inputs["attention_mask"])
@@ -74,15 +75,19 @@ def test_outputs(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients(name):
-    """In float64: sums of terms that cancel differ between processors, and those that are kept were
-    float32's."""
+    """The loss and gradients are those of version 0.1.
+
+    They are computed in float64, because in float32 sums whose terms cancel each other differ
+    between processors. The saved ones were computed in float32.
+    """
     model, kept = load(SAVED / name)
     wanted = part(kept, "gradient.")
     assert wanted.keys() == dict(model.named_parameters()).keys()
     labels = part(kept, "label.")
     inputs = part(kept, "input.")
     if name in HAS_HOLES_AND_WINDOWS:
-        if model.config.is_decoder:  # The label of a token is that of the place after it.
+        if model.config.is_decoder:
+            # A token predicts the next place, so labels are shifted before tokens are moved.
             labels = {"shift_labels": F.pad(labels["labels"][:, 1:], (0, 1), value=-100)}
         labels = tokens_together(labels, inputs["attention_mask"])
         inputs = tokens_together(inputs, inputs["attention_mask"])
@@ -98,17 +103,18 @@ def test_loss_and_gradients(name):
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(("causal-lm", "pair"))])
 def test_generated_tokens(name):
     model, kept = load(SAVED / name)
-    prompt, mask = kept["prompt.input_ids"], kept["prompt.attention_mask"]
+    prompt = kept["prompt.input_ids"]
+    mask = kept["prompt.attention_mask"]
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     for mode, wanted in part(kept, "tokens.").items():
-        given = mask.flip(1) if mode == "right" else mask  # padded on the other side
+        # The mode "right" has the padding on the other side.
+        given = mask.flip(1) if mode == "right" else mask
         if mode == "right" and "sliding_attention" in model.config.get_text_config().layer_types:
             with pytest.raises(ValueError, match="padding_side='left'"):
                 model.generate(prompt, attention_mask=given, **options)
             continue
-        assert model.generate(prompt, attention_mask=given, **options, **MODES[mode]).equal(
-            wanted
-        ), mode
+        found = model.generate(prompt, attention_mask=given, **options, **MODES[mode])
+        assert found.equal(wanted), mode
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -118,9 +124,8 @@ def test_tokens(name):
     texts = kept["texts"]
     encoded = tokenizer(texts, return_offsets_mapping=True)
     assert encoded["input_ids"] == kept["input_ids"]
-    assert [[list(span) for span in row] for row in encoded["offset_mapping"]] == kept[
-        "offset_mapping"
-    ]
+    offsets = [[list(span) for span in row] for row in encoded["offset_mapping"]]
+    assert offsets == kept["offset_mapping"]
     assert tokenizer(texts[0], texts[1])["input_ids"] == kept["pair"]
     is_jieba = name == "tokenizer-jieba"
     decoded = [
@@ -137,7 +142,7 @@ def test_tokens(name):
 
 
 def test_the_former_name_of_skip_logits():
-    """A config that version 0.1 wrote says `sparse_prediction`."""
+    """In configurations of version 0.1 the field was called `sparse_prediction`."""
     written = json.loads((SAVED / "default-masked-lm" / "config.json").read_text("utf-8"))
     assert "sparse_prediction" in written and "skip_logits" not in written
     config = hf_roformer_lite.RoFormerLiteConfig.from_dict({**written, "sparse_prediction": False})

@@ -1,17 +1,17 @@
-"""Directories that version 0.2 saved load today, with the outputs, gradients and tokens that it gave.
+"""Tests that models of version 0.2 can be loaded, and give the same outputs, gradients and tokens.
 
-Each folder of `data/version_0_2` is a model as that version wrote it, with `outputs.safetensors`
-beside it. Its names say what a tensor is:
+Each folder of `data/version_0_2` contains a model as that version wrote it, and the tensors of
+`outputs.safetensors`. Their names are these:
 
 * `input.…` are the arguments of the padded batch and `padded.…` its outputs. `CASE_input.…` and
   `CASE.…` are those of other cases, such as `packed`. A tensor without dimensions is a number.
   Cases whose name begins with `training` were computed in training mode.
-* `label.…` are the labels of the padded batch, and `training.…` and `gradient.WEIGHT` what the
-  training step gave. `CASE.gradients` `(weights, 2)` has the weights in the order of their names.
-* `prompt.…` are arguments of `generate` and `tokens.MODE` what it returned; `GROUP_prompt.…` and
-  `GROUP_tokens.MODE` are other prompts.
+* `label.…` are the labels of the padded batch, and `training.…` and `gradient.WEIGHT` the results
+  of the training step. `CASE.gradients` `(weights, 2)` has the weights in the order of their names.
+* `prompt.…` are arguments of `generate` and `tokens.MODE` are its results. `GROUP_prompt.…` and
+  `GROUP_tokens.MODE` are those of other prompts.
 
-An output is NaN where a place is padding, of which nobody reads the output.
+Outputs of padding are NaN, because nobody reads them.
 """
 
 import copy
@@ -41,11 +41,12 @@ MODES = {
     "static": {"cache_implementation": "static"},
     "no_cache": {"use_cache": False},
 }
-load_once = functools.lru_cache(maxsize=None)(load)  # Each test copies what it changes.
+# Each test copies the models that it changes.
+load_once = functools.lru_cache(maxsize=None)(load)
 
 
 def cases(kept: dict[str, torch.Tensor], is_training: bool) -> dict[str, dict[str, torch.Tensor]]:
-    """The arguments of each case in evaluation or in training, by the name of the case."""
+    """Map the name of each case, in evaluation or in training, to the arguments of the model."""
     prefixes = {name.partition(".")[0] for name in kept}
     names = [prefix.removesuffix("_input") for prefix in prefixes if prefix.endswith("_input")]
     found = {name: part(kept, f"{name}_input.") for name in names}
@@ -61,10 +62,11 @@ def numbers_as_python(inputs: dict[str, torch.Tensor]) -> dict[str, object]:
 
 
 def compare(output: ModelOutput, wanted: dict[str, torch.Tensor], case: str) -> None:
-    """Compare what stands at real tokens."""
+    """Compare the outputs at real tokens."""
     for key, tensor in wanted.items():
         found = output[key]
-        if isinstance(found, tuple):  # One tensor for each layer.
+        if isinstance(found, tuple):
+            # Hidden states and attentions have one tensor for each layer.
             found = torch.stack(found)
         found = found.detach().float()
         is_real = ~tensor.isnan()
@@ -78,7 +80,7 @@ def compare(output: ModelOutput, wanted: dict[str, torch.Tensor], case: str) -> 
 
 
 def loss_of(output: ModelOutput, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The model's own loss; of a model without a head the sum of the squares of what it gives."""
+    """Return the loss of a model, or the sum of its squared outputs if it has no head."""
     if "loss" in output:
         return output.loss
     states = output.last_hidden_state
@@ -100,7 +102,7 @@ def dropout_without_chance(states, p=0.5, training=True, inplace=False):
 def test_outputs(name):
     saved, kept = load_once(SAVED / name)
     for case, inputs in cases(kept, is_training=False).items():
-        # A call may change the frequencies of RoPE, and with them what the next one gives.
+        # A call may change the frequencies of RoPE, and so the outputs of the next one.
         model = copy.deepcopy(saved)
         if case == "eager":
             model.set_attn_implementation("eager")
@@ -111,10 +113,11 @@ def test_outputs(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_and_gradients(name, monkeypatch):
-    """In float64, as sums of terms that cancel differ between processors.
+    """The losses and gradients are those of version 0.2.
 
-    Dropout multiplies by what it keeps on average. So the numbers tell where dropout is, and how
-    much of it, without being random.
+    They are computed in float64, because in float32 sums whose terms cancel each other differ
+    between processors. Dropout is replaced by a multiplication by the share that it keeps on
+    average, which shows where dropout is applied and how strong it is, without being random.
     """
     monkeypatch.setattr(F, "dropout", dropout_without_chance)
     saved, kept = load_once(SAVED / name)

@@ -1,4 +1,4 @@
-"""Scores of the text beside the encoder of a classifier or tagger."""
+"""Tests of the scores of n-grams that classifiers and taggers add to the logits of the encoder."""
 
 import re
 from collections.abc import Iterable
@@ -35,20 +35,26 @@ WORD = re.compile(
 
 
 def _ngrams_of(text: str) -> set[tuple]:
-    """What the docstring of `RoFormerLiteDocumentScores` promises, written with strings."""
+    """Find the n-grams that the docstring of `RoFormerLiteDocumentScores` promises, in a string."""
     lowered = "".join(letter.lower() if letter.isascii() else letter for letter in text)
     words = [word.encode() for word in WORD.findall(lowered)]
-    found: set[tuple] = {("word", word) for word in words} | {
-        ("pair", *pair) for pair in pairwise(words)
-    }
+    found: set[tuple] = {("word", word) for word in words}
+    found |= {("pair", *pair) for pair in pairwise(words)}
     found |= {("three", *three) for three in zip(words, words[1:], words[2:], strict=False)}
     for word in words:
         if len(word) > 1:
-            found |= {
-                ("part", word[i : i + n]) for n in (2, 3, 4, 5) for i in range(len(word) - n + 1)
-            }
-            found |= {("first", word[:n]) for n in (1, 2, 3, 4) if n <= len(word)}
-            found |= {("last", word[-n:]) for n in (1, 2, 3, 4) if n <= len(word)}
+            found |= _parts_of(word)
+    return found
+
+
+def _parts_of(word: bytes) -> set[tuple]:
+    """Find the n-grams of bytes in a word, and those at its beginning and its end."""
+    found: set[tuple] = set()
+    for n in (2, 3, 4, 5):
+        found |= {("part", word[i : i + n]) for i in range(len(word) - n + 1)}
+    for n in (1, 2, 3, 4):
+        if n <= len(word):
+            found |= {("first", word[:n]), ("last", word[-n:])}
     return found
 
 
@@ -68,7 +74,7 @@ def _scores(tokenizer: rl.RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLit
 
 
 def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) -> list[set[int]]:
-    """The hashes of the n-grams of each example, all in one call."""
+    """Compute the hashes of the n-grams of each example, for all examples in one call."""
     examples = list(examples)
     ids = torch.tensor([token for example in examples for token in example])
     documents = torch.repeat_interleave(torch.tensor([len(example) for example in examples]))
@@ -77,18 +83,19 @@ def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) ->
 
 
 def test_ngrams_are_those_of_the_text():
-    """The n-grams found in token ids are as many as in the text, and two texts share as many as
-    they do; which they are doesn't depend on the tokens."""
+    """Token ids have as many n-grams as the text, and two texts share as many as their token ids.
+
+    The n-grams don't depend on the tokenizer.
+    """
     tokenizers = [_tokenizer("bpe"), _tokenizer("unigram"), _tokenizer("bpe", vocab_size=420)]
     found = [_found(_scores(tokenizer), tokenizer(TEXTS)["input_ids"]) for tokenizer in tokenizers]
     assert found[0] == found[1] == found[2]
+    # The tokenizers do differ, because they make different numbers of tokens.
     assert len({len(sum(tokenizer(TEXTS)["input_ids"], [])) for tokenizer in tokenizers}) == 3
     expected = [_ngrams_of(text) for text in TEXTS]
     for i, j in product(range(len(TEXTS)), repeat=2):
-        assert len(found[0][i] & found[0][j]) == len(expected[i] & expected[j]), (
-            TEXTS[i],
-            TEXTS[j],
-        )
+        found_in_both = found[0][i] & found[0][j]
+        assert len(found_in_both) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
 
 
 def _fitted() -> tuple[rl.RoFormerLiteForSequenceClassification, rl.RoFormerLiteTokenizer]:
@@ -98,12 +105,9 @@ def _fitted() -> tuple[rl.RoFormerLiteForSequenceClassification, rl.RoFormerLite
         "tiny", vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification"
     )
     model = rl.RoFormerLiteForSequenceClassification(config).eval()
+    examples = tokenizer(TEXTS * 2)["input_ids"]
     answers = np.array([0, 1, 0, 0, 1, 1] * 2)
-    model.add_text_scores(
-        fit_document_scores(
-            token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config
-        )
-    )
+    model.add_text_scores(fit_document_scores(token_bytes(tokenizer), examples, answers, config))
     return model, tokenizer
 
 
@@ -117,8 +121,10 @@ def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     examples = tokenizer(TEXTS)["input_ids"]
     ngrams = _scores_alone(model.text_scores, examples)
     assert ngrams.std(0).min() > 0.1
-    assert torch.equal(ngrams[-1], model.text_scores.bias)  # an empty text has no n-grams
-    scores, model.text_scores = model.text_scores, None
+    # The last text is empty, and has no n-grams.
+    assert torch.equal(ngrams[-1], model.text_scores.bias)
+    scores = model.text_scores
+    model.text_scores = None
     alone = torch.cat([model(input_ids=torch.tensor([ids])).logits for ids in examples])
     model.text_scores = scores
     expected = alone + ngrams
@@ -141,13 +147,13 @@ def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
 
 
 def _best_sequences(scores: torch.Tensor, transitions: torch.Tensor) -> torch.Tensor:
-    """The score of the best sequence with each tag of each word, `(W, K)`, from all sequences."""
+    """Compute the score `(W, K)` of the best sequence with each tag of each word, by trying all."""
     words, labels = scores.shape
     best = torch.full_like(scores, -torch.inf)
     for tags in product(range(labels), repeat=words):
-        score = sum(scores[i, tag] for i, tag in enumerate(tags)) + sum(
-            transitions[pair] for pair in pairwise(tags)
-        )
+        of_words = sum(scores[i, tag] for i, tag in enumerate(tags))
+        of_neighbours = sum(transitions[pair] for pair in pairwise(tags))
+        score = of_words + of_neighbours
         for i, tag in enumerate(tags):
             best[i, tag] = max(best[i, tag], score)
     return best
@@ -181,10 +187,9 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
         padded = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt")
         for options in ({}, {"output_hidden_states": True}):
             logits = model(**padded, **options).logits
-            for row, mask, wanted in zip(
-                logits, padded["attention_mask"].bool(), expected, strict=True
-            ):
-                check(row[mask], *wanted)
+            masks = padded["attention_mask"].bool()
+            for row, mask, (wanted, first) in zip(logits, masks, expected, strict=True):
+                check(row[mask], wanted, first)
     packed = torch.tensor([[token for ids in examples for token in ids]])
     borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
     logits = model(input_ids=packed, cu_seq_lens_q=borders).logits[0]
@@ -207,12 +212,13 @@ def test_embeddings_can_be_resized(tmp_path):
 
 
 def test_texts_that_tell_nothing_get_scores_that_say_nothing():
-    """As where all texts are equal; the fit at the end of a training must not fail on them."""
+    """The fit at the end of a training must not fail where, for example, all texts are equal."""
     tokenizer = _tokenizer("bpe")
     config = rl.RoFormerLiteConfig(
         vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification"
     )
-    examples, answers = tokenizer(TEXTS[:1] * 40)["input_ids"], np.arange(40) % 2
+    examples = tokenizer(TEXTS[:1] * 40)["input_ids"]
+    answers = np.arange(40) % 2
     scores = fit_document_scores(token_bytes(tokenizer), examples, answers, config)
     assert _scores_alone(scores, examples).abs().max() < 0.1
 
@@ -224,21 +230,24 @@ def test_weights_make_the_loss_least():
     useless = generator.normal(size=(400, 3))
 
     def weights(logits: np.ndarray, text_scores: np.ndarray) -> tuple[float, ...]:
-        split = Split(
-            *map(torch.from_numpy, (logits, text_scores, answers)), measure=lambda joint: {}
-        )
+        tensors = [torch.from_numpy(array) for array in (logits, text_scores, answers)]
+        split = Split(*tensors, measure=lambda joint: {})
         return best_weights(split, "single_label_classification")
 
     encoder, ngrams = weights(right, useless)
-    assert encoder == pytest.approx(1, abs=0.25)  # the log-odds of such noise
+    # The logits are the log-odds of the classes, because the noise has variance 1.
+    assert encoder == pytest.approx(1, abs=0.25)
     assert ngrams < 0.15
     assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
 
 
 def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tensor:
-    """Forward and backward scores (Rabiner 1989, Proceedings of the IEEE 77.2) of one sentence,
-    without `scores`."""
-    forward, backward = [torch.zeros_like(scores[0])], [torch.zeros_like(scores[0])]
+    """Add the forward and backward scores of each word of one sentence, without its own `scores`.
+
+    The recursions are those of Rabiner (1989), Proceedings of the IEEE 77.2.
+    """
+    forward = [torch.zeros_like(scores[0])]
+    backward = [torch.zeros_like(scores[0])]
     for i in range(1, len(scores)):
         forward.append(join((scores[i - 1] + forward[-1])[:, None] + transitions, 0))
     for i in range(len(scores) - 2, -1, -1):
@@ -247,7 +256,7 @@ def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tenso
 
 
 def _viterbi(scores: np.ndarray, transitions: np.ndarray) -> list[int]:
-    """The best sequence of tags of one sentence (Forney 1973, Proceedings of the IEEE 61.3)."""
+    """Find the best sequence of tags of a sentence (Forney 1973, Proceedings of the IEEE 61.3)."""
     best = scores[0]
     came_from = []
     for score in scores[1:]:
@@ -263,7 +272,7 @@ def _viterbi(scores: np.ndarray, transitions: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("join", [torch.amax, torch.logsumexp])
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_are_those_of_the_recursions(join, seed):
-    """Also between words of long sentences, where strong transitions reach far."""
+    """This also holds in long sentences, where strong transitions reach far."""
     torch.manual_seed(seed)
     lengths = torch.randint(1, 301, (9,)).tolist() + [1, 2, 65]
     num_tags = 2 + 2 * seed
@@ -273,12 +282,12 @@ def test_messages_are_those_of_the_recursions(join, seed):
     found = messages_of_neighbours(torch.cat(scores), transitions, documents, join)
     expected = torch.cat([_along(sentence, transitions, join) for sentence in scores])
     torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-10, rtol=0)
-    assert found[-68].tolist() == [0] * num_tags, "nobody is beside a word alone"
+    assert found[-68].tolist() == [0] * num_tags, "the only word of a sentence has no neighbours"
     if join is torch.amax:
         tags = (torch.cat(scores) + found).argmax(-1).tolist()
-        best = [
-            tag for sentence in scores for tag in _viterbi(sentence.numpy(), transitions.numpy())
-        ]
+        best = []
+        for sentence in scores:
+            best += _viterbi(sentence.numpy(), transitions.numpy())
         assert tags == best
 
 
@@ -296,8 +305,10 @@ def test_messages_of_traced_graphs_are_the_same(num_tags):
 
 
 def _noisy_rows(number: int, labels: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Texts with a word for their label and one for another label, which is the right one in a
-    third of the texts."""
+    """Make texts with a word for one label and a word for another.
+
+    The other label is the right one in a third of the texts.
+    """
     generator = np.random.default_rng(seed)
     words = np.array("fine music film mixed good bad lovely dull".split())
     true = generator.integers(0, labels, number)
@@ -308,8 +319,11 @@ def _noisy_rows(number: int, labels: int, seed: int) -> tuple[list[str], np.ndar
 
 @pytest.mark.parametrize("labels", [2, 4])
 def test_scores_that_answer_alone_are_probabilities(labels):
-    """No other scale of the logits describes held-out rows better, whose answers nobody can know for
-    certain; it would without the calibration."""
+    """With calibration, no other scale of the logits fits held-out rows better.
+
+    The labels of these rows are partly random, so that no probability should be near 1. Without
+    calibration, another scale does fit better.
+    """
     tokenizer = _tokenizer("bpe")
     config = rl.RoFormerLiteConfig(
         vocab_size=len(tokenizer), num_labels=labels, problem_type="single_label_classification"

@@ -1,5 +1,4 @@
-"""RoFormerLiteTokenizer: lossless text, labels, words and offsets, storage, training, and BERT's
-own WordPiece."""
+"""Tests of RoFormerLiteTokenizer: lossless texts, labels, words, offsets, storage and training."""
 
 import copy
 import gzip
@@ -43,8 +42,7 @@ TRICKY = [
 
 
 def random_texts(count: int, seed: int, tricky: list[str] = TRICKY) -> list[str]:
-    """Strings over all of Unicode but the surrogates, and over a mix that pre-tokenizers trip
-    on."""
+    """Make strings of any characters but surrogates, and of pieces that confuse pre-tokenizers."""
     generator = random.Random(seed)
     planes = [
         (0, 0x7F),
@@ -58,11 +56,10 @@ def random_texts(count: int, seed: int, tricky: list[str] = TRICKY) -> list[str]
     for index in range(count):
         length = generator.randrange(40)
         if index % 2:
-            texts.append("".join(generator.choice(tricky) for _ in range(length)))
+            pieces = [generator.choice(tricky) for _ in range(length)]
         else:
-            texts.append(
-                "".join(chr(generator.randint(*generator.choice(planes))) for _ in range(length))
-            )
+            pieces = [chr(generator.randint(*generator.choice(planes))) for _ in range(length)]
+        texts.append("".join(pieces))
     return texts
 
 
@@ -78,34 +75,43 @@ def test_any_text_comes_back_exactly(trained, algorithm):
         "👨‍👩‍👧 ❤️",
         "\x00a\x00",
         "\ue000\uffff\U0010ffff",
+        "▁a ▁",
+        "Ġ",
+        "<0x41>",
+        "<0xE6><0x88>",
+        "\ufeff我",
+        "don’t DON'T",
+        *ENGLISH,
+        *CHINESE,
+        *random_texts(4000, seed=1),
     ]
-    texts += ["▁a ▁", "Ġ", "<0x41>", "<0xE6><0x88>", "\ufeff我", "don’t DON'T"]
-    texts += [*ENGLISH, *CHINESE, *random_texts(4000, seed=1)]
     encoded = tokenizer(texts)["input_ids"]
     assert tokenizer.batch_decode(encoded, skip_special_tokens=True) == texts
     assert all(tokenizer.unk_token_id not in ids for ids in encoded)
-    # bytes, of which a part is no character
+    # A rare character is three tokens of one byte, and two of them do not make a character.
     ids = tokenizer("龘", add_special_tokens=False)["input_ids"]
-    assert len(ids) == 3 and "龘" not in tokenizer.decode(ids[:2]) and tokenizer.decode(ids) == "龘"
+    assert len(ids) == 3
+    assert "龘" not in tokenizer.decode(ids[:2])
+    assert tokenizer.decode(ids) == "龘"
     text = "a[SEP]b [MASK]<0x41>"
     assert tokenizer(text)["input_ids"].count(tokenizer.sep_token_id) == 2
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
     assert set(ids[1:-1]).isdisjoint(tokenizer.all_special_ids)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    for corpus in (["ab"], ["\x00"], ["\x00a\uffffb" * 9]):  # with next to nothing to learn from
+    # Tokenizers are lossless even if their corpus had almost nothing to learn from.
+    for corpus in (["ab"], ["\x00"], ["\x00a\uffffb" * 9]):
         poor = RoFormerLiteTokenizer.train(corpus, algorithm=algorithm, show_progress=False)
-        assert (
-            poor.batch_decode(poor([*corpus, *CHINESE])["input_ids"], skip_special_tokens=True)
-            == corpus + CHINESE
-        )
+        encoded = poor([*corpus, *CHINESE])["input_ids"]
+        assert poor.batch_decode(encoded, skip_special_tokens=True) == corpus + CHINESE
 
 
 @every_algorithm
 def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     tokenizer = trained[algorithm]
-    source, target = ENGLISH[0], CHINESE[0]
+    source = ENGLISH[0]
+    target = CHINESE[0]
     ids = tokenizer(target, add_special_tokens=False)["input_ids"]
-    # what `generate` of a pair takes
+    # The method `generate` of a pair takes exactly these inputs.
     assert list(tokenizer(source)) == ["input_ids", "attention_mask"]
     both = tokenizer(source, text_target=target)
     assert both["labels"] == [*ids, 3]
@@ -141,13 +147,13 @@ def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
             if algorithm in LOSSLESS and "\ufffd" not in piece:
                 assert text[start:end] == piece.lstrip(" ")
             elif algorithm in LOSSLESS:
-                assert end - start <= 2  # bytes of a character, or across the border of two
+                # A token of bytes belongs to one character, or to the end of one and the
+                # beginning of the next.
+                assert end - start <= 2
         assert covered == {position for position, character in enumerate(text) if character != " "}
     if algorithm == "unigram":
-        offsets = tokenizer("龘靐", return_offsets_mapping=True, add_special_tokens=False)[
-            "offset_mapping"
-        ]
-        assert offsets == [(0, 1)] * 3 + [(1, 2)] * 3
+        encoding = tokenizer("龘靐", return_offsets_mapping=True, add_special_tokens=False)
+        assert encoding["offset_mapping"] == [(0, 1)] * 3 + [(1, 2)] * 3
 
 
 @every_algorithm
@@ -163,7 +169,7 @@ def test_words(trained, algorithm):
             if owner == index
         ]
         assert set().union(*(range(*span) for span in spans)) == set(range(len(word)))
-    # As in running text, but for the space before the very first word.
+    # Words are encoded as in running text, where the first one also has a space before it.
     ids = tokenizer(["the", "lazy", "dog", "."], is_split_into_words=True)["input_ids"]
     assert ids == tokenizer(" the lazy dog.")["input_ids"]
     labels = tokenizer(["the", "dog"], text_target=["the", "dog"], is_split_into_words=True)
@@ -194,9 +200,8 @@ def test_storage(trained, algorithm, tmp_path):
         assert other("我", text_target="the dog") == tokenizer("我", text_target="the dog"), how
         assert other.special_tokens_map == tokenizer.special_tokens_map, how
     stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
-    assert stock(texts)["input_ids"] == ids and stock.batch_decode(ids) == tokenizer.batch_decode(
-        ids
-    )
+    assert stock(texts)["input_ids"] == ids
+    assert stock.batch_decode(ids) == tokenizer.batch_decode(ids)
 
 
 @every_algorithm
@@ -237,11 +242,9 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
 @lossless
 def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
     tokenizer = trained[algorithm]
-    # A frequent word is one token, although the Unigram trainer of tokenizers alone would never
-    # propose it whole.
-    assert tokenizer.tokenize("x doesn't jump")[-3:] == tokenizer.tokenize(" doesn") + [
-        "'t"
-    ] + tokenizer.tokenize(" jump")
+    # A frequent word is one token, although `tokenizers` does not propose it for Unigram.
+    expected = [*tokenizer.tokenize(" doesn"), "'t", *tokenizer.tokenize(" jump")]
+    assert tokenizer.tokenize("x doesn't jump")[-3:] == expected
     assert len(tokenizer.tokenize(" jump")) == 1
     numbers = tokenizer("2024年", add_special_tokens=False)["input_ids"]
     assert [tokenizer.decode([index]) for index in numbers[:4]] == list("2024")
@@ -258,35 +261,32 @@ def test_wordpiece_equals_bert(lowercase, strip_accents):
     bert = BertTokenizer(
         vocab=tokenizer.get_vocab(), do_lower_case=lowercase, strip_accents=strip_accents
     )
-    # Tools that read the template do not look for it within a sequence.
-    ours, theirs = (each.backend_tokenizer.post_processor for each in (tokenizer, bert))
+    # Other tools look for the template here, and would not find it in a sequence of processors.
+    ours = tokenizer.backend_tokenizer.post_processor
+    theirs = bert.backend_tokenizer.post_processor
     assert type(ours) is type(theirs)
-    texts = (
-        ENGLISH
-        + CHINESE
-        + [
-            "Ünïcödé DOG",
-            "我们the dog\x00\ufffd\t!",
-            "[MASK]",
-            "",
-            "a" * 150,
-            *random_texts(500, 4),
-        ]
-    )
+    texts = [
+        *ENGLISH,
+        *CHINESE,
+        "Ünïcödé DOG",
+        "我们the dog\x00\ufffd\t!",
+        "[MASK]",
+        "",
+        "a" * 150,
+        *random_texts(500, seed=4),
+    ]
     for text in texts:
-        assert tokenizer(text)["input_ids"] == bert(text)["input_ids"]
         ids = tokenizer(text)["input_ids"]
-        assert tokenizer.decode(ids, skip_special_tokens=True) == bert.decode(
-            ids, skip_special_tokens=True
-        )
-    assert (
-        tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True).data
-        == bert(ENGLISH, CHINESE[:2]).data
-    )
+        assert ids == bert(text)["input_ids"]
+        decoded = bert.decode(ids, skip_special_tokens=True)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == decoded
+    pairs = tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True)
+    assert pairs.data == bert(ENGLISH, CHINESE[:2]).data
 
 
 def test_every_source_gives_the_same_vocabulary(trained, tmp_path):
-    plain, packed = tmp_path / "a.txt", tmp_path / "b.gz"
+    plain = tmp_path / "a.txt"
+    packed = tmp_path / "b.gz"
     plain.write_text("\ufeff" + "\r\n".join(CORPUS[:15]), encoding="utf-8", newline="")
     packed.write_bytes(gzip.compress("\n".join(CORPUS[15:]).encode()))
     for source in ([plain, packed], [str(plain), str(packed)], (text for text in CORPUS)):
@@ -296,7 +296,9 @@ def test_every_source_gives_the_same_vocabulary(trained, tmp_path):
 
 @every_algorithm
 def test_bad_sources_are_named(algorithm, tmp_path):
-    bad, broken, empty = tmp_path / "bad.txt", tmp_path / "broken.gz", tmp_path / "empty.txt"
+    bad = tmp_path / "bad.txt"
+    broken = tmp_path / "broken.gz"
+    empty = tmp_path / "empty.txt"
     bad.write_bytes("good 好\n".encode() * 3 + "坏".encode("gbk") + b"\n")
     broken.write_bytes(gzip.compress(b"text\n" * 99)[:-12])
     empty.write_text("\n \n")
@@ -321,9 +323,8 @@ def test_bad_sources_are_named(algorithm, tmp_path):
         RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram", lowercase=True)
 
 
-# `add_bos_token` and `add_eos_token`: the template they make, whatever comes before and after
-
 FLAGS = ("add_bos_token", "add_eos_token")
+# These are the ids of special tokens around one text and around two, for each value of the flags.
 TEMPLATES = {
     (False, False): ("2 a 3", "2 a 3 b 3"),
     (True, False): ("2 a", "2 a 2 b"),
@@ -333,12 +334,16 @@ TEMPLATES = {
 
 
 def check(tokenizer: PreTrainedTokenizerFast, flags: tuple[bool, bool]) -> None:
-    a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the dog", "我们"))
-    for wanted, ids in zip(
-        TEMPLATES[flags], (tokenizer("the dog"), tokenizer("the dog", "我们")), strict=True
-    ):
-        expected = [{"a": a, "b": b}.get(part) or [int(part)] for part in wanted.split()]
-        assert ids["input_ids"] == sum(expected, [])
+    ids_of_texts = {
+        "a": tokenizer("the dog", add_special_tokens=False)["input_ids"],
+        "b": tokenizer("我们", add_special_tokens=False)["input_ids"],
+    }
+    encodings = (tokenizer("the dog"), tokenizer("the dog", "我们"))
+    for template, encoding in zip(TEMPLATES[flags], encodings, strict=True):
+        expected = []
+        for part in template.split():
+            expected += ids_of_texts.get(part) or [int(part)]
+        assert encoding["input_ids"] == expected
     if isinstance(tokenizer, RoFormerLiteTokenizer):
         assert (tokenizer.add_bos_token, tokenizer.add_eos_token) == flags
         assert tokenizer(text_target="the dog")["input_ids"][-1] == 3
@@ -346,7 +351,8 @@ def check(tokenizer: PreTrainedTokenizerFast, flags: tuple[bool, bool]) -> None:
 
 @pytest.mark.parametrize("flags", TEMPLATES)
 def test_every_way_leads_to_the_same_template(flags, trained, tmp_path):
-    tokenizer, asked = copy.deepcopy(trained["bpe"]), dict(zip(FLAGS, flags, strict=True))
+    tokenizer = copy.deepcopy(trained["bpe"])
+    asked = dict(zip(FLAGS, flags, strict=True))
     tokenizer.save_pretrained(tmp_path / "first")
     check(RoFormerLiteTokenizer.from_pretrained(tmp_path / "first", **asked), flags)
     for before in TEMPLATES:

@@ -1,5 +1,7 @@
-"""RoFormerLiteJiebaTokenizer against HF's RoFormerTokenizer made from the same vocabulary; storage;
-processes."""
+"""Tests that RoFormerLiteJiebaTokenizer equals RoFormerTokenizer of transformers.
+
+Both are made from the same vocabulary. Other tests concern storage, processes and threads.
+"""
 
 import copy
 import json
@@ -45,11 +47,13 @@ LINES = [
 
 
 def vocabulary(lines: Iterable[str], size: int) -> dict[str, int]:
-    """The special tokens, the characters, `##` before the Latin ones, and the most frequent words
-    of the lines."""
-    words = Counter(
-        word for line in lines for word in rjieba.cut(line.lower(), False) if not word.isspace()
-    )
+    """Make a vocabulary of special tokens, characters, and the most frequent words of the lines.
+
+    ASCII characters are also entered with `##` before them.
+    """
+    words: Counter[str] = Counter()
+    for line in lines:
+        words.update(word for word in rjieba.cut(line.lower(), False) if not word.isspace())
     characters = sorted({character for word in words for character in word})
     entries = [
         *SPECIAL_TOKENS,
@@ -57,10 +61,11 @@ def vocabulary(lines: Iterable[str], size: int) -> dict[str, int]:
         *(f"##{character}" for character in characters if character.isascii()),
     ]
     entries += [word for word, _ in words.most_common(size)]
-    return {word: index for index, word in enumerate(list(dict.fromkeys(entries))[:size])}
+    without_repetitions = list(dict.fromkeys(entries))
+    return {word: index for index, word in enumerate(without_repetitions[:size])}
 
 
-# Every second line: the others have characters and words that are unknown.
+# The vocabulary is that of every second line, so that the others have unknown characters and words.
 VOCABULARY = vocabulary([*LINES[::2], "don a cafe 天气预报 机器学习"], 500)
 
 
@@ -105,9 +110,8 @@ TRICKY = [
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_ids_and_offsets_are_those_of_hf(do_lower_case, strip_accents):
     options = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
-    ours, theirs = (
-        kind(VOCABULARY, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
-    )
+    ours = RoFormerLiteJiebaTokenizer(VOCABULARY, **options)
+    theirs = RoFormerTokenizer(VOCABULARY, **options)
     texts = LINES + random_texts(1500, seed=1, tricky=TRICKY)
     flags = {
         "return_offsets_mapping": True,
@@ -137,7 +141,7 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", REQUESTS, ids=lambda options: next(iter(options)))
 def test_requests(both, options):
-    """Of texts, pairs and words, and where there is nothing."""
+    """Texts, pairs, words and empty texts are encoded alike with every option."""
     ours, theirs = both
     long = [line for line in LINES if len(line) > 7]
     for texts in ((LINES,), (long, long[::-1]), ("",), (" ", "天气"), (LINES[1], "")):
@@ -153,12 +157,13 @@ def test_other_forms_of_input(both):
     ours, theirs = both
     assert ours(text_target=LINES).data == theirs(text_target=LINES).data
     assert [ours.tokenize(line) for line in LINES] == [theirs.tokenize(line) for line in LINES]
-    vocabulary = {"我": 0, "们": 1, "[UNK]": 2, "<s>": 3}  # which lacks special tokens
+    # This vocabulary lacks some special tokens.
+    vocabulary = {"我": 0, "们": 1, "[UNK]": 2, "<s>": 3}
     options = {"cls_token": "<s>", "sep_token": "</s>"}
-    others = (
-        kind(vocabulary, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
-    )
-    assert_same(*(other(["我们<s>", "他"], padding=True) for other in others))
+    ours = RoFormerLiteJiebaTokenizer(vocabulary, **options)
+    theirs = RoFormerTokenizer(vocabulary, **options)
+    texts = ["我们<s>", "他"]
+    assert_same(ours(texts, padding=True), theirs(texts, padding=True))
 
 
 def test_added_tokens_decoding_and_storage(tmp_path):
@@ -185,11 +190,11 @@ def test_added_tokens_decoding_and_storage(tmp_path):
     ours, theirs = tokenizers
     expected = theirs(texts, return_offsets_mapping=True)
     assert expected["input_ids"] != before
-    theirs.save_pretrained(tmp_path / "theirs")  # which leaves it without Jieba
+    # Saving leaves the tokenizer of transformers without Jieba, so it must not encode after this.
+    theirs.save_pretrained(tmp_path / "theirs")
     ours.save_pretrained(tmp_path / "ours")
-    assert (tmp_path / "ours/tokenizer.json").read_bytes() == (
-        tmp_path / "theirs/tokenizer.json"
-    ).read_bytes()
+    saved_by_us = (tmp_path / "ours/tokenizer.json").read_bytes()
+    assert saved_by_us == (tmp_path / "theirs/tokenizer.json").read_bytes()
     copies = {
         "itself": ours,
         "unpickled": pickle.loads(pickle.dumps(ours)),
@@ -201,11 +206,8 @@ def test_added_tokens_decoding_and_storage(tmp_path):
         assert tokenizer(texts, return_offsets_mapping=True).data == expected.data, how
         assert tokenizer.get_vocab() == theirs.get_vocab() and tokenizer.model_max_length == 64, how
     for skip in (False, True):
-        found, wanted = (
-            each.batch_decode(expected["input_ids"], skip_special_tokens=skip)
-            for each in tokenizers
-        )
-        assert found == wanted
+        found = ours.batch_decode(expected["input_ids"], skip_special_tokens=skip)
+        assert found == theirs.batch_decode(expected["input_ids"], skip_special_tokens=skip)
     with pytest.raises(NotImplementedError, match="cannot be trained"):
         ours.train_new_from_iterator(LINES, 300)
 
@@ -219,21 +221,25 @@ def test_vocab_txt_alone(both, tmp_path):
         assert tokenizer(LINES).data == both[1](LINES).data and tokenizer.get_vocab() == VOCABULARY
 
 
-# In a process of its own: forks take over locks as they are, also those that threads of other tests
-# hold.
+# This runs in a process of its own, because a fork inherits locks that threads of other tests hold.
 FORKS_AND_THREADS = """
 import json, multiprocessing, sys
 from concurrent.futures import ThreadPoolExecutor
 from torch.utils.data import DataLoader
 from hf_roformer_lite import RoFormerLiteJiebaTokenizer
-tokenizer, lines = RoFormerLiteJiebaTokenizer(json.loads(sys.argv[1])), json.loads(sys.argv[2])
-tokenizer(lines)  # so that the forks take over one that has been used
+tokenizer = RoFormerLiteJiebaTokenizer(json.loads(sys.argv[1]))
+lines = json.loads(sys.argv[2])
+# The forks inherit a tokenizer that has been used.
+tokenizer(lines)
 with multiprocessing.get_context("fork").Pool(2) as pool:
     found = [[encoding.data["input_ids"] for encoding in pool.map(tokenizer, lines)]]
 loader = DataLoader(lines, batch_size=5, num_workers=2, collate_fn=tokenizer)
 found.append([ids for batch in loader for ids in batch["input_ids"]])
-with ThreadPoolExecutor(3) as pool:  # each reads what the backend alone knows, while others change the backend
-    found += pool.map(lambda _: [encoding.ids for encoding in tokenizer(lines).encodings], range(30))
+# Each thread reads encodings of the backend, while other threads change the backend.
+def encode(_):
+    return [encoding.ids for encoding in tokenizer(lines).encodings]
+with ThreadPoolExecutor(3) as pool:
+    found += pool.map(encode, range(30))
 print(json.dumps(found))
 """
 

@@ -1,4 +1,4 @@
-"""The numbers stay the same: of a batch without rows, and of a feed-forward network in pieces."""
+"""Tests of batches without rows, and of feed-forward networks that are computed in chunks."""
 
 import pytest
 import torch
@@ -12,18 +12,21 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteMLP
 def test_no_rows(kind):
     for training in (False, True):
         model = make_model(kind).train(training)
-        model(**{name: tensor[:0] for name, tensor in make_batch(kind).items()}).loss.backward()
+        no_rows = {name: tensor[:0] for name, tensor in make_batch(kind).items()}
+        model(**no_rows).loss.backward()
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         assert gradients and all((gradient == 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_feed_forward_in_chunks(gated):
-    whole, *chunked = (
-        RoFormerLiteMLP(stack_config(gated_mlp=gated, chunk_size_feed_forward=size)).double()
-        for size in (0, 1, 7, 100)
-    )
+    def make_mlp(chunk_size: int) -> RoFormerLiteMLP:
+        config = stack_config(gated_mlp=gated, chunk_size_feed_forward=chunk_size)
+        return RoFormerLiteMLP(config).double()
+
+    whole = make_mlp(chunk_size=0)
     states = torch.randn(3, 15, 32, dtype=torch.double)
-    for mlp in chunked:
+    for chunk_size in (1, 7, 100):
+        mlp = make_mlp(chunk_size)
         mlp.load_state_dict(whole.state_dict())
         torch.testing.assert_close(mlp(states), whole(states))
