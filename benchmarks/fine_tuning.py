@@ -89,7 +89,10 @@ def train_stock(
     max_length = options.pop("max_length")
     set_seed(options["seed"])
     splits = dict(zip(("train", "validation", "test"), files, strict=True))
-    rows = load_dataset("csv", data_files=splits, cache_dir=str(out / "data"))
+    # Texts such as "NA" are texts.
+    rows = load_dataset(
+        "csv", data_files=splits, cache_dir=str(out / "data"), keep_default_na=False
+    )
     numbers = {label: number for number, label in enumerate(sorted(set(rows["train"]["label"])))}
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
 

@@ -176,16 +176,16 @@ def test_what_cannot_be_read_is_left_out_or_refused(capsys):
     assert find_misread(tokenizer, token_bytes(tokenizer), texts) == "fine film"
     assert find_misread(tokenizer, token_bytes(tokenizer), ["fine", "x"]) is None
     rows = Dataset.from_list([{"tokens": text.split()} for text in texts])
-    for text_scores, should_report in ((None, True), (False, False), (True, True)):
-        recipe = Tag(TagDataArguments(dataset_name="-", unit="words", text_scores=text_scores))
+    for linear_model, should_report in ((None, True), (False, False), (True, True)):
+        recipe = Tag(TagDataArguments(dataset_name="-", unit="words", linear_model=linear_model))
         recipe.tokenizer = tokenizer
-        if text_scores:
-            with pytest.raises(InputError, match='--text_scores.*"fine film"'):
+        if linear_model:
+            with pytest.raises(InputError, match='--linear_model.*"fine film"'):
                 recipe.readable_tokens(rows, should_report)
             continue
         assert recipe.readable_tokens(rows, should_report) is None
         printed = capsys.readouterr().err
-        assert ("--text_scores false" in printed) == should_report
+        assert ("--linear_model false" in printed) == should_report
 
 
 def test_a_text_is_read_to_the_end_of_long_tokens():
