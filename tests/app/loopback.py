@@ -1,4 +1,5 @@
-"""No connection but to this machine: what tries another one fails, and is written down."""
+"""Connections are possible only to this machine: an attempt to reach another host fails, and is
+recorded."""
 
 import socket
 from collections.abc import Callable
@@ -6,12 +7,15 @@ from typing import Any
 
 
 def refuse_other_hosts(record: Callable[[str], Any]) -> None:
-    """Let sockets of this process reach this machine alone; `record` gets the names of other
+    """Let sockets of this process reach only this machine. `record` gets the names of other
     hosts."""
-    connect, look_up = socket.socket.connect, socket.getaddrinfo
+    connect = socket.socket.connect
+    look_up = socket.getaddrinfo
 
     def check(host: Any) -> None:
-        name = host.decode() if isinstance(host, bytes) else host or ""
+        name = host or ""
+        if isinstance(name, bytes):
+            name = name.decode()
         if name not in ("", "localhost", "0.0.0.0", "::1") and not name.startswith("127."):
             record(name)
             raise OSError(f"a test may not reach {name}")
@@ -25,4 +29,5 @@ def refuse_other_hosts(record: Callable[[str], Any]) -> None:
         check(host)
         return look_up(host, *args, **kwargs)
 
-    socket.socket.connect, socket.getaddrinfo = checked_connect, checked_look_up
+    socket.socket.connect = checked_connect
+    socket.getaddrinfo = checked_look_up

@@ -1,4 +1,4 @@
-"""The page: its answers are those of `predict`, and its server takes no files and calls nobody."""
+"""The page shows the answers of `predict`, and its server takes no files and calls nobody."""
 
 import json
 from collections.abc import Callable
@@ -30,19 +30,18 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trial_of(place) -> Callable[[str], Page]:
-    return lambda kind: Page(open_model(save_model(kind, place / kind), "cpu"))
+    return lambda kind: Page(open_model(save_model(kind, place / kind), device="cpu"))
 
 
 @pytest.fixture(scope="module")
 def predicted(place):
-    """What `roformer-lite predict` writes for lines."""
+    """A function that gives the lines of `roformer-lite predict`."""
 
     def predicted(kind: str, lines: list[str], *options: str) -> list[str]:
         (place / "lines.txt").write_text("".join(line + "\n" for line in lines), "utf-8")
+        model = save_model(kind, place / kind)
         files = ["--input_file", place / "lines.txt", "--output_file", place / "answers.txt"]
-        assert (
-            main(["predict", str(save_model(kind, place / kind)), *map(str, files), *options]) == 0
-        )
+        assert main(["predict", str(model), *map(str, files), *options]) == 0
         return (place / "answers.txt").read_text("utf-8").split("\n")[:-1]
 
     return predicted
@@ -56,10 +55,8 @@ def test_labels_and_numbers(trial_of, predicted):
     number = trial_of("number").show(TEXTS[1])
     assert str(number) == predicted("number", TEXTS[1:2])[0]
     scores = trial_of("pairs").show(*PAIRS[0])
-    assert (
-        "{}\t{:.4f}".format(*next(iter(scores.items())))
-        == predicted("pairs", ["\t".join(PAIRS[0])])[0]
-    )
+    label, score = next(iter(scores.items()))
+    assert f"{label}\t{score:.4f}" == predicted("pairs", ["\t".join(PAIRS[0])])[0]
 
 
 def test_tags(trial_of, predicted):
@@ -85,11 +82,10 @@ def test_nearest_texts(trial_of, predicted):
         scores = {text: score for score, text in rows}
         assert list(scores.values()) == sorted(scores.values(), reverse=True)
         if kind == "rerank":
-            expected = list(
-                map(float, predicted(kind, [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]]))
-            )
+            pairs = [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]]
+            expected = [float(line) for line in predicted(kind, pairs)]
         else:
-            own, *others = map(json.loads, predicted(kind, TEXTS))
+            own, *others = [json.loads(line) for line in predicted(kind, TEXTS)]
             expected = torch.cosine_similarity(torch.tensor([own]), torch.tensor(others)).tolist()
         assert [scores[text] for text in TEXTS[1:]] == pytest.approx(expected, abs=1e-4)
         with pytest.raises(InputError, match="a box is empty"):
@@ -98,19 +94,18 @@ def test_nearest_texts(trial_of, predicted):
 
 @pytest.fixture(scope="module")
 def client(place):
-    """Of the page of a classifier, while no other host can be reached."""
+    """A client of a classifier's page, while no other host can be reached."""
     asked: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         import socket
 
-        # both are put back at the end
+        # The patch puts both functions back at the end.
         patch.setattr(socket.socket, "connect", socket.socket.connect)
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         refuse_other_hosts(asked.append)
         kind = "classify, n-grams"
-        page = open_page(
-            str(save_model(kind, place / kind)), TEXTS, device="cpu", server_name="127.0.0.1"
-        )
+        model = save_model(kind, place / kind)
+        page = open_page(str(model), TEXTS, device="cpu", server_name="127.0.0.1")
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()
     assert asked == []
@@ -120,9 +115,8 @@ def test_the_page(client, predicted):
     shown = client.predict(TEXTS[0], api_name="/answer")
     line = f"{shown['label']}\t{shown['confidences'][0]['confidence']:.4f}"
     assert [line] == predicted("classify, n-grams", TEXTS[:1])
-    assert client.config["analytics_enabled"] is False and client.src.startswith(
-        "http://127.0.0.1:"
-    )
+    assert client.config["analytics_enabled"] is False
+    assert client.src.startswith("http://127.0.0.1:")
 
 
 def test_mistakes_are_reported_to_visitors(client):
@@ -136,16 +130,16 @@ def test_mistakes_are_reported_to_visitors(client):
 
 def test_no_file_is_taken(client):
     api = f"{client.src}gradio_api"
-    assert (
-        httpx.post(f"{api}/upload", files={"files": ("a.txt", b"text")}, timeout=60).status_code
-        == 413
-    )
+    answer = httpx.post(f"{api}/upload", files={"files": ("a.txt", b"text")}, timeout=60)
+    assert answer.status_code == 413
     assert httpx.get(f"{api}/file=/etc/passwd", timeout=60).status_code == 403
 
 
 @pytest.mark.parametrize("kind", ["pairs", "number", "seq2seq", "causal", "mlm", "embed"])
 def test_other_pages(kind, trial_of):
-    """Each of them is made, and its example is answered."""
+    """Each of these pages can be built, and its example gets an answer."""
     page = trial_of(kind)
     answer = next(one for one in page.build(kind).fns.values() if one.api_name == "answer")
-    assert answer.fn(*page.examples[0], *[3, 1.0][: len(answer.inputs) - len(page.names)])
+    number_of_settings = len(answer.inputs) - len(page.names)
+    settings = [3, 1.0][:number_of_settings]
+    assert answer.fn(*page.examples[0], *settings)

@@ -1,4 +1,4 @@
-"""The command line as a user has it: train, predict, evaluate and demo, on small data, for every
+"""The commands train, predict, evaluate and demo, run as a user runs them: on small data, for every
 task."""
 
 import contextlib
@@ -19,8 +19,8 @@ from roformer_lite.commands import demo
 from roformer_lite.commands.demo_data import unique_examples
 
 TINY = (
-    "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
-    "--vocab_size 400 --disable_tqdm true --use_cpu true --learning_rate 3e-3"
+    "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 "
+    "num_hidden_layers=1 --vocab_size 400 --disable_tqdm true --use_cpu true --learning_rate 3e-3"
 ).split()
 
 ENGLISH = [
@@ -36,47 +36,50 @@ def run(*arguments: str | Path, status: int = 0) -> None:
 
 
 def evaluated(model: Path, data: Sequence[Path], *options: str) -> tuple[list[dict], dict]:
-    """The table of `evaluate`, and its results: what the model notes makes the metrics those of the
-    training."""
+    """Return the table of `evaluate`, and its results.
+
+    The metrics must equal those of the training, because the model keeps notes of its settings.
+    """
     folder = model.with_name("evaluated")
     files = ["--test_file", *data, "--output_dir", folder, "--table_format", "jsonl"]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         run("evaluate", model, *files, *options)
-    noted, found = (
-        json.loads((place / "results.json").read_text("utf-8")) for place in (model, folder)
-    )
+    noted = json.loads((model / "results.json").read_text("utf-8"))
+    found = json.loads((folder / "results.json").read_text("utf-8"))
     for name in ("metrics", "rows"):
         assert found[name]["test"] == noted[name]["test"]
     is_perfect = 1.0 in noted["metrics"]["test"].values()
-    assert (
-        found["settings"] == noted["settings"]
-        and ("The worst answers:" in printed.getvalue()) != is_perfect
-    )
+    shows_worst_answers = "The worst answers:" in printed.getvalue()
+    assert found["settings"] == noted["settings"]
+    assert shows_worst_answers != is_perfect
     assert all(f"{value:.4f}" in printed.getvalue() for value in noted["metrics"]["test"].values())
     foreign = "--label_column" if noted["task"] == "tag" else "--tag_column"
     run("evaluate", model, "--test_file", *data, foreign, "x", status=2)
     names = {path.name for path in folder.iterdir()} - {"confusion.png"}
     assert names == {"results.json", "report.txt", "predictions.jsonl"}
-    return [
-        json.loads(line) for line in (folder / "predictions.jsonl").read_text("utf-8").splitlines()
-    ], found
+    lines = (folder / "predictions.jsonl").read_text("utf-8").splitlines()
+    table = [json.loads(line) for line in lines]
+    return table, found
 
 
 def predict(model: Path, lines: list[str], *options: str) -> list[str]:
-    source, target = model.parent / "lines.txt", model.parent / "answers.txt"
+    source = model.parent / "lines.txt"
+    target = model.parent / "answers.txt"
     source.write_text("".join(line + "\n" for line in lines), "utf-8")
     run("predict", model, "--input_file", source, "--output_file", target, *options)
     return target.read_text("utf-8").split("\n")[:-1]
 
 
 def check_directory(model: Path, task: str) -> dict:
-    """What every finished model has; the card and the results tell the same figures, and the card's
-    code runs."""
-    names = "README.md config.json loss_curve.png model.safetensors results.json tokenizer.json tokenizer_config.json"
-    assert set(names.split()) <= {path.name for path in model.iterdir()}
-    assert not [
-        path.name for path in model.parent.iterdir() if path.name.startswith(f".{model.name}")
-    ]
+    """Check the files that every finished model has, and return its results.
+
+    The card must show the figures of the results, and its code must run.
+    """
+    names = "README.md config.json loss_curve.png model.safetensors results.json".split()
+    names += ["tokenizer.json", "tokenizer_config.json"]
+    assert set(names) <= {path.name for path in model.iterdir()}
+    siblings = [path.name for path in model.parent.iterdir()]
+    assert not [name for name in siblings if name.startswith(f".{model.name}")]
     assert not model.with_name(f"{model.name}.training").exists()
     assert (model / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((model / "results.json").read_text("utf-8"))
@@ -97,43 +100,38 @@ def check_directory(model: Path, task: str) -> dict:
     }
     assert results["command"] in card
     code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
-    exec(compile(code.replace(f'"{model.name}"', repr(str(model))), "card", "exec"), {})
+    code = code.replace(f'"{model.name}"', repr(str(model)))
+    exec(compile(code, "card", "exec"), {})
     return results
 
 
 @pytest.fixture(scope="module")
 def seq2seq_model(tmp_path_factory):
-    """Dates in one form, from two plain files, one compressed, to a model that was averaged, smoothed
-    and budgeted."""
+    """A model that brings dates into one form.
+
+    It is trained on pairs of plain files, with averaged weights, label smoothing and a budget of
+    tokens for a batch.
+    """
     folder = tmp_path_factory.mktemp("seq2seq")
-    rows = unique_examples(300, 7, held_out=False)
+    rows = unique_examples(300, seed=7, held_out=False)
     for split, part in (("train", rows[:200]), ("test", rows[200:])):
-        (folder / f"{split}.en.txt").write_text(
-            "".join(row.written + "\n" for row in part), "utf-8"
-        )
-        (folder / f"{split}.iso.txt").write_text(
-            "".join(row.standard + "\n" for row in part), "utf-8"
-        )
+        sources = "".join(row.written + "\n" for row in part)
+        targets = "".join(row.standard + "\n" for row in part)
+        (folder / f"{split}.en.txt").write_text(sources, "utf-8")
+        (folder / f"{split}.iso.txt").write_text(targets, "utf-8")
     files = [
         *("--train_file", folder / "train.en.txt", folder / "train.iso.txt"),
         *("--validation_file", folder / "test.en.txt", folder / "test.iso.txt"),
         *("--test_file", folder / "test.en.txt", folder / "test.iso.txt"),
     ]
-    options = (
-        "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 --bleu_tokenizer char"
-    )
-    more = "--training_arguments label_smoothing_factor=0.1 generation_num_beams=2 --num_train_epochs 3 "
-    more += "--language en --license mit --time_limit_minutes 5"
-    run(
-        "train",
-        "seq2seq",
-        *files,
-        *TINY,
-        *options.split(),
-        *more.split(),
-        "--output_dir",
-        folder / "model",
-    )
+    options = [
+        *"--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16".split(),
+        *"--bleu_tokenizer char --num_train_epochs 3 --time_limit_minutes 5".split(),
+        *"--training_arguments label_smoothing_factor=0.1 generation_num_beams=2".split(),
+        *"--language en --license mit".split(),
+    ]
+    command = ["train", "seq2seq", *files, *TINY, *options]
+    run(*command, "--output_dir", folder / "model")
     return folder / "model"
 
 
@@ -141,7 +139,8 @@ def test_seq2seq(seq2seq_model):
     results = check_directory(seq2seq_model, "seq2seq")
     assert results["rows"] == {"train": 200, "validation": 100, "test": 100}
     assert set(results["metrics"]["test"]) == {"loss", "bleu", "chrf", "exact_match"}
-    assert results["metrics"]["test"] == results["metrics"]["validation"]  # the same rows
+    # Both splits are read from the same files.
+    assert results["metrics"]["test"] == results["metrics"]["validation"]
     assert results["training"]["arguments"]["ema_decay"] == 0.9
     test = [seq2seq_model.with_name(f"test.{language}.txt") for language in ("en", "iso")]
     rows, _ = evaluated(seq2seq_model, test)
@@ -150,7 +149,8 @@ def test_seq2seq(seq2seq_model):
     assert sum(exact) / len(exact) == results["metrics"]["test"]["exact_match"]
     model = AutoModelForSeq2SeqLM.from_pretrained(seq2seq_model)
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 17)
-    assert model.config.use_cache and model.config.encoder.hidden_size == 32
+    assert model.config.use_cache
+    assert model.config.encoder.hidden_size == 32
     assert AutoTokenizer.from_pretrained(seq2seq_model).model_max_length == 128
 
 
@@ -171,43 +171,47 @@ def test_predict_keeps_order_and_empty_lines(seq2seq_model):
     generated = model.generate(**tokenizer(lines[2], return_tensors="pt"))[0]
     assert tokenizer.decode(generated, skip_special_tokens=True).strip() == answers[2]
     greedy = predict(seq2seq_model, lines, "--beams", "1", "--max_new_tokens", "2")
-    assert all(
-        len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy
-    )
+    ids_of_answers = tokenizer(greedy, add_special_tokens=False)["input_ids"]
+    assert all(len(ids) <= 2 for ids in ids_of_answers)
+
+
+def write_language_data(task: str, folder: Path) -> tuple[Path, Path]:
+    """Write the texts of a training and of its validation: plain lines for "mlm", else rows."""
+    ending = "txt" if task == "mlm" else "jsonl"
+    training = folder / f"a.{ending}"
+    validation = folder / f"b.{ending}"
+    for file, sentences in ((training, ENGLISH * 40), (validation, ENGLISH[::-1] * 5)):
+        lines = sentences
+        if task != "mlm":
+            lines = [json.dumps({"story": sentence}) for sentence in sentences]
+        file.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return training, validation
 
 
 @pytest.mark.parametrize("task", ["mlm", "causal"])
 def test_language_models(task, tmp_path):
-    files = [
-        tmp_path / name
-        for name in (("a.txt", "b.txt") if task == "mlm" else ("a.jsonl", "b.jsonl"))
-    ]
-    for file, lines in zip(files, (ENGLISH * 40, ENGLISH[::-1] * 5), strict=True):
-        text = lines if task == "mlm" else [json.dumps({"story": line}) for line in lines]
-        file.write_text("".join(line + "\n" for line in text), "utf-8")
+    training, validation = write_language_data(task, tmp_path)
     own = "--line_by_line true --mlm_probability 0.4" if task == "mlm" else "--text_column story"
-    options = "--block_size 12 --per_device_train_batch_size 4 --num_train_epochs 5 --per_device_eval_batch_size 3 "
-    options += "--seed 7"
-    files = ["--train_file", files[0], "--validation_file", files[1], "--test_file", files[1]]
+    options = "--block_size 12 --num_train_epochs 5 --seed 7 --per_device_train_batch_size 4 "
+    options += "--per_device_eval_batch_size 3"
+    files = ["--train_file", training, "--validation_file", validation, "--test_file", validation]
     more = [*own.split(), *options.split(), "--training_arguments", "eval_strategy=no"]
     run("train", task, *files, *TINY, *more, "--output_dir", tmp_path / "m")
     metrics = check_directory(tmp_path / "m", task)["metrics"]["test"]
-    assert 1 < metrics["perplexity"] < 25  # of 60 different words
-    rows, _ = evaluated(tmp_path / "m", files[-1:])
+    assert 1 < metrics["perplexity"] < 25
+    rows, _ = evaluated(tmp_path / "m", [validation])
     tokens = sum(row["tokens"] for row in rows)
-    assert sum(row["tokens"] * row["loss"] for row in rows) / tokens == pytest.approx(
-        metrics["loss"], abs=1e-4
-    )
-    assert sum(row["right"] for row in rows) / tokens == pytest.approx(metrics["accuracy"])
+    loss = sum(row["tokens"] * row["loss"] for row in rows) / tokens
+    accuracy = sum(row["right"] for row in rows) / tokens
+    assert loss == pytest.approx(metrics["loss"], abs=1e-4)
+    assert accuracy == pytest.approx(metrics["accuracy"])
     if task == "mlm":
         assert predict(tmp_path / "m", ["the cat [MASK] a red house", "no mask"])[1] == "no mask"
         filled = predict(tmp_path / "m", ["the cat [MASK] a red house"])[0]
-        assert (
-            "[MASK]" not in filled
-            and "  " not in filled
-            and filled.startswith("the cat")
-            and filled.endswith("a red house")
-        )
+        assert "[MASK]" not in filled
+        assert "  " not in filled
+        assert filled.startswith("the cat")
+        assert filled.endswith("a red house")
     else:
         continued = predict(tmp_path / "m", ["the cat", "a dog likes the"], "--max_new_tokens", "4")
         assert all(continued) and not continued[0].startswith("the cat")
@@ -223,22 +227,11 @@ def test_classify(tmp_path):
         {"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"}
         for i, text in enumerate(ENGLISH)
     ]
-    train, test = (
-        write_jsonl(tmp_path / "a.jsonl", rows * 25),
-        write_jsonl(tmp_path / "b.jsonl", rows),
-    )
-    options = "--label_column animal --max_length 24 --num_train_epochs 8 --output_dir".split()
-    run(
-        "train",
-        "classify",
-        "--train_file",
-        train,
-        "--test_file",
-        test,
-        *TINY,
-        *options,
-        tmp_path / "m",
-    )
+    train = write_jsonl(tmp_path / "a.jsonl", rows * 25)
+    test = write_jsonl(tmp_path / "b.jsonl", rows)
+    files = ["--train_file", train, "--test_file", test]
+    options = "--label_column animal --max_length 24 --num_train_epochs 8".split()
+    run("train", "classify", *files, *TINY, *options, "--output_dir", tmp_path / "m")
     assert check_directory(tmp_path / "m", "classify")["metrics"]["test"]["accuracy"] == 1.0
     table, _ = evaluated(tmp_path / "m", [test])
     assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
@@ -250,8 +243,8 @@ def test_classify(tmp_path):
 
 
 def test_classify_several_labels(tmp_path):
-    """The table of `evaluate` has the answers by which its metrics, those of the training, come out
-    again."""
+    """From the answers in the table of `evaluate`, its metrics can be computed again, and they are
+    those of the training."""
     labels = ["cat;red", "dog", ";", "red"]
     table = "".join(f'"{text}","{label}"\n' for text, label in zip(ENGLISH, labels, strict=True))
     (tmp_path / "a.csv").write_text("text,label\n" + table * 20)
@@ -262,23 +255,16 @@ def test_classify_several_labels(tmp_path):
     assert predict(tmp_path / "m", ENGLISH) == ["cat;red", "dog", "", "red"]
     (tmp_path / "b.csv").write_text("text,label\n" + table.replace('"dog"', '"red;dog"'))
     for name, data in (("again", "a.csv"), ("wrong", "b.csv")):
-        run(
-            "evaluate",
-            tmp_path / "m",
-            "--test_file",
-            tmp_path / data,
-            "--output_dir",
-            tmp_path / name,
-        )
+        command = ["evaluate", tmp_path / "m", "--test_file", tmp_path / data]
+        run(*command, "--output_dir", tmp_path / name)
     found = {
         name: json.loads((tmp_path / name / "results.json").read_text())
         for name in ("again", "wrong")
     }
-    assert found["again"]["metrics"]["test"] == metrics and metrics["accuracy"] == 1.0
-    assert (
-        set(found["wrong"]["labels"]) == {"cat", "dog", "red"}
-        and not (tmp_path / "wrong" / "confusion.png").exists()
-    )
+    assert found["again"]["metrics"]["test"] == metrics
+    assert metrics["accuracy"] == 1.0
+    assert set(found["wrong"]["labels"]) == {"cat", "dog", "red"}
+    assert not (tmp_path / "wrong" / "confusion.png").exists()
     with (tmp_path / "wrong" / "predictions.csv").open(newline="") as stream:
         right = [
             set(row["label"].split(";")) == set(row["prediction"].split(";"))
@@ -288,43 +274,22 @@ def test_classify_several_labels(tmp_path):
 
 
 def test_classify_numbers_of_pairs(tmp_path):
-    (tmp_path / "a.tsv").write_text(
-        "".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 3
-    )
+    data = tmp_path / "a.tsv"
+    lines = [f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH]
+    data.write_text("".join(lines) * 3)
     names = ["--column_names", "a", "b", "score"]
-    columns = "--text_column a --text_pair_column b --label_column score"
-    files = [
-        "--train_file",
-        tmp_path / "a.tsv",
-        "--test_file",
-        tmp_path / "a.tsv",
-        *names,
-        *columns.split(),
-    ]
-    run(
-        "train",
-        "classify",
-        *files,
-        "--problem_type",
-        "regression",
-        *TINY,
-        "--output_dir",
-        tmp_path / "m",
-    )
+    columns = "--text_column a --text_pair_column b --label_column score".split()
+    options = ["--train_file", data, "--test_file", data, *names, *columns]
+    options += ["--problem_type", "regression", *TINY]
+    run("train", "classify", *options, "--output_dir", tmp_path / "m")
     metrics = check_directory(tmp_path / "m", "classify")["metrics"]["test"]
     assert set(metrics) == {"loss", "pearson", "spearman", "mse"}
     assert float(predict(tmp_path / "m", ["a\tb"])[0]) < 6
-    run(
-        "evaluate",
-        tmp_path / "m",
-        "--test_file",
-        tmp_path / "a.tsv",
-        *names,
-        "--output_dir",
-        tmp_path / "e",
-    )
+    command = ["evaluate", tmp_path / "m", "--test_file", data, *names]
+    run(*command, "--output_dir", tmp_path / "e")
     found = json.loads((tmp_path / "e" / "results.json").read_text())
-    assert found["metrics"]["test"] == metrics and found["labels"] == {}
+    assert found["metrics"]["test"] == metrics
+    assert found["labels"] == {}
 
 
 def test_tag(tmp_path):
@@ -339,29 +304,26 @@ def test_tag(tmp_path):
     run("train", "tag", *files, *TINY, *more.split(), "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
-    assert predict(tmp_path / "m", ["Anna lives in New York"]) == [
-        "Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"
-    ]
-    assert {kind: (f["f1"], f["support"]) for kind, f in results["by_label"]["test"].items()} == {
+    sentence = "Anna lives in New York"
+    (answer,) = predict(tmp_path / "m", [sentence])
+    assert answer == "Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"
+    figures = results["by_label"]["test"]
+    assert {kind: (figure["f1"], figure["support"]) for kind, figure in figures.items()} == {
         "LOC": (1.0, 80),
         "PER": (1.0, 80),
     }
     table, found = evaluated(tmp_path / "m", [tmp_path / "a.iob2"])
-    assert (
-        table[0]["tokens"] == "Anna lives in New York".split()
-        and table[0]["tags"] == table[0]["prediction"]
-    )
-    assert len(table) == 80 and set(found["labels"]) == {"PER", "LOC"}
-    # For transformers' heuristic about spaces the pipeline is right with wordpiece alone.
+    assert table[0]["tokens"] == sentence.split()
+    assert table[0]["tags"] == table[0]["prediction"]
+    assert len(table) == 80
+    assert set(found["labels"]) == {"PER", "LOC"}
+    # The pipeline of transformers guesses from spaces where words begin. With other tokenizers than
+    # wordpiece, it guesses wrongly.
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
-    sentence = "Anna lives in New York"
-    (found,) = tagger([sentence.split()], is_split_into_words=True)
+    (entities,) = tagger([sentence.split()], is_split_into_words=True)
     assert [
-        (entity["entity_group"], sentence[entity["start"] : entity["end"]]) for entity in found
-    ] == [
-        ("PER", "Anna"),
-        ("LOC", "New York"),
-    ]
+        (entity["entity_group"], sentence[entity["start"] : entity["end"]]) for entity in entities
+    ] == [("PER", "Anna"), ("LOC", "New York")]
 
 
 def test_tag_chinese_by_the_character(tmp_path):
@@ -371,30 +333,21 @@ def test_tag_chinese_by_the_character(tmp_path):
     ]
     data = write_jsonl(tmp_path / "a.jsonl", rows * 40)
     files = ["--train_file", data, "--test_file", data]
-    # or the pipeline takes a blank that is a token for a word
-    whole_words = ["--vocab_size", "400"]
-    run(
-        "train",
-        "tag",
-        *files,
-        *TINY,
-        *whole_words,
-        "--num_train_epochs",
-        "20",
-        "--output_dir",
-        tmp_path / "m",
-    )
+    # The vocabulary has room for whole words. The pipeline on the card would take a blank for a
+    # word if the blank were a token of its own.
+    options = ["--vocab_size", "400", "--num_train_epochs", "20"]
+    run("train", "tag", *files, *TINY, *options, "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "characters"
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    """The whole way of the demo, on a small part of its data and a few steps; its figure is not of
-    interest here."""
+    """The demo runs from beginning to end, on a small part of its data and for a few steps. Its
+    figure is not of interest here."""
     for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
         monkeypatch.setattr(demo, name, size)
-    # the last value of each counts
+    # These values replace those of the recipe, as the last value of an option counts.
     short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()
     monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
     run("demo", "--output_dir", tmp_path / "demo")

@@ -1,5 +1,5 @@
-"""Saved models that a training would start from: what is refused, and what is new. Nothing is
-unpickled."""
+"""Damaged models are refused before a training starts from them, only a head may be new, and
+nothing is unpickled."""
 
 import os
 import re
@@ -45,32 +45,17 @@ def model(saved, tmp_path) -> Path:
 def commands(model: Path, out: Path) -> dict[str, list[str]]:
     (out / "lines.txt").write_text("one two\n")
     (out / "rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
-    training = [
-        "--train_file",
-        str(out / "rows.csv"),
-        "--output_dir",
-        str(out / "trained"),
-        "--max_steps",
-        "1",
-    ]
-    start = [
-        "--model_name_or_path",
-        str(model),
-        "--disable_tqdm",
-        "true",
-        "--use_cpu",
-        "true",
-        "--max_length",
-        "16",
-    ]
+    files = ["--train_file", str(out / "rows.csv"), "--output_dir", str(out / "trained")]
+    options = "--max_steps 1 --disable_tqdm true --use_cpu true --max_length 16".split()
+    start = ["--model_name_or_path", str(model)]
     return {
         "predict": ["predict", str(model), "--input_file", str(out / "lines.txt")],
-        "train": ["train", "classify", *training, *start],
+        "train": ["train", "classify", *files, *start, *options],
     }
 
 
 def refusal(command: str, model: Path, out: Path, capsys) -> str:
-    """The sentence with which a command ends."""
+    """Return the sentence with which a command ends."""
     assert main(commands(model, out)[command]) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if "error: " in line]
@@ -99,14 +84,14 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_no_training_starts_on_random_weights(damage, model, tmp_path, capsys):
-    """Or on weights that are no numbers. (What the other commands refuse: tests/fuzz.)"""
+    """Neither does one start on weights that are not numbers. (Other commands: see tests/fuzz.)"""
     change, message = DAMAGES[damage]
     change_tensors(model, change)
     assert re.search(f"{model}.*{message}", refusal("train", model, tmp_path, capsys))
 
 
 def test_nothing_is_unpickled(model, tmp_path, capsys):
-    """A file of torch is read as tensors alone: what it would run is not run."""
+    """Only tensors are read from a file of torch, so that no code in it is run."""
     (model / "model.safetensors").unlink()
     torch.save({NAME: Bomb(tmp_path / "ran")}, model / "pytorch_model.bin")
     assert f"{model}: cannot be loaded" in refusal("predict", model, tmp_path, capsys)
@@ -124,9 +109,8 @@ class Bomb:
 
 
 def test_the_tokenizer_of_a_larger_model(model, tmp_path, capsys):
-    rl.RoFormerLiteTokenizer.train(
-        ["many different words of text " * 3], vocab_size=320
-    ).save_pretrained(model)
+    texts = ["many different words of text " * 3]
+    rl.RoFormerLiteTokenizer.train(texts, vocab_size=320).save_pretrained(model)
     assert "the tokenizer has" in refusal("predict", model, tmp_path, capsys)
 
 
@@ -141,17 +125,15 @@ def test_only_the_head_may_be_new(model, tmp_path, capsys):
 
 
 def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):
-    """More layers than the weights have would be random, and say nothing about it."""
+    """Layers for which the file has no weights would be random without a warning."""
     arguments = commands(model, tmp_path)["train"]
     assert main([*arguments, "--config", "num_hidden_layers=3", "layer_types=null"]) == 2
-    assert (
-        "does not fit the requested configuration; give only --config fields"
-        in capsys.readouterr().err
-    )
+    message = "does not fit the requested configuration; give only --config fields"
+    assert message in capsys.readouterr().err
 
 
 def test_models_of_transformers(saved, tmp_path, capsys):
-    """Stock classes are predicted with and fine-tuned as ours are, and looked at as closely."""
+    """Models of transformers predict and are fine-tuned as ours are, with the same checks."""
     model = tmp_path / "bert"
     sizes = {
         "hidden_size": 16,
@@ -159,19 +141,16 @@ def test_models_of_transformers(saved, tmp_path, capsys):
         "num_attention_heads": 2,
         "intermediate_size": 16,
     }
-    transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=300, **sizes)).save_pretrained(
-        model
-    )
+    config = transformers.BertConfig(vocab_size=300, **sizes)
+    transformers.BertForMaskedLM(config).save_pretrained(model)
     transformers.AutoTokenizer.from_pretrained(saved).save_pretrained(model)
     arguments = commands(model, tmp_path)
-    assert main(arguments["predict"]) == 0 and main(arguments["train"]) == 0
-    assert (
-        "BertForMaskedLM has no head for classify; the training starts with a new head"
-        in capsys.readouterr().err
-    )
-    change_tensors(model, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.weight"))
+    assert main(arguments["predict"]) == 0
+    assert main(arguments["train"]) == 0
+    message = "BertForMaskedLM has no head for classify; the training starts with a new head"
+    assert message in capsys.readouterr().err
+    name = "bert.encoder.layer.0.output.dense.weight"
+    change_tensors(model, lambda tensors: tensors.pop(name))
     shutil.rmtree(tmp_path / "trained")
     for command in ("predict", "train"):
-        assert "bert.encoder.layer.0.output.dense.weight" in refusal(
-            command, model, tmp_path, capsys
-        )
+        assert name in refusal(command, model, tmp_path, capsys)

@@ -1,5 +1,5 @@
-"""`evaluate`: its table, mistakes in the data, places to write, and pictures. (Its metrics:
-test_cli.py.)"""
+"""`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
+table and its metrics are tested in test_cli.py.)"""
 
 import json
 import shutil
@@ -34,29 +34,19 @@ def write_csv(path: Path, header: str, *rows: str) -> Path:
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path, capsys):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,maybe", "a dog,maybe")
     run("evaluate", classifier, "--test_file", data, "--output_dir", tmp_path / "e", status=2)
-    assert (
-        "labels maybe are all unknown to the model, which has: b, c, a" in capsys.readouterr().err
-    )
+    message = "labels maybe are all unknown to the model, which has: b, c, a"
+    assert message in capsys.readouterr().err
     run("evaluate", classifier, "--test_file", data, "--label_column", "class", status=2)
     assert "b.csv:2: no column 'class'; the columns are: text, label" in capsys.readouterr().err
-    run(
-        "evaluate",
-        classifier,
-        "--test_file",
-        data,
-        "--text_pair_column",
-        "label",
-        "--label_column",
-        "x",
-        status=2,
-    )
+    columns = ["--text_pair_column", "label", "--label_column", "x"]
+    run("evaluate", classifier, "--test_file", data, *columns, status=2)
     assert "--text_pair_column label: this model takes single texts" in capsys.readouterr().err
     assert not (tmp_path / "e").exists()
 
 
 def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
-    """As a model of an earlier version, and one that was not trained here, have them; false notes
-    are refused."""
+    """A model of an earlier version has fewer notes, and one that was not trained here has none.
+    Wrong notes are refused."""
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
     found = []
     older = {"settings": {"pairs": False, "label_separator": ","}}
@@ -82,14 +72,14 @@ def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys)
     run(*command, tmp_path / "e")
     run(*command, tmp_path / "e", status=2)
     assert "holds an evaluation" in capsys.readouterr().err
-    # ; in the training
+    # The option replaces the separator of the training, which is a semicolon.
     run(*command, tmp_path / "e", "--overwrite_output_dir", "--label_separator", ",")
     assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
 
 
 def test_confusions_of_many_labels(tmp_path):
-    """Of many labels, those of the most frequent confusions are shown."""
+    """If there are many labels, only those that are confused most often are shown."""
     generator = np.random.default_rng(0)
     labels = [f"label {i:03}" for i in range(150)]
     true = [labels[i] for i in generator.integers(0, 150, 5000)]

@@ -1,4 +1,4 @@
-"""A disk that is full, for real: the directory is a tiny file system."""
+"""Commands whose disk is really full: their directory is a tiny file system."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount a file system")
     yield disk
-    # weights may still be mapped into memory
+    # Weights may still be mapped into memory, which only a lazy unmount allows.
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def fill(disk: Path) -> None:
-    """Leave 8 kB, enough for a small file."""
+    """Leave 8 kB free, which is enough for a small file."""
     with (disk / "filler").open("wb") as stream:
         stream.write(bytes(shutil.disk_usage(disk).free - 2**13))
 
@@ -55,14 +55,14 @@ def fill(disk: Path) -> None:
 def test_commands_on_a_small_disk(
     model, small_disk, capsys, monkeypatch, command, options, foreseen
 ):
-    """Also where the graphs are larger than was thought, so that the disk is full while they are
-    written. (torch's writer of archives ends the process then.)"""
+    """The commands leave the disk as it was, even if the graphs are larger than was foreseen, so
+    that the disk becomes full while they are written. (torch's writer of archives would end the
+    process in this case.)"""
     if not foreseen:
         monkeypatch.setattr(graphs, "require_space", lambda directory, size: None)
     fill(small_disk)
     before = contents(small_disk)
     assert main([command, str(model), str(small_disk / "out"), *options]) == 2
     assert "no space left on the disk" in capsys.readouterr().err
-    assert contents(small_disk) == before and {path.name for path in small_disk.iterdir()} == {
-        "filler"
-    }
+    assert contents(small_disk) == before
+    assert {path.name for path in small_disk.iterdir()} == {"filler"}

@@ -1,5 +1,5 @@
-"""A mistyped model is refused with one sentence: at once where it can only be a path, soon where
-the Hub is asked."""
+"""A mistyped model is refused with one sentence: at once if it can only be a path, and after a
+question to the Hub otherwise."""
 
 import os
 import socket
@@ -16,16 +16,16 @@ from roformer_lite.errors import InputError, check_model_name
 
 def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the Hub was asked")
-    )
+
+    def asked(*_, **__):
+        pytest.fail("the Hub was asked")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", asked)
     (tmp_path / "models" / "reviews").mkdir(parents=True)
     check_model_name("models/reviews")
     for name in ("models/reveiws", "./models/reveiws/", str(tmp_path / "models" / "reveiws")):
-        with pytest.raises(
-            InputError,
-            match=r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$",
-        ):
+        message = r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$"
+        with pytest.raises(InputError, match=message):
             check_model_name(name)
     (tmp_path / "model.bin").touch()
     with pytest.raises(InputError, match="^--tokenizer model.bin: is a file"):
@@ -33,8 +33,8 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
 
 
 def predict(name: str, endpoint: str, home: str) -> str:
-    """With what message it ends, in a process of its own, as the client reads its environment when
-    it is imported."""
+    """Return the message with which `predict` ends. It runs in a process of its own, because the
+    client of the Hub reads its environment when it is imported."""
     environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": endpoint, "HF_HOME": home}
     command = [sys.executable, "-m", "roformer_lite.cli", "predict", name]
     done = subprocess.run(
@@ -45,15 +45,14 @@ def predict(name: str, endpoint: str, home: str) -> str:
 
 
 def test_what_the_hub_says(tmp_path):
-    """What is known: a Hub that can't be reached says nothing about a name."""
+    """A Hub that can't be reached says nothing about a name, so the message doesn't either."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         message = predict("modle", f"http://127.0.0.1:{closed.getsockname()[1]}", str(tmp_path))
     assert "modle: there is no such directory here, and the Hub cannot be reached" in message
     with running_hub() as hub:
-        assert "the Hub has no repository of this name" in predict(
-            "me/modle", hub.url, str(tmp_path)
-        )
+        message = predict("me/modle", hub.url, str(tmp_path))
+    assert "the Hub has no repository of this name" in message
 
 
 def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch):

@@ -1,5 +1,5 @@
-"""Options of `train`: help and mistakes are answered at once, by name, and before any data are
-read."""
+"""Options of `train`: mistakes are named at once, before any data are read, and values reach the
+libraries."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,8 @@ from roformer_lite.train.trainer_classes import trainer_class
 from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
-REFUSED = [  # by our own parser: task, options, message
+# Our own parser refuses these. Each row has a task, its options and the message.
+REFUSED = [
     ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect with --tokenizer"),
     ("mlm", "--word_dropout 0.1", "mlm already masks tokens"),
     (
@@ -93,7 +94,7 @@ def test_spellings_of_options():
     )
     assert run.data.dataset_name == "x" and run.training.use_cpu and run.training.bf16
     assert not run.training.baselines and not run.data.fit_head
-    # No option is recognised by its beginning alone.
+    # The beginning of a name is not enough.
     with pytest.raises(InputError, match="--output"):
         parse_run("classify", ["--dataset_name", "x", "--output", "m"])
 
@@ -113,31 +114,21 @@ def test_the_version(capsys):
         ("--vocab_size 30", "the tokenizer cannot be trained"),
         ("--max_tokens_per_batch 2", "--max_tokens_per_batch 2 is below"),
         ("--tokenizer ./nowhere", "--tokenizer ./nowhere: there is no such directory"),
-        ("--push_to_hub", "--push_to_hub: no repository m"),  # the tests are offline
+        # The tests are offline, so the repository can't be made.
+        ("--push_to_hub", "--push_to_hub: no repository m"),
     ],
 )
 def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, capsys):
     (tmp_path / "data.tsv").write_text("source\ttarget\n" + "a\tb\n" * 8)
     files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m")]
-    vocabulary = (
-        [] if "vocab_size" in options or "--tokenizer" in options else ["--vocab_size", "300"]
-    )
-    assert (
-        main(
-            [
-                "train",
-                "seq2seq",
-                *files,
-                *vocabulary,
-                "--disable_tqdm",
-                "--use_cpu",
-                *options.split(),
-            ]
-        )
-        == 2
-    )
+    command = ["train", "seq2seq", *files]
+    if "vocab_size" not in options and "--tokenizer" not in options:
+        command += ["--vocab_size", "300"]
+    command += ["--disable_tqdm", "--use_cpu", *options.split()]
+    assert main(command) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "m").exists() and not (tmp_path / "m.training").exists()
+    assert not (tmp_path / "m").exists()
+    assert not (tmp_path / "m.training").exists()
 
 
 def arguments_of(task: str, *options: str):
@@ -146,29 +137,24 @@ def arguments_of(task: str, *options: str):
 
 
 def test_values_reach_transformers():
-    words = "--training_arguments lr_scheduler_type=cosine_with_restarts --learning_rate 2e-4 --training_arguments"
-    args = arguments_of(
-        "seq2seq",
-        *words.split(),
-        'lr_scheduler_kwargs={"num_cycles": 2}',
-        "eval_steps=0.25",
-        "adam_beta2=1e-3",
-    )
-    assert args.lr_scheduler_type == "cosine_with_restarts" and args.lr_scheduler_kwargs == {
-        "num_cycles": 2
-    }
+    options = ["--training_arguments", "lr_scheduler_type=cosine_with_restarts"]
+    options += ["--learning_rate", "2e-4"]
+    options += ["--training_arguments", 'lr_scheduler_kwargs={"num_cycles": 2}']
+    options += ["eval_steps=0.25", "adam_beta2=1e-3"]
+    args = arguments_of("seq2seq", *options)
+    assert args.lr_scheduler_type == "cosine_with_restarts"
+    assert args.lr_scheduler_kwargs == {"num_cycles": 2}
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
-    assert not arguments_of(
-        "mlm", "--training_arguments", "eval_strategy=no"
-    ).load_best_model_at_end
+    args = arguments_of("mlm", "--training_arguments", "eval_strategy=no")
+    assert not args.load_best_model_at_end
     for metric, is_greater_better in (("perplexity", False), ("accuracy", True)):
         args = arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}")
         assert args.greater_is_better is is_greater_better
 
 
 def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
-    """Each of these would otherwise be found when the trained model is to be saved."""
+    """Each of these would otherwise be noticed only when the trained model is saved."""
 
     def refused(place: str) -> str:
         assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", place]) == 2
@@ -177,18 +163,15 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("dangling").symlink_to("nowhere/model")
     Path("file").write_text("")
-    assert "--output_dir dangling is a link to nowhere/model, which does not exist" in refused(
-        "dangling"
-    )
+    message = "--output_dir dangling is a link to nowhere/model, which does not exist"
+    assert message in refused("dangling")
     assert "names no new directory; give it a name" in refused(".")
     assert "is a mount point" in refused("/proc")
     assert "Not a directory" in refused("file/model")
-    # with what is added while the model is written
+    # The name is too long only with the ending that it has while the model is written.
     assert "File name too long" in refused("m" * 242)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
-    assert (
-        parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir
-        == tmp_path / "disk"
-    )
+    run = parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"])
+    assert run.output_dir == tmp_path / "disk"

@@ -33,8 +33,6 @@ from roformer_lite.saved_model import load_model
 from roformer_lite.tables import AnswerTable
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
-
-
 LABELS = list("bca")
 AUTO = {"mlm": AutoModelForMaskedLM, "classify": AutoModelForSequenceClassification}
 KINDS = ("classify", "labels", "pairs", "number", "tag", "mlm", "causal", "seq2seq")
@@ -55,28 +53,16 @@ def place(tmp_path, monkeypatch) -> Path:
     Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
     with open("x.csv", "w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerows(
-            [["number", "review", "note"], *([i, text, "a\nb"] for i, text in enumerate(TEXTS))]
-        )
-    Path("x.jsonl").write_text(
-        "".join(json.dumps({"review": text, "number": i}) + "\n" for i, text in enumerate(TEXTS))
-    )
+        writer.writerow(["number", "review", "note"])
+        writer.writerows([number, text, "a\nb"] for number, text in enumerate(TEXTS))
+    lines = [json.dumps({"review": text, "number": i}) + "\n" for i, text in enumerate(TEXTS)]
+    Path("x.jsonl").write_text("".join(lines))
     return tmp_path
 
 
 def predict(model: Path, source: str, target: str, *options: str, status: int = 0) -> None:
-    command = [
-        "predict",
-        str(model),
-        "--input_file",
-        source,
-        "--output_file",
-        target,
-        "--device",
-        "cpu",
-        *options,
-    ]
-    assert main(command) == status
+    files = ["--input_file", source, "--output_file", target]
+    assert main(["predict", str(model), *files, "--device", "cpu", *options]) == status
 
 
 def lines_of(model: Path, *options: str) -> list[str]:
@@ -111,10 +97,10 @@ def test_the_most_probable_labels(models, place):
         if best:
             scores = [float(row[f"score_{place}"]) for place in (1, 2, 3)]
             assert {row[f"label_{place}"] for place in (1, 2, 3)} == set(LABELS)
-            assert scores == sorted(scores, reverse=True) and math.isclose(
-                sum(scores), 1, abs_tol=2e-4
-            )
-            assert line.startswith(best) and len(line.split("\t")) == 6
+            assert scores == sorted(scores, reverse=True)
+            assert math.isclose(sum(scores), 1, abs_tol=2e-4)
+            assert line.startswith(best)
+            assert len(line.split("\t")) == 6
     assert lines_of(models / "labels", "--top_k", "1") != lines_of(models / "labels")
 
 
@@ -123,28 +109,23 @@ def test_below_the_threshold_there_is_no_label(models, place):
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
     for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
-        found = [
-            line.split("\t")
-            for line in lines_of(models / "classify", "--threshold", str(between), *options)
-        ]
+        lines = lines_of(models / "classify", "--threshold", str(between), *options)
+        found = [line.split("\t") for line in lines]
         expected = [[label if float(score) > between else none, score] for label, score in plain]
-        assert [row for row in found if len(row) > 1] == expected and none in {
-            row[0] for row in expected
-        }
+        assert [row for row in found if len(row) > 1] == expected
+        assert none in {label for label, _ in expected}
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    none_of_these = lines_of(
-        models / "labels", "--threshold", "1.0", "--none_label", "none of these"
-    )
-    assert set(none_of_these) == {"none of these", ""}
+    options = ["--threshold", "1.0", "--none_label", "none of these"]
+    assert set(lines_of(models / "labels", *options)) == {"none of these", ""}
     half = [row["label"] for row in table_of(models / "labels", "x.csv", "y.csv")]
     assert half == lines_of(models / "labels")
 
 
 @torch.no_grad()
 def test_answers_are_those_of_the_model(models, place):
-    """Alone, without padding: labels by their names, sets of labels, numbers, tags of words, pairs,
-    masks, text."""
+    """The model itself, which gets one text at a time and no padding, gives the same labels by
+    their names, sets of labels, numbers, tags of words, masks and pairs."""
     loaded = {
         kind: (load_model(models / kind), AutoTokenizer.from_pretrained(models / kind))
         for kind in KINDS
@@ -170,39 +151,39 @@ def test_answers_are_those_of_the_model(models, place):
         assert found["labels"] == ";".join(chosen)
         number = logits("number", text).item()
         assert float(found["number"]) == pytest.approx(number, rel=1e-4)
-        # Six significant digits, whatever the size of the number.
+        # A number is written with six significant digits, whatever its size.
         assert float(found["number"]) == float(f"{float(found['number']):.6g}")
         model, tokenizer = loaded["tag"]
         words = text.split()
         encoded = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        # A word is tagged at its first token that has text; a token may be the space before it.
+        # A word is tagged at its first token that has text. A token may also be the space before
+        # the word.
         has_text = [bool(tokenizer.decode(token).strip()) for token in encoded["input_ids"][0]]
         of_tokens = list(zip(encoded.word_ids(), has_text, strict=True))
         first = [of_tokens.index((word, True)) for word in range(len(words))]
         best = model(**encoded).logits[0].argmax(-1)[first].tolist()
-        assert found["tag"] == " ".join(
-            f"{w}/{model.config.id2label[b]}" for w, b in zip(words, best, strict=True)
-        )
-        assert found["mlm"] == text  # which has no mask
+        tags = [model.config.id2label[index] for index in best]
+        tagged = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        assert found["tag"] == " ".join(tagged)
+        # The texts have no mask, so there is nothing to fill.
+        assert found["mlm"] == text
     scores = logits("pairs", "one", "two").softmax(-1)
     Path("pairs.txt").write_text("one\ttwo\n")
     predict(models / "pairs", "pairs.txt", "y.txt")
     assert Path("y.txt").read_text() == f"LABEL_{scores.argmax()}\t{scores.max():.4f}\n"
     Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
-    predict(
-        models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b"
-    )
+    columns = ["--text_column", "a", "--text_pair_column", "b"]
+    predict(models / "pairs", "pairs.jsonl", "y.jsonl", *columns)
     found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
-    assert (
-        f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text()
-        and not found[1]["label"]
-    )
+    assert f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text()
+    assert not found[1]["label"]
 
 
 @pytest.mark.parametrize("kind", ["number", "tag", "mlm", "seq2seq"])
 def test_other_answers_in_tables(models, place, kind):
-    """A list of tags, and text; an empty one has no answer."""
-    rows, lines = table_of(models / kind, "x.jsonl", "y.jsonl"), lines_of(models / kind)
+    """Tables hold numbers, lists of tags and texts. An empty text has no answer."""
+    rows = table_of(models / kind, "x.jsonl", "y.jsonl")
+    lines = lines_of(models / kind)
     column = {"number": "value", "tag": "tags"}.get(kind, "prediction")
     assert rows[2][column] is None
     for row, line in zip(rows, lines, strict=True):
@@ -219,42 +200,35 @@ def test_other_answers_in_tables(models, place, kind):
 
 
 def test_bfloat16_is_near(models, place):
-    whole, half = (
-        lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16")
-    )
-    numbers = [(float(one), float(other)) for one, other in zip(whole, half, strict=True) if one]
-    assert whole != half and all(
-        math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers
-    )
+    whole = lines_of(models / "number", "--dtype", "float32")
+    half = lines_of(models / "number", "--dtype", "bfloat16")
+    assert whole != half
+    for one, other in zip(whole, half, strict=True):
+        if one:
+            assert math.isclose(float(one), float(other), rel_tol=0.05, abs_tol=0.05)
 
 
 def test_causal_models_draw_their_text(models, place):
     model = models / "causal"
     options = ["--max_new_tokens", "8"]
     drawn = lines_of(model, *options)
-    assert (
-        drawn
-        == lines_of(model, *options, "--seed", "42")
-        == lines_of(model, *options, "--temperature", "0.8")
-    )
-    assert drawn != lines_of(model, *options, "--seed", "1") and drawn[2] == ""
+    assert drawn == lines_of(model, *options, "--seed", "42")
+    assert drawn == lines_of(model, *options, "--temperature", "0.8")
+    assert drawn != lines_of(model, *options, "--seed", "1")
+    assert drawn[2] == ""
     greedy = lines_of(model, *options, "--greedy")
-    assert (
-        greedy
-        == lines_of(model, *options, "--top_k", "1")
-        == lines_of(model, *options, "--beams", "1")
-        != drawn
-    )
-    loaded, tokenizer = load_model(model), AutoTokenizer.from_pretrained(model)
+    assert greedy == lines_of(model, *options, "--top_k", "1")
+    assert greedy == lines_of(model, *options, "--beams", "1")
+    assert greedy != drawn
+    loaded = load_model(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
     prompt = tokenizer(
         tokenizer.cls_token + TEXTS[0], add_special_tokens=False, return_tensors="pt"
     )
-    ids = loaded.generate(**prompt, max_new_tokens=8, do_sample=False)[
-        0, prompt["input_ids"].shape[1] :
-    ]
-    assert (
-        " ".join(tokenizer.decode(ids, skip_special_tokens=True).split("\n")).strip() == greedy[0]
-    )
+    generated = loaded.generate(**prompt, max_new_tokens=8, do_sample=False)[0]
+    new = generated[prompt["input_ids"].shape[1] :]
+    lines = tokenizer.decode(new, skip_special_tokens=True).split("\n")
+    assert " ".join(lines).strip() == greedy[0]
     assert lines_of(model, *options, "--greedy", "--repetition_penalty", "100") != greedy
 
 
@@ -312,18 +286,18 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
         assert message in capsys.readouterr().err
     for source, columns in (("x.csv", "number, review, note"), ("label.csv", "review, label")):
         predict(models / "classify", source, "y.csv", "--text_column", "text", status=2)
-        said = f"{source}:2: no column 'text'; the columns are: {columns}; name the right one with --text_column"
-        assert said in capsys.readouterr().err
+        message = f"{source}:2: no column 'text'; the columns are: {columns}; "
+        message += "name the right one with --text_column"
+        assert message in capsys.readouterr().err
     assert Path("y.csv").read_text() == "kept" and not Path("y.tsv").exists()
     rows = table_of(models / "classify", "label.csv", "y.csv", "--prefix", "predicted_")
-    assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0][
-        "label"
-    ] == "good"
+    assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"]
+    assert rows[0]["label"] == "good"
 
 
 def test_a_written_column_that_is_called_origin(tmp_path):
-    """Rows use that name for their place; a user's column of the name keeps its value and its
-    place."""
+    """Rows use this name for the place where they were read. A user's own column of this name
+    keeps its value and its position."""
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
     out = io.StringIO()
@@ -335,15 +309,15 @@ def test_a_written_column_that_is_called_origin(tmp_path):
 
 
 def check(path: str) -> None:
-    """The file has an answer for every line of `lines.txt`."""
-    answers = [line.partition("\t")[0] for line in Path(path).read_text().split("\n")[:-1]]
-    assert len(answers) == len(TEXTS) and all(
-        (answer in LABELS) == bool(text) for answer, text in zip(answers, TEXTS, strict=True)
-    )
+    """Check that the file has an answer for every line of `lines.txt`."""
+    labels = [line.partition("\t")[0] for line in Path(path).read_text().split("\n")[:-1]]
+    assert len(labels) == len(TEXTS)
+    assert all((label in LABELS) == bool(text) for label, text in zip(labels, TEXTS, strict=True))
 
 
 def test_a_file_is_replaced_as_a_whole(models, place):
-    """Through a link, with the permissions that it had, and although a killed process left one."""
+    """A link to the file stays a link, and the file keeps its permissions. A file that a killed
+    process left does not prevent it."""
     before = sorted(os.listdir())
     Path("old.txt").write_text("old")
     Path("old.txt").chmod(0o640)
@@ -435,7 +409,7 @@ def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatc
 
 
 def test_white_space_around_a_text_does_not_matter(models, place):
-    """In lines as in tables; a pair may have it around either side."""
+    """A text may have white space on either side, and so may both parts of a pair."""
     for kind in ("classify", "seq2seq", "mlm", "number"):
         expected = lines_of(models / kind)
         Path("spaced.txt").write_text("".join(f" \t{text}\u3000 \r\n" for text in TEXTS))
@@ -448,7 +422,7 @@ def test_white_space_around_a_text_does_not_matter(models, place):
 
 
 def test_masks_are_filled_and_nothing_else_changes(models, place):
-    """Neither a typed special token, nor a character that the tokenizer does not know."""
+    """Typed special tokens stay, and so do characters that the tokenizer does not know."""
     mask = AutoTokenizer.from_pretrained(models / "mlm").mask_token
     texts = [f"A {mask} film [SEP] [UNK]  of Ann{mask}.", "Far\u0000  too [PAD] long", f"{mask}ine"]
     Path("masks.txt").write_text("".join(text + "\n" for text in texts))
@@ -478,7 +452,8 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     answer = answers.SavedModel.answers
 
     def failing(self, inputs, *arguments, **options):
-        if len(inputs) > 1:  # One line is tried before.
+        # One line is tried before the others, and it succeeds.
+        if len(inputs) > 1:
             raise error
         return answer(self, inputs, *arguments, **options)
 
@@ -494,8 +469,8 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
 
 
 def test_files_that_are_written_directly(models, place, capsys):
-    """/dev/full, which takes nothing, and a pipe: none is a regular file, beside which another
-    could be made."""
+    """Neither /dev/full, which takes nothing, nor a pipe is a regular file that a complete one
+    could replace."""
     predict(models / "classify", "lines.txt", "/dev/full", status=2)
     assert "--output_file /dev/full: no space left on the disk" in capsys.readouterr().err
     os.mkfifo("pipe")
@@ -509,15 +484,14 @@ def test_files_that_are_written_directly(models, place, capsys):
 
 def test_lines_are_packed_by_their_name(models, place):
     predict(models / "classify", "lines.txt", "lines.out.gz")
-    assert gzip.decompress(Path("lines.out.gz").read_bytes()).decode().split("\n")[:-1] == lines_of(
-        models / "classify"
-    )
+    unpacked = gzip.decompress(Path("lines.out.gz").read_bytes()).decode()
+    assert unpacked.split("\n")[:-1] == lines_of(models / "classify")
 
 
 @pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
 def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, kind):
-    """What truncates texts reads their beginning; elsewhere they are refused before the model
-    fails."""
+    """Tasks that truncate texts read the beginning of these. The others refuse them before the
+    model fails."""
     if kind == "gpt2":
         tokenizer = AutoTokenizer.from_pretrained(models / "causal")
         config = GPT2Config(
@@ -545,7 +519,8 @@ def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, k
 
 @pytest.mark.slow
 def test_standard_output_by_its_name(models, place):
-    """Here a pipe, whose name under /proc is none that a file could be made beside."""
+    """Standard output is a pipe here. Its name under /proc is in no directory in which a file could
+    be made."""
     command = [sys.executable, "-m", "roformer_lite.cli", "predict", str(models / "classify")]
     command += ["--input_file", "lines.txt", "--output_file", "/dev/stdout"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -557,6 +532,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(
         predict_command, "open_model", lambda *_: pytest.fail("the model was loaded")
     )
+    too_long = "y" * 250
     lines = "--input_file lines.txt --output_file"
     for options, message in (
         (
@@ -568,7 +544,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
             "--output_file nowhere/y.txt cannot be written: No such file or directory",
         ),
         (f"{lines} .", "--output_file . is a directory"),
-        (f"{lines} {'y' * 250}", "cannot be written: File name too long"),
+        (f"{lines} {too_long}", "cannot be written: File name too long"),
         ("--text_column a", "--text_column a needs a table"),
         (
             "--input_file x.csv --text_column a --output_file y",
@@ -580,7 +556,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
         assert main(["predict", "m", *options.split()]) == 2
         assert message in capsys.readouterr().err
     Path("y.txt").write_text("kept")
-    # for root every file can be written
+    # Root may write every file, so the system's answer is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
@@ -588,7 +564,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
 
 
 def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):
-    """Without options, where it has that column; any other is read line by line."""
+    """No option is needed if the table has that column. Any other table is read line by line."""
     Path("rows.csv").write_text("id,text,label\n1,a fine film,b\n2,fine,c\n")
     options = ["--prefix", "own_"]
     predict(models / "classify", "rows.csv", "found.csv", *options)

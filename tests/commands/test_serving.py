@@ -1,5 +1,5 @@
-"""Serving of causal models: transformers' server and its continuous batching answer as `generate`
-does."""
+"""Serving of causal models: transformers' continuous batching gives the tokens of `generate`, and
+its server is given only what it can do."""
 
 import os
 import socket
@@ -33,9 +33,8 @@ def test_continuous_batching(name, backend, generator):
     one_by_one = [
         model.generate(torch.tensor([ids]), greedy)[0, len(ids) :].tolist() for ids in prompts
     ]
-    small = ContinuousBatchingConfig(
-        page_size=32, num_blocks=16, max_batch_tokens=16
-    )  # so that requests wait, or split
+    # The batches are so small that requests wait or are split.
+    small = ContinuousBatchingConfig(page_size=32, num_blocks=16, max_batch_tokens=16)
     together = model.generate_batch(
         prompts, greedy, continuous_batching_config=small, progress_bar=False
     )
@@ -44,15 +43,17 @@ def test_continuous_batching(name, backend, generator):
 
 
 def test_is_causal_says_what_the_stack_is():
-    encoder, ids = build(RoFormerLiteModel, stack_config()), torch.tensor([[5, 6, 7]])
+    encoder = build(RoFormerLiteModel, stack_config())
+    ids = torch.tensor([[5, 6, 7]])
     torch.testing.assert_close(encoder(ids, is_causal=False)[0], encoder(ids)[0])
     with pytest.raises(ValueError, match="is_causal=True.*is_decoder=False"):
         encoder(ids, is_causal=True)
 
 
 def test_what_the_command_refuses(tmp_path, capsys):
-    """(The server answers in test_readme.py.)"""
-    encoder, saved = (str(save_model(kind, tmp_path / kind)) for kind in ("mlm", "causal"))
+    """(The server itself runs in test_readme.py.)"""
+    encoder = str(save_model("mlm", tmp_path / "mlm"))
+    saved = str(save_model("causal", tmp_path / "causal"))
     with socket.create_server(("localhost", 0)) as taken:
         port = str(taken.getsockname()[1])
         for options, message in (
@@ -70,7 +71,7 @@ def test_what_the_command_refuses(tmp_path, capsys):
 
 
 def test_a_chat_without_a_template_is_refused_in_a_sentence():
-    """The other routes are the server's own."""
+    """The other routes of the server stay as they are."""
     server = FastAPI()
     server.middleware("http")(refuse_chats)
     server.get("/v1/models")(lambda: {"data": []})
@@ -84,7 +85,7 @@ def test_a_chat_without_a_template_is_refused_in_a_sentence():
 
 @pytest.mark.slow
 def test_the_server_of_a_model_without_a_chat_template(tmp_path):
-    """Where nothing was ever downloaded, so that no cache exists."""
+    """It also starts where nothing was ever downloaded, so that no cache exists."""
     model = save_model("causal", tmp_path / "causal")
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Small configs of every source of weights, and random weights for them."""
+"""Small configurations of every source of weights, and random weights for them."""
 
 import torch
 
@@ -18,7 +18,7 @@ HF = {
 
 
 def heads(family, *names, **fields):
-    """A small config for each class of a family."""
+    """Return a small configuration for each class of a family."""
     return [{**HF, **fields, "architectures": [family + name]} for name in names]
 
 
@@ -360,7 +360,7 @@ CASES: dict[str, list[dict]] = {
     ],
 }
 
-# Versions before transformers 5.21 do not have it.
+# Versions of transformers before 5.21 do not have UltraBERT.
 if "ultrabert" not in CONVERTERS:
     del CASES["ultrabert"]
 FAMILIES = [
@@ -369,7 +369,7 @@ FAMILIES = [
 
 
 def source_weights(name, config):
-    """The source's own model with random weights, and these."""
+    """Return the source's own model with random weights, and these weights."""
     torch.manual_seed(0)
     reference = CONVERTERS[name].build_reference(config).eval()
     return reference, dict(reference.state_dict())
@@ -377,7 +377,7 @@ def source_weights(name, config):
 
 @torch.no_grad()
 def noisy(model):
-    """`model`, none of whose biases is zero and none of whose gains is one."""
+    """Add noise to `model`, so that no bias is zero and no gain is one, and return it."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter += 0.1 * torch.randn_like(parameter)

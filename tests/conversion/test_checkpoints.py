@@ -1,5 +1,7 @@
-"""Checkpoint directories, read and written: no partial output, no code executed, tokenizers and
-prompts go along; and what cannot be converted is refused with the reason."""
+"""Checkpoint directories are read and written without partial output and without executing code.
+
+Tokenizers and prompts go along, and models that cannot be converted are refused with the reason.
+"""
 
 import json
 import math
@@ -43,9 +45,8 @@ def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "saf
     if form == "safetensors":
         save_file(weights, folder / "model.safetensors")
     elif form in ("bin", "old-bin"):
-        torch.save(
-            weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=form == "bin"
-        )
+        is_new = form == "bin"
+        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_new)
     else:
         shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
         for file, part in shards.items():
@@ -59,7 +60,7 @@ def test_directories(tmp_path):
     """Every form of files becomes a directory with the same numbers."""
     config = CASES["roformer"][1]
     _, weights = source_weights("roformer", config)
-    # These are tied to others.
+    # These weights are tied to others, so files need not hold them.
     del weights["cls.predictions.decoder.weight"]
     del weights["cls.predictions.decoder.bias"]
     ids = torch.arange(1, 9)[None]
@@ -76,15 +77,11 @@ def test_from_pretrained(tmp_path):
     reference, weights = source_weights("llama", CASES["llama"][1])
     reference.half().save_pretrained(tmp_path / "llama")
     model = ConvertedModel.from_pretrained(tmp_path / "llama")
-    assert (
-        type(model) is rl.RoFormerLiteForCausalLM
-        and model.dtype == torch.float16
-        and not model.training
-    )
-    assert (
-        ConvertedModel.from_pretrained(str(tmp_path / "llama"), dtype=torch.float32).dtype
-        == torch.float32
-    )
+    assert type(model) is rl.RoFormerLiteForCausalLM
+    assert model.dtype == torch.float16
+    assert not model.training
+    single = ConvertedModel.from_pretrained(str(tmp_path / "llama"), dtype=torch.float32)
+    assert single.dtype == torch.float32
     model.save_pretrained(tmp_path / "ours")
     with pytest.raises(ConversionError, match="is a model of this package already"):
         ConvertedModel.from_pretrained(tmp_path / "ours")
@@ -126,7 +123,7 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
 @pytest.mark.parametrize("file", ["../other.safetensors", "{folder}/other.safetensors", "..", ""])
 @pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
 def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_path):
-    """In conversion and in the program, before the other file is opened: it holds no weights."""
+    """Other names are refused before the other file is opened, which here holds no weights."""
     model = tmp_path / "model"
     config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=30, hidden_size=16)
     rl.RoFormerLiteModel(config).save_pretrained(model)
@@ -192,29 +189,24 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
     name = "bert.encoder.layer.0.attention.self.query.weight"
     weights = {key: tensor.clone() for key, tensor in theirs.state_dict().items()}
     weights[name] = damage(weights[name])
+    config = {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]}
     with pytest.raises(ConversionError, match=message):
-        convert(
-            "bert",
-            weights,
-            {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]},
-        )
+        convert("bert", weights, config)
 
 
 def test_the_command_knows_all_sources():
     known = set(SOURCES)
-    # Versions before transformers 5.21 do not have it.
+    # Versions of transformers before 5.21 do not have UltraBERT.
     if not hasattr(transformers, "UltrabertConfig"):
         known.remove("ultrabert")
     assert known == CONVERTERS.keys() == CASES.keys()
-    assert all(
-        hasattr(CONVERTERS[name], "heads") == (name in FAMILIES)
-        for name in SOURCES
-        if name in CONVERTERS
-    )
+    for name, converter in CONVERTERS.items():
+        assert hasattr(converter, "heads") == (name in FAMILIES), name
 
 
 def test_command_line(tmp_path, capsys):
-    """A checkpoint with its tokenizer, there and back, by its config alone."""
+    """A checkpoint and its tokenizer go there and back. The commands know its family from its
+    configuration."""
     config = {
         **HF,
         "pad_token_id": 0,
@@ -223,10 +215,11 @@ def test_command_line(tmp_path, capsys):
         "cls_token_id": 1,
         "sep_token_id": 2,
     }
-    source, ours, back = (str(tmp_path / name) for name in ("theirs", "ours", "back"))
-    noisy(transformers.ModernBertModel(transformers.ModernBertConfig(**config))).save_pretrained(
-        source
-    )
+    source = str(tmp_path / "theirs")
+    ours = str(tmp_path / "ours")
+    back = str(tmp_path / "back")
+    theirs = transformers.ModernBertModel(transformers.ModernBertConfig(**config))
+    noisy(theirs).save_pretrained(source)
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"abcdefghij"]))
     transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
     assert main(["convert", source, ours]) == 0
@@ -234,7 +227,8 @@ def test_command_line(tmp_path, capsys):
     assert transformers.AutoTokenizer.from_pretrained(ours)("abc").input_ids[0] == 2
     assert main(["verify", source]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2 and all("within" in line for line in printed)
+    assert len(printed) == 2
+    assert all("within" in line for line in printed)
     assert main(["convert", ours, back]) == 0
     assert "A checkpoint of modernbert" in capsys.readouterr().out
     for wrong, message in {
@@ -249,8 +243,8 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_tokenizers_are_converted_too(tmp_path):
-    """RoFormer's tokenizer becomes ours and, exported, opens in stock transformers; so does one
-    trained here."""
+    """RoFormer's tokenizer becomes ours, and opens in stock transformers after its export. A
+    tokenizer that was trained here opens there, too."""
     config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
@@ -275,12 +269,13 @@ def test_tokenizers_are_converted_too(tmp_path):
         ("theirs", words, trained(words).input_ids),
     ):
         stock = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
-        assert type(stock).__module__.startswith("transformers.") and stock(line).input_ids == ids
+        assert type(stock).__module__.startswith("transformers.")
+        assert stock(line).input_ids == ids
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
 def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, tmp_path):
-    """Models of characters declare BERT's, which does not read words."""
+    """Models of characters declare the tokenizer of BERT, which does not read words."""
     config = {**CASES["roformer"][0], "model_type": "roformer"}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
@@ -325,12 +320,11 @@ def test_sentence_transformers_directory(tmp_path):
     torch.testing.assert_close(
         ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5
     )
-    # This is the module that is exported and served.
+    # `SentenceEncoder` is the module that is exported and served.
+    encoder = SentenceEncoder(ours[0].auto_model)
     batch = tokenizer(lines, padding=True, return_tensors="pt")
     with torch.no_grad():
-        pooled = SentenceEncoder(ours[0].auto_model)(
-            batch["input_ids"], batch["attention_mask"]
-        ).sentence_embedding
+        pooled = encoder(batch["input_ids"], batch["attention_mask"]).sentence_embedding
     alone = theirs.encode(lines, prompt="", convert_to_tensor=True).cpu()
     torch.testing.assert_close(torch.nn.functional.normalize(pooled), alone, rtol=0, atol=1e-5)
     check_sentence_modules(tmp_path / "ours")
@@ -345,7 +339,8 @@ def test_sentence_transformers_directory(tmp_path):
         assert sentence_pooling(tmp_path / "ours") == known
     with pytest.raises(InputError, match="classifier_pooling='cls'"):
         check_sentence_modules(tmp_path / "ours")
-    shutil.copy(*(tmp_path / folder / "1_Pooling" / "config.json" for folder in ("theirs", "ours")))
+    pooling = Path("1_Pooling") / "config.json"
+    shutil.copy(tmp_path / "theirs" / pooling, tmp_path / "ours" / pooling)
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     back = SentenceTransformer(str(tmp_path / "back"), device="cpu")
     assert type(back[0].auto_model) is transformers.NomicBertModel
@@ -388,13 +383,14 @@ def test_names_are_accounted_for():
 
 
 def test_older_names_and_fields_read_from_weights():
-    """What convert reads, verify reads."""
+    """`verify` reads the same names and fields as `convert`."""
     replaced = {
         "LayerNorm.weight": "LayerNorm.gamma",
         "LayerNorm.bias": "LayerNorm.beta",
         "up_proj": "fc1",
+        "down_proj": "fc2",
+        "parametric_relu": "parametric_relu_1",
     }
-    replaced |= {"down_proj": "fc2", "parametric_relu": "parametric_relu_1"}
     encoder = {name: value for name, value in CASES["torch-encoder"][1].items() if name != "norm"}
     for name, case, config in (
         ("bert", CASES["bert"][0], CASES["bert"][0]),
@@ -405,21 +401,20 @@ def test_older_names_and_fields_read_from_weights():
         _, weights = source_weights(name, case)
         older = {}
         for key, tensor in weights.items():
-            if not key.startswith("pooler"):
-                for new, old in replaced.items():
-                    key = key.replace(new, old)
-                older[key] = tensor
+            if key.startswith("pooler"):
+                continue
+            for new, old in replaced.items():
+                key = key.replace(new, old)
+            older[key] = tensor
         assert all(difference.is_within for difference in verify(name, older, config)), name
     _, weights = source_weights("bert", CASES["bert"][0])
     lacking = {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}
-    with pytest.raises(
-        ConversionError, match="lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"
-    ):
+    message = "lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"
+    with pytest.raises(ConversionError, match=message):
         verify("bert", lacking, CASES["bert"][0])
     twice = {**weights, "embeddings.LayerNorm.gamma": weights["embeddings.LayerNorm.weight"]}
-    with pytest.raises(
-        ConversionError, match="embeddings.LayerNorm.weight under an older and a newer name"
-    ):
+    message = "embeddings.LayerNorm.weight under an older and a newer name"
+    with pytest.raises(ConversionError, match=message):
         convert("bert", twice, CASES["bert"][0])
 
 
@@ -448,34 +443,35 @@ def test_what_cannot_be_converted():
         ),
         ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
     ):
-        if name not in CONVERTERS:  # UltraBERT, before transformers 5.21
+        # Versions of transformers before 5.21 do not have UltraBERT.
+        if name not in CONVERTERS:
             continue
         with pytest.raises(ConversionError, match=message):
             convert(name, None, {**CASES[name][0], **fields})
 
 
 def test_versions_of_roformer(tmp_path):
-    """The config and the weights tell them apart, so that no other one is loaded without an
-    error."""
+    """The configuration and the weights show which version a model has, so that it is never loaded
+    as another one without an error."""
     config = CASES["roformer"][2]
     _, weights = source_weights("roformer", config)
     without_biases = {name: tensor for name, tensor in weights.items() if not name.endswith("bias")}
     with pytest.raises(ConversionError, match="RoFormerV2"):
         convert("roformer", without_biases, config)
+    second = {
+        name: value
+        for name, value in without_biases.items()
+        if "encoder" not in name or "Norm" not in name
+    }
+    del second["roformer.embeddings.LayerNorm.weight"]
     with pytest.raises(ConversionError, match="unknown cls.predictions.transform"):
-        second = {
-            name: value
-            for name, value in without_biases.items()
-            if "encoder" not in name or "Norm" not in name
-        }
-        del second["roformer.embeddings.LayerNorm.weight"]
         convert("roformer_v2", second, {**config, "norm_type": "rms_norm"})
+    with_pooler = {**weights, "roformer.pooler.dense.weight": torch.zeros(24, 24)}
     with pytest.raises(ConversionError, match="RoFormer-Sim .* sees the whole source"):
-        convert(
-            "roformer", {**weights, "roformer.pooler.dense.weight": torch.zeros(24, 24)}, config
-        )
+        convert("roformer", with_pooler, config)
     for name, norm in {"roformer": "layernorm", "roformer_v2": "rmsnorm"}.items():
-        source_weights(name, CASES[name][1])[0].save_pretrained(tmp_path / name)
+        reference, _ = source_weights(name, CASES[name][1])
+        reference.save_pretrained(tmp_path / name)
         model = ConvertedModel.from_pretrained(tmp_path / name)
         assert model.config.norm_type == norm
     with torch.no_grad():
@@ -485,8 +481,8 @@ def test_versions_of_roformer(tmp_path):
 
 
 def test_the_source_keeps_its_weights():
-    """Changing a converted model, or an exported state dict, leaves what it was made of
-    unchanged."""
+    """A change of a converted model, or of an exported state dict, does not change the weights from
+    which it was made."""
     config = CASES["roformer"][1]
     stock, weights = source_weights("roformer", config)
     before = {name: tensor.clone() for name, tensor in weights.items()}

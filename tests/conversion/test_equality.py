@@ -50,8 +50,11 @@ def test_outputs(name, config):
 
 @contextmanager
 def factors_for_dropout(*models):
-    """While it lasts, every dropout is a factor, its probability of keeping a number: training then
-    gives the same numbers on both sides if and only if each dropout stands where it stood."""
+    """Replace every dropout by a factor, its probability of keeping a number.
+
+    Training then gives the same numbers on both sides if and only if each dropout stands where it
+    stood.
+    """
 
     def scaled_attention(
         query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs
@@ -61,9 +64,10 @@ def factors_for_dropout(*models):
     def scaled(states, p=0.5, training=True, inplace=False):
         return states * (1 - p) if training else states
 
-    for module in (module for model in models for module in model.train().modules()):
-        if isinstance(module, nn.Dropout):
-            module.forward = lambda states, p=module.p: states * (1 - p)
+    for model in models:
+        for module in model.train().modules():
+            if isinstance(module, nn.Dropout):
+                module.forward = lambda states, p=module.p: states * (1 - p)
     with (
         mock.patch.object(F, "scaled_dot_product_attention", scaled_attention),
         mock.patch.object(F, "dropout", scaled),
@@ -72,14 +76,15 @@ def factors_for_dropout(*models):
 
 
 def dropouts(name):
-    """Their fields that are probabilities of a dropout, with another value each."""
+    """Return the source's fields that are probabilities of a dropout, with a different value for
+    each of them."""
     if name not in FAMILIES:
         return {"dropout": 0.3}
     fields = [field for field in CONVERTERS[name].config_class().to_dict() if "dropout" in field]
     values = {
         field: 0.1 * number for number, field in enumerate(fields, 1) if field != "token_dropout"
     }
-    # These also have it after the attention, where ours has none.
+    # These families also have a dropout after the attention, where our models have none.
     if name.startswith("modernbert"):
         values["attention_dropout"] = 0.0
     return values
@@ -88,14 +93,15 @@ def dropouts(name):
 @pytest.mark.parametrize("name", ["torch-encoder", "torch-decoder", "torch-transformer", *FAMILIES])
 def test_dropouts(name):
     """In training each dropout stands where it stood: one case for every class."""
-    for case in {
+    cases_by_class = {
         case.get("architectures", [number])[0]: case for number, case in enumerate(CASES[name])
-    }.values():
+    }
+    for case in cases_by_class.values():
         config = {**case, **dropouts(name)}
         reference, weights = source_weights(name, config)
         model = convert(name, weights, config)
         converter = CONVERTERS[name]
-        inputs = random_inputs(model, converter.needs_full_rows(model.config))
+        inputs = random_inputs(model, full_rows=converter.needs_full_rows(model.config))
         with torch.no_grad(), factors_for_dropout(reference, model):
             theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
             ours = comparable_outputs(model(**inputs), inputs)
@@ -105,12 +111,12 @@ def test_dropouts(name):
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_long_and_packed(name):
-    """Texts longer than every window (and than the lengths of training, where positions are not a
-    table), each in a row of its own, and several in one row."""
+    """Texts are longer than every window and, unless positions are in a table, also longer than in
+    training. Their model gets each in a row of its own, and ours gets all of them in one row."""
     length = 30 if name in LEARNED else 70
     config = {**CASES[name][0], "num_hidden_layers": 3}
     if "roformer" in name:
-        # Their table has as many rows, and ours has no table.
+        # Their table of positions needs a row for each token, and ours has no table.
         config["max_position_embeddings"] = 80
     converter = CONVERTERS[name]
     reference, _ = source_weights(name, config)
@@ -132,7 +138,7 @@ def test_long_and_packed(name):
 
 @pytest.mark.parametrize("name", ["bart", "mbart", "marian"])
 def test_pairs_generate_alike(name, tmp_path):
-    """With what generation_config.json says: forced and forbidden tokens, beams."""
+    """The settings of generation_config.json go along: forced and forbidden tokens, and beams."""
     config = {**CASES[name][1], "decoder_start_token_id": 2, "eos_token_id": 3}
     reference, _ = source_weights(name, config)
     noisy(reference).generation_config.update(
@@ -140,25 +146,24 @@ def test_pairs_generate_alike(name, tmp_path):
     )
     reference.save_pretrained(tmp_path / "theirs")
     model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
-    assert (
-        model.generation_config.bad_words_ids == [[4]] and model.config.decoder_start_token_id == 2
-    )
+    assert model.generation_config.bad_words_ids == [[4]]
+    assert model.config.decoder_start_token_id == 2
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     pad = config.get("pad_token_id", 1)
     ids = torch.tensor([[7, 8, 9, 10], [11, 12, pad, pad]])
     inputs = {"input_ids": ids, "attention_mask": (ids != pad).long()}
     expected = reference.generate(**inputs)
-    assert torch.equal(model.generate(**inputs), expected) and torch.equal(
-        again.generate(**inputs), expected
-    )
+    assert torch.equal(model.generate(**inputs), expected)
+    assert torch.equal(again.generate(**inputs), expected)
 
 
 def test_marian_without_stored_positions():
-    """Its files hold no table of positions: the one that is computed is the same."""
+    """Files without a table of positions give the same model, as the table is computed."""
     config = CASES["marian"][1]
     _, weights = source_weights("marian", config)
     computed = {name: value for name, value in weights.items() if "embed_positions" not in name}
-    stored, made = (convert("marian", one, config).state_dict() for one in (weights, computed))
+    stored = convert("marian", weights, config).state_dict()
+    made = convert("marian", computed, config).state_dict()
     for name, tensor in stored.items():
         torch.testing.assert_close(made[name], tensor, rtol=0, atol=1e-7)
 

@@ -1,5 +1,5 @@
-"""Weights that go from transformers to this package and back; models of this package in classes of
-transformers."""
+"""Weights go from transformers to this package and back, and models of this package open in classes
+of transformers."""
 
 import pytest
 import torch
@@ -19,7 +19,8 @@ from hf_roformer_lite.conversion import (
 )
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 
-# Heads that stand for two of theirs go back to the other one.
+# Two of their classes become the same class of ours in these cases. Ours goes back to the other
+# one, which is not listed here.
 TWO_NAMES = (
     "BertForPreTraining",
     "ErnieForPreTraining",
@@ -43,7 +44,7 @@ POSITIONS_AFTER_TWO_ROWS = ("bart", "mbart")
 
 
 def number_of_unread_rows(name, key, config):
-    """Rows at the beginning of a table of positions that no token has."""
+    """Count the rows at the beginning of a table of positions that no token reads."""
     if not key.endswith(("position_embeddings.weight", "embed_positions.weight")):
         return 0
     if name in POSITIONS_AFTER_PADDING:
@@ -53,9 +54,10 @@ def number_of_unread_rows(name, key, config):
 
 @pytest.mark.parametrize(("name", "config"), cases())
 def test_bit_for_bit(name, config):
-    """Theirs, ours, theirs, ours: everything that their class reads comes back, and so do ours."""
+    """Weights go from theirs to ours, back to theirs, and to ours again. All weights that their
+    class reads come back, and so do all of ours."""
     reference, weights = source_weights(name, config)
-    # RoFormer's table of sinusoids is computed again: noise would make it another one.
+    # RoFormer computes its table of sinusoids again, so the table must not get noise.
     computed = {
         key: tensor.clone()
         for key, tensor in weights.items()
@@ -67,7 +69,7 @@ def test_bit_for_bit(name, config):
     assert exported["architectures"] == config["architectures"]
     copies = {}
     for key in state_dict:
-        # With untied weights their class reads only the bias of the matrix.
+        # If the weights are untied, their class reads only the bias of the matrix.
         if key.endswith("decoder.bias"):
             copies[key.replace("decoder.bias", "bias")] = key
     for key, tensor in state_dict.items():
@@ -91,10 +93,12 @@ def test_bit_for_bit(name, config):
 )
 def test_pooling_comes_back(name, poolings):
     """Heads that do not pool have the family's default, as a new head there has."""
-    if name not in CONVERTERS:  # UltraBERT, before transformers 5.21
+    # Versions of transformers before 5.21 do not have UltraBERT.
+    if name not in CONVERTERS:
         pytest.skip(f"this transformers has no {name}")
     default = CONVERTERS[name].config_class().classifier_pooling
-    for case in {config["architectures"][0]: config for config in CASES[name]}.values():
+    cases_by_class = {config["architectures"][0]: config for config in CASES[name]}
+    for case in cases_by_class.values():
         is_pooled = "ForSequenceClassification" in case["architectures"][0]
         for pooling in poolings:
             config = {**case, "classifier_pooling": pooling}
@@ -104,7 +108,7 @@ def test_pooling_comes_back(name, poolings):
 
 
 def opened_by_theirs(converter, folder):
-    """The files in `folder` in the family's own class, none of whose tensors is new."""
+    """Open the files in `folder` in the family's own class, and check that no tensor is new."""
     state_dict, config = open_checkpoint(folder)
     if not converter.in_transformers:
         stock = converter.build_reference(config)
@@ -121,8 +125,8 @@ def opened_by_theirs(converter, folder):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_files(name, tmp_path):
-    """Files of their `save_pretrained`, with names that may be older, and files of ours in their
-    `from_pretrained`."""
+    """Our conversion reads the files of their `save_pretrained`, in which names may be older, and
+    their `from_pretrained` reads ours."""
     config = next(
         one
         for one in CASES[name]
@@ -218,14 +222,14 @@ GOES_TO = [
     ids=[f"{name}-{number}" for number, (name, *_) in enumerate(GOES_TO)],
 )
 def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tmp_path):
-    """`--to auto` finds the family, its own class opens the files and gives the same numbers, and
-    back here the weights are equal bit for bit."""
+    """`--to auto` finds the family. Its own class opens the files and gives the same numbers, and
+    the weights that come back are equal bit for bit."""
     torch.manual_seed(0)
-    noisy(model_class(rl.RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(
-        tmp_path / "ours"
-    )
+    config = rl.RoFormerLiteConfig(**{**SIZES, **fields})
+    noisy(model_class(config)).save_pretrained(tmp_path / "ours")
     model = model_class.from_pretrained(tmp_path / "ours").eval()
-    name = family if family == "roformer" else "auto"  # whose models fit other families, too
+    # A model that fits RoFormer fits other families too, so this name must be given.
+    name = family if family == "roformer" else "auto"
     assert export_checkpoint(name, tmp_path / "ours", tmp_path / "theirs") == family
     stock = opened_by_theirs(CONVERTERS[family], tmp_path / "theirs")
     with torch.no_grad():
@@ -256,23 +260,19 @@ def test_a_pair_goes_back(tmp_path):
     stock = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "theirs").eval()
     inputs = {"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": IDS}
     with torch.no_grad():
-        torch.testing.assert_close(
-            model(**inputs).logits, stock(**inputs).logits, rtol=0, atol=1e-5
-        )
+        ours = model(**inputs).logits
+        theirs = stock(**inputs).logits
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_what_fits_no_family():
-    model = rl.RoFormerLiteForMaskedLM(
-        rl.RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm")
-    )
-    with pytest.raises(
-        ConversionError, match="no family.*nearest is .*rotary_value=True .must be False"
-    ):
+    config = rl.RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm")
+    model = rl.RoFormerLiteForMaskedLM(config)
+    message = "no family.*nearest is .*rotary_value=True .must be False"
+    with pytest.raises(ConversionError, match=message):
         export("auto", model)
-    with pytest.raises(
-        ConversionError,
-        match=r"esm has no equivalent of .*lm_head_transform=False \(must be True\)",
-    ):
+    message = r"esm has no equivalent of .*lm_head_transform=False \(must be True\)"
+    with pytest.raises(ConversionError, match=message):
         export("esm", model)
     with pytest.raises(ConversionError, match="llama has no equivalent of RoFormerLiteForMaskedLM"):
         export("llama", model)
@@ -286,16 +286,16 @@ def test_what_fits_no_family():
         "classifier_pooling": "cls",
         "classifier_text_features": 8,
     }
+    classifier = rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored))
     with pytest.raises(ConversionError, match=r"classifier_text_features=8 \(must be 0\)"):
-        export(
-            "roformer", rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored))
-        )
+        export("roformer", classifier)
 
 
 def test_layers_that_shared_weights_before_a_training():
     reference, weights = source_weights("albert", CASES["albert"][2])
     model = convert("albert", weights, CASES["albert"][2])
-    assert export("albert", model)[1]["num_hidden_groups"] == 1
+    _, exported = export("albert", model)
+    assert exported["num_hidden_groups"] == 1
     with torch.no_grad():
         for parameter in model.model.layers[1].parameters():
             parameter += 0.1

@@ -1,5 +1,5 @@
-"""Models for CTranslate2: the same log-probabilities and tokens as the model, and refusals before
-anything is written.
+"""Models for CTranslate2 give the log-probabilities and tokens of the original, and refusals come
+before anything is written.
 
 CTranslate2 reads the files that were written, so every test goes through the disk.
 """
@@ -58,14 +58,14 @@ def tokenizer() -> rl.RoFormerLiteTokenizer:
 
 
 def pair_config(kind: str, **fields) -> rl.RoFormerLiteSeq2SeqConfig:
-    """A pair of two widths, both sides of one kind."""
+    """Return a pair whose sides have different widths, but are of one kind."""
     sizes = {"max_position_embeddings": 32} | KINDS[kind]
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, **{"head_dim": 8} | sizes)
     return rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(**sizes), **fields)
 
 
 def shaken(model):
-    """Norms and biases start as ones and zeros, which would hide a wrong place."""
+    """Add noise to norms and biases: their ones and zeros would hide a tensor in a wrong place."""
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -79,20 +79,21 @@ def texts(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
 
 
 def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
-    """The rows as CTranslate2 takes them."""
+    """Return the rows as tokens, which CTranslate2 takes."""
     known = {index: token for token, index in tokenizer.get_vocab().items()}
     return [[known.get(index, f"<unused {index}>") for index in row] for row in rows]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs(kind, tokenizer, tmp_path):
-    tied = kind == "rms-gated-grouped"  # random weights that are tied repeat one token
-    model = shaken(
-        build(rl.RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied))
-    )
+    # Most pairs are not tied, as random weights that are tied repeat one token.
+    tied = kind == "rms-gated-grouped"
+    config = pair_config(kind, tie_word_embeddings=tied)
+    model = shaken(build(rl.RoFormerLiteForConditionalGeneration, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
     translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
-    sources, targets = texts((7, 19, 3), 1), texts((5, 11, 8), 2)
+    sources = texts((7, 19, 3), seed=1)
+    targets = texts((5, 11, 8), seed=2)
     scores = translator.score_batch(names(tokenizer, sources), names(tokenizer, targets))
     found = translator.translate_batch(
         names(tokenizer, sources), beam_size=1, max_decoding_length=20
@@ -105,12 +106,13 @@ def test_pairs(kind, tokenizer, tmp_path):
             ).logits
         expected = logits[0].log_softmax(-1)[range(len(target) + 1), [*target, 3]]
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
-        tokens = model.generate(
+        generated = model.generate(
             torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20
-        )[0, 1:]
-        expected_names = names(tokenizer, [[index for index in tokens.tolist() if index != 3]])
-        assert best.hypotheses[0] == expected_names[0]
-        chosen |= set(expected_names[0])
+        )
+        tokens = [index for index in generated[0, 1:].tolist() if index != 3]
+        (expected_names,) = names(tokenizer, [tokens])
+        assert best.hypotheses[0] == expected_names
+        chosen |= set(expected_names)
     assert tied or len(chosen) > 1
 
 
@@ -120,7 +122,7 @@ def test_causal_models(kind, tokenizer, tmp_path):
     model = shaken(build(rl.RoFormerLiteForCausalLM, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Generator"
     generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
-    rows = texts((9, 23, 2), 3)
+    rows = texts((9, 23, 2), seed=3)
     scores = generator.score_batch(names(tokenizer, rows))
     options = {
         "beam_size": 1,
@@ -134,25 +136,25 @@ def test_causal_models(kind, tokenizer, tmp_path):
             logits = model(input_ids=torch.tensor([row])).logits[0]
         expected = logits.log_softmax(-1)[range(len(row) - 1), row[1:]]
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
-        tokens = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)[
-            0, len(row) :
-        ].tolist()
+        generated = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)
+        tokens = generated[0, len(row) :].tolist()
         assert best.sequences_ids[0] == [index for index in tokens if index != 3]
 
 
 @pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])
 def test_encoders(kind, tokenizer, tmp_path):
-    """With segments, where there are any, and with BERT's pooler."""
+    """Encoders have BERT's pooler, and two of them also have segments."""
     fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
-    model = shaken(
-        build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind]))
-    )
+    config = stack_config(add_pooling_layer=True, **fields, **KINDS[kind])
+    model = shaken(build(rl.RoFormerLiteModel, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
     encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
-    rows = texts((9, 30, 1), 4)
-    segments = [[index % 2 if fields else 0 for index in row] for row in rows]
-    found = encoder.forward_batch(rows, **({"token_type_ids": segments} if fields else {}))
-    states, pooled = np.array(found.last_hidden_state), np.array(found.pooler_output)
+    rows = texts((9, 30, 1), seed=4)
+    segments = [[index % 2 for index in row] for row in rows]
+    options = {"token_type_ids": segments} if fields else {}
+    found = encoder.forward_batch(rows, **options)
+    states = np.array(found.last_hidden_state)
+    pooled = np.array(found.pooler_output)
     for number, (row, kinds) in enumerate(zip(rows, segments, strict=True)):
         given = {"token_type_ids": torch.tensor([kinds])} if fields else {}
         with torch.no_grad():
@@ -165,20 +167,21 @@ def test_encoders(kind, tokenizer, tmp_path):
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
 def test_quantization(quantization, tokenizer, tmp_path):
-    """Smaller, and near."""
+    """Quantized files are smaller, and their states stay near those of the model."""
     model = build(rl.RoFormerLiteForMaskedLM, stack_config(hidden_size=64))
     sizes = {}
     for kind in (None, quantization):
         directory = tmp_path / str(kind)
         directory.mkdir()
-        assert export_ctranslate2(model, tokenizer, directory, kind) == "Encoder"
+        assert export_ctranslate2(model, tokenizer, directory, quantization=kind) == "Encoder"
         sizes[kind] = (directory / "model.bin").stat().st_size
     assert sizes[quantization] < 0.6 * sizes[None]
-    # What is in the file: products of 8 bits saturate on processors that can't add them up in 32.
+    # The weights of the file are compared in float32, because products of 8 bits saturate on
+    # processors that can't add them up in 32 bits.
     encoder = ctranslate2.Encoder(
         str(tmp_path / quantization), compute_type="float32", intra_threads=1
     )
-    row = texts((12,), 5)[0]
+    (row,) = texts((12,), seed=5)
     found = np.array(encoder.forward_batch([row]).last_hidden_state)[0].ravel()
     with torch.no_grad():
         expected = model.model(torch.tensor([row])).last_hidden_state.numpy().ravel()
@@ -210,7 +213,6 @@ def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
     pair.get_decoder().config.norm_eps = 1e-3
     with pytest.raises(ConversionError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
         export_ctranslate2(pair, tokenizer, tmp_path)
+    classifier = build(rl.RoFormerLiteForSequenceClassification, stack_config())
     with pytest.raises(ConversionError, match="RoFormerLiteForSequenceClassification: "):
-        export_ctranslate2(
-            build(rl.RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path
-        )
+        export_ctranslate2(classifier, tokenizer, tmp_path)

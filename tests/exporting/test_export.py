@@ -1,5 +1,5 @@
-"""Exported graphs: the same numbers as the model at sizes they were not traced with, the same
-tokens as `generate`."""
+"""Exported graphs give the numbers of the model at sizes with which they were not traced, and the
+tokens of `generate`."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
 
 
 def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
-    """Tokens with padding on the right, on the left and in the middle."""
+    """Return tokens with padding on the right, on the left and in the middle."""
     generator = torch.Generator().manual_seed(rows * length)
     mask = torch.ones(rows, length, dtype=torch.long)
     mask[1:2, length // 2 + 1 :] = 0
@@ -48,8 +48,8 @@ SLOW = [
 
 @pytest.mark.parametrize("name", ["sliding", *SLOW])
 def test_torch_takes_any_size(name):
-    """By transformers' exporters, and without them, as their patches could hide what the model
-    itself cannot do."""
+    """One model is exported by torch itself, because the patches of transformers' exporters could
+    hide an operation that cannot be exported."""
     model = build(rl.RoFormerLiteModel, stack_config(name))
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     shapes = {"input_ids": sizes, "attention_mask": sizes}
@@ -69,27 +69,30 @@ def test_onnx_takes_any_size(ragged_input):
     model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
     exported = export_model(model, "onnx")
     assert_same_everywhere(model, exported, "logits")
-    # a row without tokens
+    # One row of this input has no tokens.
     torch.testing.assert_close(
         exported(**ragged_input).logits, model(**ragged_input).logits, rtol=0, atol=1e-5
     )
 
 
 def test_causal_models_with_their_cache():
-    """The tokens of `generate`, by the programs only. ONNX, pairs, sampling and beams:
-    test_onnx.py."""
-    model = build(
-        rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)
-    )
-    exported, inputs = export_model(model, "torch"), batch(3, 9)
-    inputs["attention_mask"] = mask = inputs["attention_mask"].sort(1).values  # padding to the left
-    expected = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)[
-        :, 9:
-    ]
+    """The exported programs give the tokens of `generate`. (ONNX, pairs, sampling and beams are
+    tested in test_onnx.py.)"""
+    config = stack_config("grouped-gated-rms", tie_word_embeddings=False)
+    model = build(rl.RoFormerLiteForCausalLM, config)
+    exported = export_model(model, "torch")
+    inputs = batch(rows=3, length=9)
+    # A mask that is sorted has all its padding on the left.
+    mask = inputs["attention_mask"].sort(dim=1).values
+    inputs["attention_mask"] = mask
+    generated = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    expected = generated[:, 9:]
     assert len(expected[0].unique()) > 1
     taken = exported.components["decode"].metadata.kwargs
     name_of_cache = "cache" if "cache" in taken else "past_key_values"
-    cache, new, tokens = DynamicCache(config=model.config), inputs["input_ids"], []
+    cache = DynamicCache(config=model.config)
+    new = inputs["input_ids"]
+    tokens = []
     for runner in ["prefill", *["decode"] * 11]:
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -new.shape[1] :]
         given = {
@@ -99,43 +102,34 @@ def test_causal_models_with_their_cache():
             name_of_cache: cache,
         }
         outputs = exported.runners[runner](**given)
-        new, cache = outputs.logits[:, -1:].argmax(-1), outputs[name_of_cache]
+        new = outputs.logits[:, -1:].argmax(-1)
+        cache = outputs[name_of_cache]
         tokens.append(new)
-        mask = torch.cat([mask, mask.new_ones(3, 1)], 1)
-    assert torch.equal(torch.cat(tokens, 1), expected)
+        mask = torch.cat([mask, mask.new_ones(3, 1)], dim=1)
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
 def test_command_line(tmp_path, capsys):
     model = load_model(save_model("classify", tmp_path / "model")).bfloat16()
     model.save_pretrained(tmp_path / "model")
-    assert (
-        main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
-    )
-    assert (
-        capsys.readouterr().out
-        == f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
-    )
-    inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
-        ["a fine film", "fine"], padding=True, return_tensors="pt"
-    )
+    command = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]
+    assert main(command) == 0
+    printed = f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
+    assert capsys.readouterr().out == printed
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer(["a fine film", "fine"], padding=True, return_tensors="pt")
     # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     torch.testing.assert_close(
         exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5
     )
 
-    assert (
-        main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
-    )
+    assert main(command) == 2
     assert "exists already" in capsys.readouterr().err
-    assert (
-        main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"])
-        == 2
-    )
-    assert (
-        "cannot be exported as ctranslate2: RoFormerLiteForSequenceClassification"
-        in capsys.readouterr().err
-    )
+    command = ["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"]
+    assert main(command) == 2
+    message = "cannot be exported as ctranslate2: RoFormerLiteForSequenceClassification"
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

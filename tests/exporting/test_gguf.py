@@ -1,5 +1,5 @@
-"""Encoders for llama.cpp: the same ids for lines of text, the same embeddings, and refusals of what
-it cannot run."""
+"""Encoders for llama.cpp have the ids and the embeddings of the original for lines of text, and a
+model that llama.cpp cannot run is refused."""
 
 import json
 import urllib.request
@@ -72,7 +72,7 @@ def server_of(directory: Path) -> xllamacpp.Server:
     parameters.n_gpu_layers = 0
     parameters.n_ctx = 512
     parameters.warmup = False
-    # it rounds to half
+    # Flash attention would round to half precision.
     parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     parameters.cpuparams.n_threads = 1
     return xllamacpp.Server(parameters)
@@ -80,7 +80,8 @@ def server_of(directory: Path) -> xllamacpp.Server:
 
 def embed(server: xllamacpp.Server, text: str) -> np.ndarray:
     reply = server.handle_embeddings({"input": [text], "encoding_format": "float"})
-    reply = json.loads(reply) if isinstance(reply, (str, bytes)) else reply
+    if isinstance(reply, (str, bytes)):
+        reply = json.loads(reply)
     return np.array(reply["data"][0]["embedding"])
 
 
@@ -105,30 +106,31 @@ def test_embeddings_and_ids(kind, tokenizer, tmp_path):
     model = model_of(kind, tokenizer)
     assert export_gguf(model, tokenizer, tmp_path) == kind
     server = server_of(tmp_path)
-    assert [ids_of(server, line) for line in LINES] == [
-        tokenizer(line)["input_ids"] for line in LINES
-    ]
+    for line in LINES:
+        assert ids_of(server, line) == tokenizer(line)["input_ids"], line
     for line in LINES[:4]:
         assert embed(server, line) @ expected_embedding(model, tokenizer, line) >= 0.99999, line
 
 
 def test_quantized(tokenizer, tmp_path):
-    """The file holds each weight within half a step of its block. How exactly int8 is multiplied is
-    the processor's (cosines from 0.9988 to 0.9998 were seen), so the served vectors are asked for
-    their meaning."""
+    """The file holds each weight within half a step of its block.
+
+    Processors multiply int8 with different exactness (cosines from 0.9988 to 0.9998 were seen), so
+    each served vector must only be nearest to the exact vector of its own line.
+    """
     model = model_of("eurobert", tokenizer)
     for name in (None, "q8_0"):
         (tmp_path / str(name)).mkdir()
-        export_gguf(model, tokenizer, tmp_path / str(name), name)
-    exact, quantized = (
-        gguf.GGUFReader(tmp_path / name / "model.gguf").tensors for name in ("None", "q8_0")
-    )
+        export_gguf(model, tokenizer, tmp_path / str(name), quantization=name)
+    exact = gguf.GGUFReader(tmp_path / "None" / "model.gguf").tensors
+    quantized = gguf.GGUFReader(tmp_path / "q8_0" / "model.gguf").tensors
     assert sum(tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0 for tensor in quantized) > 10
     for expected, tensor in zip(exact, quantized, strict=True):
         assert expected.name == tensor.name
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(-1, 32)
         blocks = np.asarray(expected.data, np.float32).reshape(-1, 32)
-        step = np.abs(blocks).max(1, keepdims=True) / 127  # stored in half precision, to 11 bits
+        # The step is stored in half precision, so it is rounded to 11 bits.
+        step = np.abs(blocks).max(axis=1, keepdims=True) / 127
         assert (np.abs(values - blocks) <= step * (0.5 + 127 / 2048)).all(), tensor.name
     server = server_of(tmp_path / "q8_0")
     expected = np.stack([expected_embedding(model, tokenizer, line) for line in LINES])

@@ -1,4 +1,4 @@
-"""A directory exported to ONNX answers as the model does, for every task, from the files alone."""
+"""A directory that was exported to ONNX needs no other files for the answers of the model."""
 
 import json
 import re
@@ -27,7 +27,7 @@ LINES = [
     "fine",
     "a film that is far too long, and dull as well",
 ]
-# Options of `predict`, by the kind of the model.
+# The answers of these kinds of models are compared with several options of `predict`.
 OPTIONS: dict[str, list[dict]] = {
     "classify": [{}, {"top_k": 3}, {"threshold": 0.9}],
     "labels": [{}, {"threshold": 0.3, "none_label": "?"}],
@@ -39,19 +39,21 @@ def assert_same_answers(case: str, folder: Path) -> None:
     assert main(["export", str(folder / "model"), str(folder / "out")]) == 0
     model = open_model(folder / "model")
     exported = open_model(folder / "out", engine="onnx")
-    inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
-    inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
+    inputs = LINES
+    if case == "pairs":
+        inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES]
+    elif case == "mlm":
+        inputs = [f"{line} [MASK] film" for line in LINES]
     for given in OPTIONS.get(case, [{}]):
-        expected, found = (shown_answers(saved, inputs, 2, **given) for saved in (model, exported))
+        expected = shown_answers(model, inputs, batch_size=2, **given)
+        found = shown_answers(exported, inputs, batch_size=2, **given)
         assert len({answer.line for answer in expected}) > 1
         for ours, theirs in zip(expected, found, strict=True):
-            numbers = {
-                name: value for name, value in ours.columns.items() if isinstance(value, float)
-            }
-            assert theirs.columns == {
-                **ours.columns,
-                **{name: pytest.approx(numbers[name], abs=2e-4) for name in numbers},
-            }
+            columns = dict(ours.columns)
+            for name, value in columns.items():
+                if isinstance(value, float):
+                    columns[name] = pytest.approx(value, abs=2e-4)
+            assert theirs.columns == columns
 
 
 def test_classifier(tmp_path, capsys):
@@ -78,9 +80,12 @@ def give_other_version_names(folder: Path) -> None:
     """Rename the keys and values in exported graphs: transformers calls them `cache` from 5.24 on,
     and `past_key_values` before."""
     manifest = (folder / "export.json").read_text("utf-8")
-    old, new = "past_key_values", "cache"
     if '"cache"' in manifest:
-        old, new = new, old
+        old = "cache"
+        new = "past_key_values"
+    else:
+        old = "past_key_values"
+        new = "cache"
     renamed = re.sub(rf'"{old}(?=\\*")', f'"{new}', manifest)
     assert renamed != manifest
     (folder / "export.json").write_text(renamed, "utf-8")
@@ -97,8 +102,11 @@ def give_other_version_names(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_models_that_generate(tmp_path):
-    """The loop is transformers' own, so the same numbers are drawn; and beams change places. Graphs
-    that another version of transformers exported answer too."""
+    """Graphs that this or another version of transformers exported give the texts of the model.
+
+    The loop is transformers' own, so the same random numbers are drawn. With beams, the
+    rows of the cache change places.
+    """
     options = {
         "causal": [
             {"greedy": True, "max_new_tokens": 9},
@@ -111,7 +119,8 @@ def test_models_that_generate(tmp_path):
         ],
     }
     for case, each in options.items():
-        directory, out = tmp_path / case, tmp_path / f"{case}-onnx"
+        directory = tmp_path / case
+        out = tmp_path / f"{case}-onnx"
         save_model(case.removesuffix(" with windows"), directory)
         if case.endswith("windows"):
             config = json.loads((directory / "config.json").read_text("utf-8"))
@@ -127,31 +136,23 @@ def test_models_that_generate(tmp_path):
             for place, engine in ((directory, "torch"), (out, "onnx"), (other, "onnx")):
                 saved = open_model(place, engine=engine)
                 torch.manual_seed(3)
-                answers.append(shown_answers(saved, LINES, 5, **given))
+                answers.append(shown_answers(saved, LINES, batch_size=5, **given))
             assert answers[0] == answers[1] == answers[2], (case, given)
             assert len({answer.line for answer in answers[0]}) > 1
 
 
 @pytest.mark.slow
 def test_layout_int8_and_embeddings(tmp_path):
-    """What transformers.js and text-embeddings-inference look for; fused operations; the two
-    outputs of an encoder."""
+    """The folder has the files for which transformers.js and text-embeddings-inference look, and
+    the graphs have fused operations and the two outputs of an encoder."""
     from onnxruntime import InferenceSession
 
     save_model("mlm", tmp_path / "model")
     out = tmp_path / "out"
-    command = [
-        "export",
-        str(tmp_path / "model"),
-        str(out),
-        "--embeddings",
-        "--quantization",
-        "int8",
-    ]
-    assert main(command) == 0
-    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= {
-        path.name for path in out.iterdir()
-    }
+    options = ["--embeddings", "--quantization", "int8"]
+    assert main(["export", str(tmp_path / "model"), str(out), *options]) == 0
+    names = {path.name for path in out.iterdir()}
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
     pooling = json.loads((out / "1_Pooling" / "config.json").read_text("utf-8"))
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
     operations = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
@@ -162,10 +163,8 @@ def test_layout_int8_and_embeddings(tmp_path):
         expected = SentenceEncoder(load_model(tmp_path / "model"))(**inputs)
     for name, tolerance in (("model", 1e-5), ("model_quantized", 0.2)):
         session = InferenceSession(out / "onnx" / f"{name}.onnx")
-        assert [output.name for output in session.get_outputs()] == [
-            "last_hidden_state",
-            "sentence_embedding",
-        ]
+        outputs = [output.name for output in session.get_outputs()]
+        assert outputs == ["last_hidden_state", "sentence_embedding"]
         found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         for ours, theirs in zip(expected.to_tuple(), found, strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
@@ -173,7 +172,7 @@ def test_layout_int8_and_embeddings(tmp_path):
 
 @pytest.mark.slow
 def test_classify_transformers_js(tmp_path):
-    """The tutorial for node: the labels and scores of `predict`."""
+    """The tutorial for node prints the labels and scores of `predict`."""
     node = shutil.which("node")
     package = "require('@huggingface/transformers')"
     if node is None or subprocess.run([node, "-e", package], capture_output=True).returncode:
@@ -189,6 +188,5 @@ def test_classify_transformers_js(tmp_path):
     expected = shown_answers(open_model(tmp_path / "model"), lines)
     for found, answer in zip(done.stdout.splitlines(), expected, strict=True):
         label, score = found.split("\t")
-        assert label == answer.columns["label"] and float(score) == pytest.approx(
-            answer.columns["score"], abs=2e-4
-        )
+        assert label == answer.columns["label"]
+        assert float(score) == pytest.approx(answer.columns["score"], abs=2e-4)
