@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom; what they claim, they assert themselves."""
+"""The notebooks run from top to bottom. Their cells assert themselves what the text claims."""
 
 import json
 from pathlib import Path
