@@ -109,8 +109,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Exclude everything that is imported by now from garbage collection.
 
-    These objects stay until the end. To look through them, as every training does twice, takes
-    longer than a tiny training."""
+    These objects stay until the end, and every training would look through them twice, which takes
+    longer than the tiny training itself."""
     gc.collect()
     gc.freeze()
 
@@ -137,7 +137,7 @@ def stack_config(
 def seq2seq_config(
     name: str = "default", backend: str = "padding_free", **fields
 ) -> RoFormerLiteSeq2SeqConfig:
-    """A tiny encoder–decoder of two different stacks; `name` chooses the decoder's."""
+    """A tiny encoder–decoder of two different stacks. `name` chooses the stack of the decoder."""
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, vocab_size=VOCAB + 2)
     config = RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(name), **fields)
     config._attn_implementation = backend

@@ -1,6 +1,6 @@
-"""A tiny saved model of every kind for which `predict` writes answers.
+"""Tiny saved models of every kind for which `predict` writes answers.
 
-Its weights are random. The files that a training leaves next to a model are written too."""
+Their weights are random. The files that a training leaves next to a model are written as well."""
 
 import json
 from pathlib import Path

@@ -246,7 +246,8 @@ TRAININGS = [
 @pytest.mark.parametrize("change, task", TRAININGS)
 def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     """Each change shows in the batches, recorded in the order in which the model sees them."""
-    # The number of rows, the longest row, the share of labelled tokens, and the direction of each.
+    # The number of rows of each batch, its longest row, its share of labelled tokens, and whether the
+    # model is causal.
     seen: list[tuple[int, int, float, bool]] = []
     usual = RoFormerLiteTrainer.compute_loss
 

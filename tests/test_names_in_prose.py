@@ -37,7 +37,7 @@ OF_OTHERS = {
     "register_pipeline",
     "restore_callback_states_from_checkpoint",
 }
-# The code makes these names from a part and an ending.
+# The code composes these names from a part of a name and an ending.
 MADE = {"_64", "generated_token_ids", "validation_loss"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 

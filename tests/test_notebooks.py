@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom. Their cells assert themselves what the text claims."""
+"""The notebooks run from top to bottom. Their own cells assert the claims of their text."""
 
 import json
 from pathlib import Path
