@@ -229,14 +229,8 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
 
 def completion(port: str, model: str, block: Block) -> str:
     request = json.dumps({"model": model, "prompt": "line 3 says", "max_tokens": 8})
-    command = [
-        "curl",
-        "http://localhost:8000/v1/completions",
-        "-H",
-        "Content-Type: application/json",
-        "-d",
-        request,
-    ]
+    command = ["curl", "http://localhost:8000/v1/completions"]
+    command += ["-H", "Content-Type: application/json", "-d", request]
     shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
     if shown:
         command = shlex.split(shown[0].replace("\\\n", " "))

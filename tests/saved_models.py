@@ -25,8 +25,8 @@ CLASSIFIER = rl.RoFormerLiteForSequenceClassification
 HEAD = {"lm_head_transform": True, "lm_head_bias": True}
 
 ONE_TEXT = {"pairs": False, "label_separator": ";"}
-# Each entry has the class of the model, fields of its configuration, its task, and the settings that
-# its training would have noted.
+# Each entry has the class of the model, fields of its configuration, its task, and the settings
+# that its training would have noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
     "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
@@ -55,7 +55,7 @@ MODELS = {
 
 
 def save_model(kind: str, directory: Path) -> Path:
-    """Save the model of `MODELS` that `kind` names, with a tokenizer, unless the directory exists."""
+    """Save the model `kind` of `MODELS` with a tokenizer, unless the directory exists."""
     if directory.exists():
         return directory
     model_class, fields, task, settings = MODELS[kind]

@@ -66,9 +66,9 @@ def test_padding_free_models_do_the_same_work(name):
     weights share memory."""
     options = padding_free.Options(models=[name], quick=True)
     rows = list(padding_free.comparisons(options))
-    assert [(row["mode"], row["order"]) for row in rows] == [
-        (mode, order) for mode in ("step", "evaluation") for order in ("random", "grouped", "full")
-    ]
+    orders = ("random", "grouped", "full")
+    expected = [(mode, order) for mode in ("step", "evaluation") for order in orders]
+    assert [(row["mode"], row["order"]) for row in rows] == expected
     for row in rows:
         assert row["difference"] <= 1e-4
         assert (row["places_per_token"] > 1) == (row["order"] != "full")
@@ -198,16 +198,8 @@ def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
     # The change replaces this function. monkeypatch restores it after the test.
     monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
     files = [make_text(tmp_path / "text.txt")] * 2
-    command = [
-        "train",
-        "seq2seq",
-        "--train_file",
-        *files,
-        *TINY,
-        "2",
-        "--output_dir",
-        str(tmp_path / "model"),
-    ]
+    output = ["--output_dir", str(tmp_path / "model")]
+    command = ["train", "seq2seq", "--train_file", *files, *TINY, "2", *output]
     assert training_changes.main(change, command) == 0
     names = load_file(tmp_path / "model" / "model.safetensors")
     added = {"query-key-norm": "head_norm", "bigrams": "bigram_embeddings"}.get(change, "norm")
@@ -246,8 +238,8 @@ TRAININGS = [
 @pytest.mark.parametrize("change, task", TRAININGS)
 def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     """Each change shows in the batches, recorded in the order in which the model sees them."""
-    # The number of rows of each batch, its longest row, its share of labelled tokens, and whether the
-    # model is causal.
+    # The number of rows of each batch, its longest row, its share of labelled tokens, and whether
+    # the model is causal.
     seen: list[tuple[int, int, float, bool]] = []
     usual = RoFormerLiteTrainer.compute_loss
 
@@ -274,16 +266,8 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     if task == "mlm":
         # The bounds below are relative to this share of masked tokens.
         own += ["--mlm_probability", "0.15"]
-    command = [
-        "train",
-        task,
-        "--train_file",
-        *files,
-        *TINY,
-        *own,
-        "--output_dir",
-        str(tmp_path / "model"),
-    ]
+    output = ["--output_dir", str(tmp_path / "model")]
+    command = ["train", task, "--train_file", *files, *TINY, *own, *output]
     assert training_changes.main(change, command) == 0
     num_steps = 25 if change == "rising-batch" else 10
     # The batches before these belong to trials, which measure time and memory.

@@ -28,9 +28,11 @@ import torch, transformers, hf_roformer_lite, hf_roformer_lite.conversion, rofor
 config = hf_roformer_lite.RoFormerLiteConfig.from_preset("tiny", vocab_size=50)
 model = transformers.AutoModelForMaskedLM.from_config(config).eval()
 model.save_pretrained("model")
-again, ids = transformers.AutoModelForMaskedLM.from_pretrained("model"), torch.tensor([[5, 6, 7]])
+again = transformers.AutoModelForMaskedLM.from_pretrained("model")
+ids = torch.tensor([[5, 6, 7]])
 assert torch.equal(model(ids).logits, again(ids).logits)
-print(*(module.__file__ for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite)), sep="\\n")
+for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite):
+    print(module.__file__)
 """
 
 # These packages are installed into environments of their own.
@@ -101,7 +103,7 @@ def run(*command: object, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
-    """The `sdist`, the `wheel` that is built from it, and the wheel that is built from the `tree`."""
+    """The `sdist`, the `wheel` that is built from it, and the wheel of the `tree` itself."""
     folder = tmp_path_factory.mktemp("built")
     source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_COPIED))
     build = (sys.executable, "-m", "build", "--no-isolation")

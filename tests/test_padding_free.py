@@ -507,8 +507,8 @@ def test_heads_of_users(kind):
 @pytest.mark.parametrize("filler", [1, "embeddings"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_heads_that_look_for_the_last_token(class_name, filler, side):
-    """Such a head searches the ids for the padding token, but the rows are padded with another token,
-    or have no ids."""
+    """Such a head searches the ids for the padding token, but the rows are padded with another
+    token, or have no ids."""
     stock = build(class_name, pad_token_id=0)
     free = padding_free(copy.deepcopy(stock))
     batch = batch_for("bert classes", side)
@@ -553,7 +553,7 @@ def test_two_heads_on_one_model():
 
 
 def test_an_encoder_of_a_composed_model():
-    """The configuration of the encoder and the configuration of its layers are different objects."""
+    """The encoder and its layers have different objects as their configurations."""
     decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
     both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
     stock = both.encoder
@@ -615,7 +615,7 @@ def test_apple_gpus(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
 def test_checkpoint_wrappers_of_torch(name):
-    """The wrappers enclose some layers with their hooks, as activation checkpointing of FSDP does."""
+    """The wrappers enclose layers with their hooks, as activation checkpointing of FSDP does."""
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 
     kind = getattr(wrappers.CheckpointImpl, name)
@@ -804,7 +804,7 @@ def test_threads_that_train_do_not_meet():
     "class_name", ["UMT5ForTokenClassification", "T5GemmaForTokenClassification"]
 )
 def test_labels_at_padding_of_taggers_of_two_sided_families(class_name):
-    """The configuration says that the model is an encoder–decoder, but labels belong to the source."""
+    """The configuration names an encoder–decoder, but the labels belong to the source."""
     model = build(class_name)
     free = padding_free(copy.deepcopy(model))
     batch = batch_for("bert tokens")
@@ -859,8 +859,8 @@ def test_generate(name):
 
 @pytest.mark.parametrize("name, side", [("llama", "left"), ("llama", "right"), ("bloom", "left")])
 def test_caches(name, side):
-    """A prompt with a new cache is computed as a flat row, and the cache holds the same states as the
-    one of the stock model."""
+    """A prompt with a new cache is computed as a flat row, and the cache holds the same states as
+    the one of the stock model."""
     stock, free = pair(name)
     batch = batch_for("llama", side)
     batch.pop("labels")
@@ -923,7 +923,7 @@ def test_evaluation_computes_real_tokens_alone(name, more):
 def real_outputs(
     model: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The tensors of the output of a model. Values of single tokens are only kept for real tokens."""
+    """The tensors of the output of a model, without the values that belong to padding."""
     real = torch.ones(4, 12, dtype=torch.bool)
     if "attention_mask" in inputs:
         real = inputs["attention_mask"].bool()
@@ -996,8 +996,8 @@ def test_what_is_not_understood_is_as_it_was(case):
 
 @pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base", "whole"])
 def test_what_changes_afterwards(way):
-    """A padding-free model gets another attention implementation or gradient checkpointing, or it is
-    compiled: in parts, or as a whole in one graph."""
+    """A padding-free model gets another attention implementation or gradient checkpointing, or it
+    is compiled: in parts, or as a whole in one graph."""
     name = "bert mlm" if way == "base" else "bert classes"
     stock, free = pair(name)
     batch = batch_for(name)
@@ -1023,7 +1023,7 @@ def compiled_by_regions(class_name: str) -> torch.nn.Module:
 OWN = rl.RoFormerLiteConfig(
     vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=2
 )
-# Each entry has the number of graphs after the first batch of padded rows, and after twenty batches.
+# Each entry has the number of graphs after the first batch of padded rows, and after twenty.
 COMPILED = {
     "bert": (lambda: compiled_by_regions("BertForMaskedLM"), 6, 11),
     "own": (
@@ -1043,8 +1043,8 @@ def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", COMPILED)
 def test_compiled_graphs_are_few(kind):
-    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of training,
-    add some. No function reaches the limit beyond which torch stops compiling it."""
+    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of
+    training, add some. No function reaches the limit beyond which torch stops compiling it."""
     make_compiled, num_first, num_all = COMPILED[kind]
     torch.compiler.reset()
     counters.clear()
@@ -1175,8 +1175,7 @@ WINDOW = masking_utils.sliding_window_causal_mask_function(4)
 TWO_SIDED_WINDOW = masking_utils.sliding_window_bidirectional_mask_function(3)
 CAUSAL = masking_utils.causal_mask_function
 BIDIRECTIONAL = masking_utils.bidirectional_mask_function
-# Each entry says whether a flat row can follow the mask function, if there is no padding between
-# tokens.
+# Each entry says whether a flat row can follow the mask if no padding stands between tokens.
 MASK_FUNCTIONS = {
     "causal": (CAUSAL, True),
     "bidirectional": (BIDIRECTIONAL, True),

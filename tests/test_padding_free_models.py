@@ -57,8 +57,8 @@ SEQ2SEQ_TYPES = set(
 )
 TYPES = sorted(kind for kind in SEQ2SEQ_TYPES.union(*TABLES[:-1]) if kind in CONFIG_MAPPING_NAMES)
 FAST = set(
-    "albert bert distilbert electra eurobert gemma3_text gpt2 llama mamba modernbert nomic_bert opt qwen3 roberta "
-    "mobilebert gemma2 gpt_oss lfm2 marian".split()
+    "albert bert distilbert electra eurobert gemma3_text gpt2 llama mamba modernbert nomic_bert "
+    "opt qwen3 roberta mobilebert gemma2 gpt_oss lfm2 marian".split()
 )
 # A model with more parameters than this has sizes in fields that no rule below finds.
 LIMIT = 3e7
@@ -108,8 +108,8 @@ SIZES |= {
     "per_layer_config": None,
     "image_size": 32,
 }
-# A model is built from the first of these that transformers can build and run. The value `...` leaves
-# a field out.
+# A model is built from the first of these that transformers can build and run. The value `...`
+# leaves a field out.
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"num_key_value_heads": 2},
     {},
@@ -128,8 +128,8 @@ SWA = (
 ).split()
 DOTS = {"per_layer_config": ..., **{f"swa_{name}": SIZES[name] for name in SWA}}
 DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
-# These fields belong to one type: values that must fit together, and values that its checkpoints have
-# although the defaults lack them.
+# These fields belong to one type: values that must fit together, and values that its checkpoints
+# have although the defaults lack them.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
@@ -218,8 +218,8 @@ def class_of(kind: str) -> type[PreTrainedModel]:
 
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with the values of `others`. Dictionaries within them are merged in the same way, and
-    the value `...` leaves a field out."""
+    """`fields` with the values of `others`. Dictionaries within them are merged in the same way,
+    and the value `...` leaves a field out."""
     both = dict(fields)
     for name, value in others.items():
         is_nested = isinstance(fields.get(name), dict)
@@ -313,7 +313,7 @@ def model_with_large_weights(
 
 
 def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """A batch of rows of 20, 13, 6 and 1 tokens, with labels as the head of the model takes them."""
+    """A batch of rows of 20, 13, 6 and 1 tokens, with labels for the head of the model."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 110, (4, 20), generator=generator)
     mask = (torch.arange(20) < torch.tensor([20, 13, 6, 1])[:, None]).long()
@@ -329,7 +329,7 @@ def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     if re.search("ForMaskedLM|LMHead|ForCausalLM|ForConditionalGeneration|MTModel", name):
         batch["labels"] = labels
         if model.config.is_encoder_decoder:
-            # Each token of the target of an encoder–decoder has a label, up to the padding at its end.
+            # Every token of the target of an encoder–decoder has a label.
             is_padding = mask.roll(2, dims=0) == 0
             batch["labels"] = ids.roll(2, dims=0).masked_fill(is_padding, -100)
     elif "ForTokenClassification" in name:
@@ -431,7 +431,7 @@ def numbers_of_computed_tokens(model: torch.nn.Module, batch: dict[str, torch.Te
 
 
 def result_of(kind: str) -> str:
-    """The result of the first class of a type, or if this is exact, the worst result of all classes."""
+    """The result of the first class of a type, or the worst of all classes if this is exact."""
     first = result_of_class(kind, class_of(kind))
     if not first.startswith("exact"):
         return first
@@ -467,8 +467,8 @@ def result_of_class(
         float((found - value).abs().max() / value.abs().max().clamp(min=1))
         for found, value in zip(outputs_of(model, batch), expected, strict=True)
     )
-    # The first of these heads scores padding as the place of an answer, too, and the others may read
-    # padding at the last place.
+    # The first of these heads scores padding as the place of an answer, too, and the others may
+    # read padding at the last place.
     reads_padding = "ForQuestionAnswering|RoFormerForMultipleChoice|XLNetFor(Seq|Multi)"
     computes_padding = re.search(reads_padding, str(model_class))
     num_tokens = numbers_of_computed_tokens(model, batch)
@@ -496,20 +496,10 @@ def page_of(results: dict[str, tuple[str, str]]) -> str:
     for kind, (class_name, result) in results.items():
         difference = result.partition(": ")[2] if outcomes[kind] == EXACT else ""
         rows.append(f"| `{kind}` | {class_name} | {outcomes[kind]} | {difference} |")
-    return INTRODUCTION + "\n".join(
-        [
-            "| outcome | types |",
-            "|---|---:|",
-            *lines,
-            "",
-            "## All types",
-            "",
-            "| `model_type` | class | outcome | largest difference |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    outcomes_table = ["| outcome | types |", "|---|---:|", *lines, ""]
+    head = ["| `model_type` | class | outcome | largest difference |", "|---|---|---|---|"]
+    types_table = ["## All types", "", *head, *rows, ""]
+    return INTRODUCTION + "\n".join([*outcomes_table, *types_table])
 
 
 def outcome_of(result: str) -> str:
@@ -521,11 +511,8 @@ def outcome_of(result: str) -> str:
 
 def test_every_type_was_measured():
     assert set(written()) == set(TYPES)
-    assert {result.partition(":")[0] for _, result in written().values()} == {
-        "exact",
-        "refused",
-        "not text",
-    }
+    kinds = {result.partition(":")[0] for _, result in written().values()}
+    assert kinds == {"exact", "refused", "not text"}
 
 
 def test_the_page_lists_what_was_measured():

@@ -1,7 +1,7 @@
 """Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
 
-training/test_distributed.py trains them in two processes. Everything here is in double precision, so
-that two runs agree to the last digits, or differ for a reason."""
+training/test_distributed.py trains them in two processes. Everything here is in double precision,
+so that two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,8 +154,8 @@ def test_evaluation(name, options, tmp_path):
 
 
 def test_checkpoints(tmp_path):
-    """Checkpoints have the files of stock checkpoints, either kind of model continues the training of
-    the other, and the best checkpoint is loaded."""
+    """Checkpoints have the files of stock checkpoints, either kind of model continues the training
+    of the other, and the best checkpoint is loaded."""
     options = {
         "eval_strategy": "steps",
         "save_strategy": "steps",

@@ -27,7 +27,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """A function that runs a tutorial in an empty directory, and returns the text that it prints."""
+    """A function that runs a tutorial in an empty directory, and returns its printed text."""
 
     def run(name: str, *options: str) -> str:
         monkeypatch.chdir(tmp_path)
@@ -131,8 +131,8 @@ def test_translate_and_its_exports(run, tmp_path):
 
 
 def test_look_inside(run, tmp_path):
-    """The tutorial draws a picture of each kind of attention that a model has, and one of the tables
-    of positions."""
+    """The tutorial draws a picture of each kind of attention that a model has, and one of the
+    tables of positions."""
     tokenizer = rl.RoFormerLiteTokenizer.train(
         ["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280
     )
