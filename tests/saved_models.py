@@ -25,8 +25,8 @@ CLASSIFIER = rl.RoFormerLiteForSequenceClassification
 HEAD = {"lm_head_transform": True, "lm_head_bias": True}
 
 ONE_TEXT = {"pairs": False, "label_separator": ";"}
-# Each entry has the class of the model, fields of its configuration, its task, and the settings
-# that its training would have noted.
+# Each entry has the class of the model, fields of its configuration, its task, and the settings its
+# training would have noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
     "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),

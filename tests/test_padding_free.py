@@ -70,8 +70,8 @@ def batch_for(
     ids = torch.randint(5, VOCAB, shape, generator=generator)
     batch = {"input_ids": ids * mask, "attention_mask": mask}
     is_labelled = mask.bool() & (torch.rand(shape, generator=generator) < 0.6)
-    # The first token after padding on the left gets no label, since a causal model would predict it
-    # from padding.
+    # A causal model would predict the first token after padding on the left from padding, so this
+    # token gets no label.
     is_labelled[:, 1:] &= mask[:, :-1].bool()
     is_labelled[:, 0] &= side == "right"
     if "tokens" in name:
