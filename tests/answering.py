@@ -10,12 +10,14 @@ from roformer_lite.recipes.base import Shown
 def shown_answers(
     saved: SavedModel, lines: Sequence[str | list[str]], batch_size: int = 8, **options: Any
 ) -> list[Shown]:
-    """An answer to each line of text, or to each pair of texts or list of words."""
+    """The shown answer to each input: a line of text, a pair of texts or a list of words."""
     recipe = saved.recipe
     inputs = []
     for line in lines:
-        is_line = isinstance(line, str) and line.strip()
-        inputs.append(recipe.input_of_line(line) if is_line else line)
+        if isinstance(line, str) and line.strip():
+            inputs.append(recipe.input_of_line(line))
+        else:
+            inputs.append(line)
     nothing = Shown(line="", columns=dict.fromkeys(recipe.answer_columns(options)))
     answers = saved.answers(inputs, batch_size=batch_size, options=options)
     return [nothing if answer is None else recipe.show(answer, options) for answer in answers]

@@ -1,18 +1,19 @@
-"""Shared tiny models: every option that changes how hidden states flow."""
+"""Tiny models that the tests share. They cover every option that changes how hidden states flow."""
 
 import gc
 import os
 from pathlib import Path
 
-# For the scripts that tests start: they import what lies in this folder.
+# Scripts that tests start in processes of their own import modules of this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# results must not depend on where in memory a weight happens to lie
+# Results must not depend on where in memory a weight happens to lie.
 os.environ.setdefault("MKL_CBWR", "AUTO")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads cost more than they bring
+# Tiny models lose more time to further threads than they gain.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -22,9 +23,10 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
-CLOSE = {"rtol": 0, "atol": 1e-5}  # of two ways to the same numbers in float32
+# Two ways to compute the same numbers in float32 may differ by this much.
+CLOSE = {"rtol": 0, "atol": 1e-5}
 
-# They take minutes, or have few tests, and would come last in the usual order.
+# These files take minutes, or have few tests, and would come last in the usual order.
 LONG_FILES = (
     "test_readme.py",
     "test_padding_free_models.py",
@@ -85,7 +87,7 @@ STACKS: dict[str, dict] = {
         "classifier_norm": True,
     },
 }
-# Layers of another kind, which decoders of a pair cannot have.
+# These have layers of another kind, which the decoder of a pair cannot have.
 STYLES: dict[str, dict] = {
     "parallel-heads": {
         "layer_style": "parallel_heads",
@@ -98,15 +100,17 @@ STYLES: dict[str, dict] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of `LONG_FILES`, the longest one first, so that at the end no process
-    waits for another."""
+    """Begin with the files of `LONG_FILES`, the longest one first, so that no process waits for
+    another at the end."""
     places = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of garbage collection: it stays until the end, and looking
-    through it, as every training does twice, takes longer than a tiny training."""
+    """Exclude everything that is imported by now from garbage collection.
+
+    These objects stay until the end, and every training would look through them twice, which takes
+    longer than the tiny training itself."""
     gc.collect()
     gc.freeze()
 
@@ -120,9 +124,12 @@ def stack_config(
         "hidden_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "hidden_dropout": 0.0,
+        "max_position_embeddings": 64,
     }
-    sizes |= {"intermediate_size": 48, "hidden_dropout": 0.0, "max_position_embeddings": 64}
-    config = RoFormerLiteConfig(**{**sizes, **{**STACKS, **STYLES}[name], **fields})
+    stacks = {**STACKS, **STYLES}
+    config = RoFormerLiteConfig(**{**sizes, **stacks[name], **fields})
     config._attn_implementation = backend
     return config
 
@@ -130,7 +137,7 @@ def stack_config(
 def seq2seq_config(
     name: str = "default", backend: str = "padding_free", **fields
 ) -> RoFormerLiteSeq2SeqConfig:
-    """A tiny pair of two different stacks, the decoder of the kind `name`."""
+    """A tiny encoder–decoder of two different stacks. `name` chooses the stack of the decoder."""
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, vocab_size=VOCAB + 2)
     config = RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(name), **fields)
     config._attn_implementation = backend
@@ -154,8 +161,8 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def ragged_input(generator) -> dict[str, torch.Tensor]:
-    """Six rows with every kind of mask: full, right- and left-padded, with holes, one token, none
-    at all."""
+    """Six rows with masks of every kind: full, padded on the right, padded on the left, with holes,
+    of one token, and of no token."""
     mask = torch.ones(6, 17, dtype=torch.long)
     mask[1, 9:] = 0
     mask[2, :6] = 0
@@ -172,8 +179,8 @@ def ragged_input(generator) -> dict[str, torch.Tensor]:
 def packed_forms(
     ids: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
-    """The real tokens of a batch as one row `(1, N)`, and the two ways to say where its documents
-    begin."""
+    """The real tokens of a batch as one row `(1, N)`, and the two forms of arguments that say where
+    its documents begin."""
     lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])
     positions = torch.cat([torch.arange(length) for length in lengths])
     borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()

@@ -1,4 +1,4 @@
-"""What README and docs show: their blocks of code, and how each is run."""
+"""The blocks of code that README and docs show, and how each of them is run."""
 
 import json
 import os
@@ -32,8 +32,7 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 CLI = f"{sys.executable} -m roformer_lite.cli "
-# What only prepares a machine, needs several of them, or is run by other tests: the demo, the built
-# pages.
+# Blocks with these words are not run here: they prepare a machine, or they need several machines.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
 BLOCK = re.compile(
     r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
@@ -42,8 +41,9 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, and the output that the page shows: below it, or in comments behind its
-    calls of print."""
+    """A block of code, and the output that the page shows for it.
+
+    The output stands below the block, or in comments behind its calls of `print`."""
 
     page: Path
     line: int
@@ -53,26 +53,28 @@ class Block:
 
     @property
     def runs_here(self) -> bool:
-        return self.language in ("python", "bash") and not any(
-            mark in self.code for mark in RUN_ELSEWHERE
-        )
+        if self.language not in ("python", "bash"):
+            return False
+        return not any(mark in self.code for mark in RUN_ELSEWHERE)
 
     def __str__(self) -> str:
         return f"{self.page.stem}-{self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:
-    text, blocks = page.read_text("utf-8"), []
+    text = page.read_text("utf-8")
+    blocks = []
     for found in BLOCK.finditer(text):
         language, code, printed = found.groups()
         if comments := re.findall(r"^print\(.*\)  # (.*\n)", code, re.MULTILINE):
             printed = "".join(comments)
-        blocks.append(Block(page, text.count("\n", 0, found.start()) + 1, language, code, printed))
+        line = text.count("\n", 0, found.start()) + 1
+        blocks.append(Block(page, line, language, code, printed))
     return blocks
 
 
 def write_examples(folder: Path) -> None:
-    """The files and pretrained models that the pages name: the samples, and tiny models."""
+    """Write the files that the pages name, and tiny models in place of the pretrained ones."""
     (folder / "text.txt").write_text(
         "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
     )
@@ -81,8 +83,9 @@ def write_examples(folder: Path) -> None:
 
 
 def write_checkpoints(folder: Path) -> None:
-    """Tiny models with random weights, in directories that are called like the models of the Hub
-    that the pages name: transformers looks for a directory first."""
+    """Write tiny models with random weights to directories named like the models of the Hub.
+
+    transformers looks for a directory before it asks the Hub."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -125,7 +128,7 @@ def write_checkpoints(folder: Path) -> None:
     }
     models = {
         "my-bert": BertForMaskedLM(BertConfig(**sizes)),
-        # As wide as the student that learns its vectors.
+        # The student that learns the vectors of this model has the same width.
         "my-wide-bert": BertForMaskedLM(BertConfig(**{**sizes, "hidden_size": 128})),
         "google-bert/bert-base-uncased": BertForMaskedLM(BertConfig(**sizes)),
         "jhu-clsp/ettin-encoder-32m": BertForMaskedLM(BertConfig(**sizes)),
@@ -146,7 +149,7 @@ def write_checkpoints(folder: Path) -> None:
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """What a command prints, which finds roformer-lite and torchrun beside the tested Python."""
+    """The output of a command, which finds roformer-lite and torchrun next to the tested Python."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
     done = subprocess.run(
@@ -157,10 +160,14 @@ def run(command: list[str], folder: Path, environment: dict[str, str] | None = N
 
 
 def run_python(block: Block, folder: Path, hub_url: str) -> str:
-    code, environment, start = block.code, {}, [sys.executable]
-    if '"me/' in code:  # huggingface_hub reads these when it is imported
+    code = block.code
+    environment = {}
+    start = [sys.executable]
+    if '"me/' in code:
+        # huggingface_hub reads these variables when it is imported.
         environment = {**ENVIRONMENT, "HF_ENDPOINT": hub_url, "HF_HOME": str(folder / "home")}
-    if "trust_remote_code" in code:  # shown to those who have not installed the package
+    if "trust_remote_code" in code:
+        # Such a block is for readers who have not installed the package, so it runs without it.
         start = [sys.executable, "-I", "-S"]
         paths = [path for path in sys.path if path.endswith("-packages")]
         code = f"import sys; sys.path += {paths}; sys.modules['hf_roformer_lite'] = None\n{code}"
@@ -172,13 +179,15 @@ def run_python(block: Block, folder: Path, hub_url: str) -> str:
 
 
 def run_bash(block: Block, folder: Path) -> str:
-    """The commands of a block. A server, always the last one, answers one request and is ended."""
+    """Run the commands of a block. A server is always the last command. It gets one request, and is
+    stopped afterwards."""
     code = block.code.replace("\\\n", " ")
-    # a minute and a half; tests of the command line run it
+    # The demo takes a minute and a half, and the tests of the command line run it.
     if code.startswith("roformer-lite demo\n"):
         (folder / "dates").rename(folder / "roformer-lite-demo")
         code = code.partition("\n")[2]
-    if code.startswith("curl"):  # sent to the server of the block before it
+    if code.startswith("curl"):
+        # This request was sent to the server of the block before it.
         return ""
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
     server = re.search(r"^roformer-lite (serve|app) (.*)$", code, re.MULTILINE)
@@ -196,9 +205,10 @@ def free_port() -> str:
 
 
 def answer_of_server(command: str, options: list[str], block: Block, folder: Path) -> str:
-    """Start `serve` or `app` on a free port; what it answers to the request that the page shows, or
-    to one like it."""
-    options[options.index("--port") + 1] = port = free_port()
+    """Start `serve` or `app` on a free port, and return its answer to the request that the page
+    shows, or to a similar one."""
+    port = free_port()
+    options[options.index("--port") + 1] = port
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     program = [*CLI.split(), command, *options]
     server = subprocess.Popen(program, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
@@ -207,11 +217,9 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
             assert server.poll() is None, "the server ended by itself"
             with suppress(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(port))).close()
-                return (
-                    answer_of_page(port)
-                    if command == "app"
-                    else completion(port, options[0], block)
-                )
+                if command == "app":
+                    return answer_of_page(port)
+                return completion(port, options[0], block)
             time.sleep(0.2)
     finally:
         server.terminate()
@@ -221,27 +229,21 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
 
 def completion(port: str, model: str, block: Block) -> str:
     request = json.dumps({"model": model, "prompt": "line 3 says", "max_tokens": 8})
-    command = [
-        "curl",
-        "http://localhost:8000/v1/completions",
-        "-H",
-        "Content-Type: application/json",
-        "-d",
-        request,
-    ]
+    command = ["curl", "http://localhost:8000/v1/completions"]
+    command += ["-H", "Content-Type: application/json", "-d", request]
     shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
-    command = shlex.split(shown[0].replace("\\\n", " ")) if shown else command
-    data, headers = (
-        command[command.index("-d") + 1],
-        dict([command[command.index("-H") + 1].split(": ")]),
-    )
-    post = urllib.request.Request(command[1].replace("8000", port), data.encode(), headers)
+    if shown:
+        command = shlex.split(shown[0].replace("\\\n", " "))
+    data = command[command.index("-d") + 1]
+    header, value = command[command.index("-H") + 1].split(": ")
+    url = command[1].replace("8000", port)
+    post = urllib.request.Request(url, data.encode(), headers={header: value})
     with urllib.request.urlopen(post, timeout=120) as reply:
         return json.load(reply)["choices"][0]["text"]
 
 
 def answer_of_page(port: str) -> str:
-    """What the page says where it has a box."""
+    """The answer of the page that `app` shows, sent by a client instead of a browser."""
     from gradio_client import Client
 
     client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)

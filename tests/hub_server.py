@@ -1,9 +1,9 @@
-"""A small Hub on loopback: what the client of huggingface_hub needs to create, commit, list and
+"""A small Hub on loopback, with which the client of huggingface_hub can create, commit, list and
 download.
 
-Contents are in memory. Every file comes inside its commit: large files by LFS or Xet, branches and
-older commits are the business of the client and the real Hub. (`HF_HUB_DISABLE_XET`: with `hf_xet`
-the client tries no other storage.)
+Contents are kept in memory, and every file comes inside its commit. Large files by LFS or Xet,
+branches and older commits are left to the client and the real Hub. `HF_HUB_DISABLE_XET` is set
+because the client tries no other storage once it finds `hf_xet`.
 """
 
 import base64
@@ -36,13 +36,13 @@ class File:
 
     @property
     def etag(self) -> str:
-        """As git names contents."""
+        """The hash by which git names the content."""
         return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
 
 
 @dataclass
 class Repository:
-    """The files of the last commit, its hash, and the titles of all."""
+    """The files of the last commit, its hash, and the titles of all commits."""
 
     private: bool
     files: dict[str, File] = field(default_factory=dict)
@@ -51,15 +51,16 @@ class Repository:
 
 
 class Refused(Exception):
-    """An answer other than success: status, message, code of the Hub's."""
+    """A request that is refused, with the status, a message and the Hub's own error code."""
 
     def __init__(self, status: int, message: str, code: str = ""):
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status = status
+        self.code = code
 
 
 class HubServer(ThreadingHTTPServer):
-    """The state of the Hub: repositories by their id."""
+    """The server, and the state of the Hub: its repositories by their id."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -76,21 +77,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path, is_card = urlsplit(self.path).path.strip("/"), "validate-yaml" in self.path
+        path = urlsplit(self.path).path.strip("/")
+        is_card = "validate-yaml" in self.path
+        has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         try:
-            if (
-                self.command == "POST"
-                and not is_card
-                and self.headers.get("Authorization") != f"Bearer {TOKEN}"
-            ):
+            # Everybody may have a card checked. Only a user with a token may change something.
+            if self.command == "POST" and not is_card and not has_token:
                 raise Refused(401, "Invalid username or password.")
             self._route(path.split("/"))
         except Refused as refused:
-            headers = (
-                {"X-Error-Code": refused.code, "X-Error-Message": str(refused)}
-                if refused.code
-                else {}
-            )
+            headers = {}
+            if refused.code:
+                headers = {"X-Error-Code": refused.code, "X-Error-Message": str(refused)}
             self._send(refused.status, json.dumps({"error": str(refused)}).encode(), headers)
 
     do_GET = do_HEAD = do_POST = _serve
@@ -117,22 +115,21 @@ class _Handler(BaseHTTPRequestHandler):
             case ["api", "models", owner, name, "commit", _]:
                 self._commit(f"{owner}/{name}")
             case ["api", "models", owner, name, "tree", *_]:
-                files = self._repository(f"{owner}/{name}").files.items()
-                self._answer(
-                    [
-                        {"type": "file", "path": p, "size": len(f.content), "oid": f.etag}
-                        for p, f in files
-                    ]
-                )
+                files = self._repository(f"{owner}/{name}").files
+                entries = [
+                    {"type": "file", "path": path, "size": len(file.content), "oid": file.etag}
+                    for path, file in files.items()
+                ]
+                self._answer(entries)
             case ["api", "models", owner, name, *_]:
                 self._answer(self._info(f"{owner}/{name}"))
             case [owner, name, "resolve", _, *path]:
                 repository = self._repository(f"{owner}/{name}")
-                if (file := repository.files.get(unquote("/".join(path)))) is None:
+                file = repository.files.get(unquote("/".join(path)))
+                if file is None:
                     raise Refused(404, "Entry not found", "EntryNotFound")
-                self._send(
-                    200, file.content, {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'}
-                )
+                headers = {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'}
+                self._send(200, file.content, headers)
             case _:
                 raise Refused(404, f"no such address: {self.command} {self.path}")
 
@@ -142,10 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.repositories[repo_id]
 
     def _commit(self, repo_id: str) -> None:
-        repository, (header, *lines) = (
-            self._repository(repo_id),
-            map(json.loads, self.body.splitlines()),
-        )
+        repository = self._repository(repo_id)
+        header, *lines = map(json.loads, self.body.splitlines())
         for line in lines:
             value = line["value"]
             repository.files[value["path"]] = File(base64.b64decode(value["content"]))
@@ -185,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_hub() -> Iterator[HubServer]:
-    """A Hub of its own for the time of the `with`."""
+    """A new Hub, which runs until the end of the `with` statement."""
     with HubServer() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -63,7 +63,7 @@ def jieba(texts: list[str]) -> rl.RoFormerLiteJiebaTokenizer:
 
 
 def sentencepiece_bpe(texts: list[str], spans_words: bool = False) -> PreTrainedTokenizerFast:
-    """As in Llama 2, Mistral and Gemma."""
+    """A tokenizer like those of Llama 2, Mistral and Gemma."""
     backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
@@ -76,7 +76,9 @@ def sentencepiece_bpe(texts: list[str], spans_words: bool = False) -> PreTrained
             decoders.Strip(" ", 1, 0),
         ]
     )
-    learned = texts if spans_words else [word for text in texts for word in text.split()]
+    learned = texts
+    if not spans_words:
+        learned = [word for text in texts for word in text.split()]
     # Rare characters have no tokens of their own, so that they become bytes.
     trainer = trainers.BpeTrainer(
         vocab_size=256 + 5 + 200,
@@ -88,7 +90,9 @@ def sentencepiece_bpe(texts: list[str], spans_words: bool = False) -> PreTrained
 
 
 def sentencepiece_unigram(texts: list[str]) -> PreTrainedTokenizerFast:
-    """As in XLM-R, with a token for half of the words; others become "▁" and letters."""
+    """A tokenizer like the one of XLM-R.
+
+    Every second word is one token, and the other words become "▁" and further pieces."""
     words = sorted({word for text in texts for word in text.split()})
     characters = sorted(set("".join(texts)) - {" "})
     pieces = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
@@ -106,7 +110,9 @@ def sentencepiece_unigram(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def byte_level(texts: list[str], has_unknown: bool) -> PreTrainedTokenizerFast:
-    """As in GPT-2 and, without an unknown token and a mask, in Llama 3 and Qwen."""
+    """A tokenizer like the one of GPT-2.
+
+    Those of Llama 3 and Qwen are similar, and have no unknown token and no mask."""
     left_out = () if has_unknown else ("unk_token", "mask_token")
     names = {name: token for name, token in SPECIAL_TOKENS.items() if name not in left_out}
     if has_unknown:
@@ -125,7 +131,7 @@ def byte_level(texts: list[str], has_unknown: bool) -> PreTrainedTokenizerFast:
 
 
 def bpe_with_word_ends(texts: list[str]) -> PreTrainedTokenizerFast:
-    """As in the first GPT."""
+    """A tokenizer like the one of the first GPT."""
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>", unk_token="<unk>"))
     backend.normalizer = normalizers.BertNormalizer(strip_accents=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,5 +1,6 @@
-"""A tiny saved model of every kind that answers, with random weights, and what a training leaves
-beside it."""
+"""Tiny saved models of every kind for which `predict` writes answers.
+
+Their weights are random. The files that a training leaves next to a model are written as well."""
 
 import json
 from pathlib import Path
@@ -17,13 +18,15 @@ from roformer_lite.text_scores.token_bytes import token_bytes
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
-MULTI, REGRESSION = {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}
-LABELS, CLASSIFIER = {"id2label": dict(enumerate("bca"))}, rl.RoFormerLiteForSequenceClassification
+MULTI = {"problem_type": "multi_label_classification"}
+REGRESSION = {"problem_type": "regression"}
+LABELS = {"id2label": dict(enumerate("bca"))}
+CLASSIFIER = rl.RoFormerLiteForSequenceClassification
 HEAD = {"lm_head_transform": True, "lm_head_bias": True}
 
 ONE_TEXT = {"pairs": False, "label_separator": ";"}
-# The class of each model, fields of its configuration, its task, and what its training would have
-# noted.
+# Each entry has the class of the model, fields of its configuration, its task, and the settings its
+# training would have noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
     "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
@@ -44,7 +47,7 @@ MODELS = {
         {},
     ),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}, "mlm", {}),
-    # what `convert --to roformer` takes
+    # `convert --to roformer` accepts models of this kind.
     "roformer": (rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **HEAD}, "mlm", {}),
     "embed": (rl.RoFormerLiteModel, {}, "embed", {}),
     "rerank": (CLASSIFIER, {"num_labels": 1}, "rerank", {"pairs": True}),
@@ -52,7 +55,7 @@ MODELS = {
 
 
 def save_model(kind: str, directory: Path) -> Path:
-    """Save the model of `MODELS` that `kind` names, with a tokenizer, unless it is there."""
+    """Save the model `kind` of `MODELS` with a tokenizer, unless the directory exists."""
     if directory.exists():
         return directory
     model_class, fields, task, settings = MODELS[kind]
@@ -97,17 +100,18 @@ def save_model(kind: str, directory: Path) -> Path:
 
 
 def fill_text_scores(scores, tokenizer) -> None:
-    """Random scores for some features of `TEXTS`."""
+    """Give random scores to some features of `TEXTS`."""
     byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
     for token, number in tokenizer.get_vocab().items():
-        text = (
-            b"\x1f"
-            if number in tokenizer.all_special_ids
-            else bytes(byte_of[character] for character in token)
-        )
+        if number in tokenizer.all_special_ids:
+            text = b"\x1f"
+        else:
+            text = bytes(byte_of[character] for character in token)
         scores.token_bytes[number, : len(text)] = torch.tensor(list(text))
     ids = torch.tensor([token for text in TEXTS for token in tokenizer(text)["input_ids"]])
-    found = scores.find_features(scores.words_of(ids, torch.zeros_like(ids)))[0].unique()
-    scores.hashes.copy_(found[torch.randperm(len(found))[: len(scores.hashes)]].sort()[0])
+    words = scores.words_of(ids, torch.zeros_like(ids))
+    found = scores.find_features(words)[0].unique()
+    chosen = torch.randperm(len(found))[: len(scores.hashes)]
+    scores.hashes.copy_(found[chosen].sort()[0])
     torch.nn.init.normal_(scores.weight)
     torch.nn.init.uniform_(scores.rarity, 1, 3)

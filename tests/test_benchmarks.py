@@ -1,5 +1,5 @@
-"""The benchmarks: the floor counts exactly the model's products, and all contenders do the same
-work."""
+"""The floor of the benchmarks counts exactly the products of the model, and all contenders do the
+same work."""
 
 import json
 import sys
@@ -55,23 +55,20 @@ def test_floor_counts_the_products_of_the_model():
 
 def test_the_published_table_is_that_of_the_published_results():
     folder = ROOT / "benchmarks"
-    rows = (
-        markdown(folder / "results" / "cpu")
-        .replace(" cpu vocabulary", ", vocabulary")
-        .replace(" cpu", "")
-    )
+    rows = markdown(folder / "results" / "cpu")
+    rows = rows.replace(" cpu vocabulary", ", vocabulary").replace(" cpu", "")
     assert rows in (folder / "README.md").read_text("utf-8") and len(rows.splitlines()) > 30
 
 
 @pytest.mark.parametrize("name", padding_free.MODELS)
 def test_padding_free_models_do_the_same_work(name):
-    """Both contenders have the same loss and gradients in everything that is timed, and the same
-    memory for their weights."""
+    """Both contenders have the same loss and the same gradients wherever they are timed, and their
+    weights share memory."""
     options = padding_free.Options(models=[name], quick=True)
     rows = list(padding_free.comparisons(options))
-    assert [(row["mode"], row["order"]) for row in rows] == [
-        (mode, order) for mode in ("step", "evaluation") for order in ("random", "grouped", "full")
-    ]
+    orders = ("random", "grouped", "full")
+    expected = [(mode, order) for mode in ("step", "evaluation") for order in orders]
+    assert [(row["mode"], row["order"]) for row in rows] == expected
     for row in rows:
         assert row["difference"] <= 1e-4
         assert (row["places_per_token"] > 1) == (row["order"] != "full")
@@ -103,7 +100,7 @@ def test_result_of_padding_free(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_trainers_learn_the_same(tmp_path):
-    """Every case does the same work with padding and without."""
+    """Every case does the same work with and without padding."""
     trainers.main(["--quick", "--out", str(tmp_path)])
     (path,) = tmp_path.glob("*.json")
     rows = json.loads(path.read_text())["rows_of_table"]
@@ -132,7 +129,7 @@ def test_versions_map_the_same_weights(tmp_path):
 
 @pytest.mark.slow
 def test_versions_do_the_same_work(tmp_path):
-    """This version compared with itself."""
+    """This version is compared with itself, so every difference must be zero."""
     cases = ["encoder-forward-small-8x128", "classify-step-mini-16x128-real"]
     cases += ["causal-lm-step-mini-8x128-real", "seq2seq-step-mini-32x96", "mini-8x64"]
     command = ["--quick", "--other", str(ROOT), "--out", str(tmp_path), "--cases", *cases]
@@ -154,7 +151,7 @@ def test_versions_refuse_a_folder_without_the_package(tmp_path):
 @pytest.mark.parametrize("kind", ["mlm", "causal"])
 @pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_changes_of_a_model(change, kind, ragged_input):
-    """What each promises, and that padding still costs nothing."""
+    """Each change does what it promises, and padding still has no effect on real tokens."""
     model = make_model(kind)
     before = model(**ragged_input).logits
     training_changes.CHANGES_OF_MODELS[change](model)
@@ -166,8 +163,8 @@ def test_changes_of_a_model(change, kind, ragged_input):
         expected, _ = model.logits_and_loss(alone, None, False, None, 0.0)
         torch.testing.assert_close(after[real], expected[real])
         return
-    # The table begins with zeros.
     if change == "bigrams":
+        # The table of bigrams begins with zeros, and changes nothing before it is trained.
         torch.testing.assert_close(after, before)
         nn.init.normal_(stack.embeddings.bigram_embeddings.weight)
     else:
@@ -181,33 +178,28 @@ def test_changes_of_a_model(change, kind, ragged_input):
     torch.testing.assert_close(model(row).logits, changed[1:2, :9])
 
 
+# The number of steps follows as the next word of the command.
 TINY = (
-    "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 --use_cpu "
-    "--validation_fraction 0 --per_device_train_batch_size 8 --max_steps"
+    "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 "
+    "--vocab_size 300 --use_cpu --validation_fraction 0 --per_device_train_batch_size 8 "
+    "--max_steps"
 ).split()
 
 
 def make_text(path):
     words = [[f"{name}{i}" for i in range(40)] for name in ("noun", "verb", "name")]
-    path.write_text("\n".join(" ".join(words[i % 3][: 5 + i % 30]) for i in range(200)))
+    lines = [" ".join(words[i % 3][: 5 + i % 30]) for i in range(200)]
+    path.write_text("\n".join(lines))
     return str(path)
 
 
 @pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
-    # The change replaces this function, which is put back after the test.
+    # The change replaces this function. monkeypatch restores it after the test.
     monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
     files = [make_text(tmp_path / "text.txt")] * 2
-    command = [
-        "train",
-        "seq2seq",
-        "--train_file",
-        *files,
-        *TINY,
-        "2",
-        "--output_dir",
-        str(tmp_path / "model"),
-    ]
+    output = ["--output_dir", str(tmp_path / "model")]
+    command = ["train", "seq2seq", "--train_file", *files, *TINY, "2", *output]
     assert training_changes.main(change, command) == 0
     names = load_file(tmp_path / "model" / "model.safetensors")
     added = {"query-key-norm": "head_norm", "bigrams": "bigram_embeddings"}.get(change, "norm")
@@ -245,21 +237,22 @@ TRAININGS = [
 
 @pytest.mark.parametrize("change, task", TRAININGS)
 def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
-    """The batches of ten steps, in the order in which the model sees them."""
+    """Each change shows in the batches, recorded in the order in which the model sees them."""
+    # The number of rows of each batch, its longest row, its share of labelled tokens, and whether
+    # the model is causal.
     seen: list[tuple[int, int, float, bool]] = []
     usual = RoFormerLiteTrainer.compute_loss
 
     def compute_loss(trainer, model, inputs, *args, **kwargs):
         labelled = (inputs["labels"] != -100).float().sum() / inputs["attention_mask"].sum()
         lengths = inputs["attention_mask"].sum(1)
-        seen.append(
-            (len(lengths), int(lengths.max()), labelled.item(), model.stacks()[-1].is_decoder)
-        )
+        is_causal = model.stacks()[-1].is_decoder
+        seen.append((len(lengths), int(lengths.max()), labelled.item(), is_causal))
         return usual(trainer, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(RoFormerLiteTrainer, "compute_loss", compute_loss)
     loader = RoFormerLiteTrainer.get_train_dataloader
-    # The changes replace these functions, which are put back after the test.
+    # The changes replace these functions. monkeypatch restores them after the test.
     monkeypatch.setattr(RoFormerLiteTrainer, "get_train_dataloader", loader)
     for name in ("on_step_begin", "__call__"):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
@@ -271,27 +264,20 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     else:
         own += ["--block_size", "64"]
     if task == "mlm":
-        # The changes are measured against this share.
+        # The bounds below are relative to this share of masked tokens.
         own += ["--mlm_probability", "0.15"]
-    command = [
-        "train",
-        task,
-        "--train_file",
-        *files,
-        *TINY,
-        *own,
-        "--output_dir",
-        str(tmp_path / "model"),
-    ]
+    output = ["--output_dir", str(tmp_path / "model")]
+    command = ["train", task, "--train_file", *files, *TINY, *own, *output]
     assert training_changes.main(change, command) == 0
     num_steps = 25 if change == "rising-batch" else 10
-    # Earlier batches are trials, which measure time and memory.
+    # The batches before these belong to trials, which measure time and memory.
     seen = seen[-num_steps:]
     rows, longest, labelled, causal = zip(*seen, strict=True)
     if change == "rising-batch":
         assert rows == (2,) * 20 + (8,) * 5
     elif change == "short-first":
-        assert max(longest[:5]) <= max(longest[5:]) / (1.2 if task == "seq2seq" else 3.5)
+        ratio = 1.2 if task == "seq2seq" else 3.5
+        assert max(longest[:5]) <= max(longest[5:]) / ratio
     elif change == "falling-mask-ratio":
         assert sum(labelled[:3]) > 1.4 * sum(labelled[-3:])
     elif change == "more-masks":

@@ -26,15 +26,12 @@ SCORE = re.compile(
     rf"(?P<metric>{'|'.join(METRICS)}) (?P<mean>\d+\.\d+)(?: ± (?P<deviation>\d+\.\d+))?"
 )
 BASELINE = re.compile(r"\((?P<name>[^:()]+): (?P<score>\d+\.\d+)\)")
-SHOWN = {
-    match["link"]: match
-    for match in map(ROW.match, (CARDS / "README.md").read_text("utf-8").splitlines())
-    if match
-}
+LINES = (CARDS / "README.md").read_text("utf-8").splitlines()
+SHOWN = {match["link"]: match for match in map(ROW.match, LINES) if match}
 
 
 def is_rounded(shown: str, exact: float) -> bool:
-    """Whether a table shows this number, with as many decimals as it likes."""
+    """Whether `shown` is the exact number, rounded to the decimals that the table shows."""
     decimals = len(shown.partition(".")[2])
     return shown == f"{exact:.{decimals}f}"
 
@@ -45,17 +42,13 @@ def test_every_directory_has_a_row_and_what_a_reader_needs():
     for name in directories:
         found = {path.name for path in (CARDS / name).iterdir()}
         card = (CARDS / name / "README.md").read_text("utf-8")
-        assert found == {
-            "README.md",
-            "results.json",
-            "recipe.sh",
-            *re.findall(r"\((\w+\.png)\)", card),
-        }
+        pictures = re.findall(r"\((\w+\.png)\)", card)
+        assert found == {"README.md", "results.json", "recipe.sh", *pictures}
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_figures_are_those_of_the_training(name):
-    """Each metric is compared with the field of its own name, on the test data."""
+    """Each metric of a row is compared with the field of the same name for the test data."""
     results = json.loads((CARDS / name / "results.json").read_text("utf-8"))
     seeds = results.get("seeds")
     scores = seeds["mean"]["test"] if seeds else results["metrics"]["test"]
@@ -77,7 +70,7 @@ def test_figures_are_those_of_the_training(name):
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_times_are_those_of_the_training(name):
-    """The whole command; of several seeds the second fastest."""
+    """A row shows the time of the whole command, and of several seeds the second fastest."""
     results = json.loads((CARDS / name / "results.json").read_text("utf-8"))
     minutes = results["training"]["whole_command_minutes"]
     if "seeds" in results:
@@ -93,4 +86,4 @@ def test_readme_shows_rows_of_the_table():
         for line in readme.splitlines()
         if line.startswith("| [")
     ]
-    assert len(rows) > 3 and set(rows) <= set((CARDS / "README.md").read_text("utf-8").splitlines())
+    assert len(rows) > 3 and set(rows) <= set(LINES)

@@ -1,5 +1,4 @@
-"""The documentation as a whole: its navigation, and its pictures, drawn by a script from kept
-results."""
+"""The navigation of the documentation, and its pictures, which a script draws from kept results."""
 
 import re
 import runpy
@@ -13,7 +12,7 @@ SCRIPT = runpy.run_path(str(ROOT / "docs" / "draw_images.py"))
 
 
 def texts_of(picture: Path) -> list[str]:
-    """All texts of a drawing; matplotlib writes each as a comment above its outlines."""
+    """All texts of a drawing. matplotlib writes each one as a comment above its outlines."""
     return re.findall(r"<!-- (.*?) -->", picture.read_text("utf-8"))
 
 
@@ -38,14 +37,13 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
     assert not [page.name for page in pages if f": {page.name}\n" not in navigation]
     shown = "".join(page.read_text("utf-8") for page in pages)
     pictures = [path for path in IMAGES.rglob("*") if path.is_file()]
-    assert not [
-        path for path in pictures if path.relative_to(IMAGES.parent).as_posix() not in shown
-    ]
+    names = {path: path.relative_to(IMAGES.parent).as_posix() for path in pictures}
+    assert not [path for path, name in names.items() if name not in shown]
     assert max(path.stat().st_size for path in pictures) < 150_000
 
 
 def test_contributing_names_tests_that_exist():
-    names = re.findall(
-        r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    )
-    assert len(names) > 9 and not [name for name in names if not list((ROOT / "tests").rglob(name))]
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    names = re.findall(r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", page)
+    missing = [name for name in names if not list((ROOT / "tests").rglob(name))]
+    assert len(names) > 9 and not missing

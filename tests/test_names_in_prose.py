@@ -17,10 +17,10 @@ PAGES = [
     *(path for folder in (*CODE, "model_cards") for path in (ROOT / folder).glob("README.md")),
     *ROOT.glob(".github/**/*.md"),
 ]
-# It names what former versions had.
+# The log of changes also names parts that only former versions had.
 PAGES.remove(ROOT / "CHANGELOG.md")
 OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*.csv", "roformer_lite/*/*.jinja")
-# Names of other libraries that the code here does not use.
+# These names belong to other libraries, and the code here does not use them.
 OF_OTHERS = {
     "DataParallel",
     "RoFormerTokenizerFast",
@@ -37,7 +37,7 @@ OF_OTHERS = {
     "register_pipeline",
     "restore_callback_states_from_checkpoint",
 }
-# Made from a part of a name and an ending that is a word of the code.
+# The code composes these names from a part of a name and an ending.
 MADE = {"_64", "generated_token_ids", "validation_loss"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -66,7 +66,7 @@ def words_of(tree: ast.Module, docstrings: list[ast.Constant]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def prose_and_words() -> tuple[dict[Path, str], set[str]]:
-    """The prose by file, and all words that the code has."""
+    """The prose of each file, and all words of the code."""
     prose = {}
     words = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
     for path in MODULES:
@@ -77,7 +77,7 @@ def prose_and_words() -> tuple[dict[Path, str], set[str]]:
         comments = re.findall(r"# .*", text)
         prose[path] = "\n".join([*(node.value for node in docstrings), *comments])
     for path in PAGES:
-        # The blocks of code run in other tests.
+        # Other tests run the blocks of code, so only the text around them is prose.
         prose[path] = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
     for pattern in OTHER_TEXT:
         for path in ROOT.glob(pattern):
@@ -117,12 +117,13 @@ def test_names_exist(prose_and_words):
 
 def test_options_exist(prose_and_words):
     prose, words = prose_and_words
-    stale = [
-        f"{path.relative_to(ROOT)}: --{option}"
-        for path, text in prose.items()
-        for option in set(re.findall(r"`--(\w[\w-]*)", text))
-        if option.replace("-", "_") not in words and option.replace("-", "_").upper() != option
-    ]
+    stale = []
+    for path, text in prose.items():
+        for option in set(re.findall(r"`--(\w[\w-]*)", text)):
+            name = option.replace("-", "_")
+            # Names in capital letters are placeholders.
+            if name not in words and name.upper() != option:
+                stale.append(f"{path.relative_to(ROOT)}: --{option}")
     assert stale == []
 
 
@@ -130,11 +131,10 @@ def test_files_exist(prose_and_words):
     prose, _ = prose_and_words
     folders = (*CODE, "model_cards")
     files = [path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*.*")]
-    stale = [
-        f"{path.relative_to(ROOT)}: {span}"
-        for path, text in prose.items()
-        for span in set(re.findall(r"`((?:\w+/)+\w+\.(?:py|md|sh))`", text))
-        if not re.search(r"/[A-Z]+\.py", span)  # A placeholder.
-        and not any(file.endswith(f"/{span}") for file in files)
-    ]
+    stale = []
+    for path, text in prose.items():
+        for span in set(re.findall(r"`((?:\w+/)+\w+\.(?:py|md|sh))`", text)):
+            is_placeholder = re.search(r"/[A-Z]+\.py", span) is not None
+            if not is_placeholder and not any(file.endswith(f"/{span}") for file in files):
+                stale.append(f"{path.relative_to(ROOT)}: {span}")
     assert stale == []

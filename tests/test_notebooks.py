@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom; what they claim, they assert themselves."""
+"""The notebooks run from top to bottom. Their own cells assert the claims of their text."""
 
 import json
 from pathlib import Path

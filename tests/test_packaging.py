@@ -1,5 +1,4 @@
-"""What is built and installed: the distributions and their metadata, help of every public name, and
-the reference."""
+"""The distributions that are built and installed, their metadata, and the reference."""
 
 import ast
 import os
@@ -29,13 +28,14 @@ import torch, transformers, hf_roformer_lite, hf_roformer_lite.conversion, rofor
 config = hf_roformer_lite.RoFormerLiteConfig.from_preset("tiny", vocab_size=50)
 model = transformers.AutoModelForMaskedLM.from_config(config).eval()
 model.save_pretrained("model")
-again, ids = transformers.AutoModelForMaskedLM.from_pretrained("model"), torch.tensor([[5, 6, 7]])
+again = transformers.AutoModelForMaskedLM.from_pretrained("model")
+ids = torch.tensor([[5, 6, 7]])
 assert torch.equal(model(ids).logits, again(ids).logits)
-print(*(module.__file__ for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite)), sep="\\n")
+for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite):
+    print(module.__file__)
 """
 
-
-# Packages that are installed into environments of their own.
+# These packages are installed into environments of their own.
 ELSEWHERE = {"vllm"}
 
 
@@ -51,13 +51,14 @@ def imported_by(nodes: list[ast.stmt]) -> set[str]:
 
 
 def distributions_of(paths: list[Path], only_at_the_top: bool = False) -> set[str]:
-    """The distributions of other people that these files import."""
+    """The distributions by other authors that these files import."""
     own = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     own |= {"hf_roformer_lite", "roformer_lite", "benchmarks"}
     imported = set()
     for path in paths:
         tree = ast.parse(path.read_text("utf-8"))
-        imported |= imported_by(tree.body if only_at_the_top else list(ast.walk(tree)))
+        nodes = tree.body if only_at_the_top else list(ast.walk(tree))
+        imported |= imported_by(nodes)
     foreign = imported - set(sys.stdlib_module_names) - own - ELSEWHERE
     installed = packages_distributions()
     return {canonicalize_name(installed.get(name, [name])[0]) for name in foreign}
@@ -68,7 +69,7 @@ def names_of(requirements: list[str]) -> set[str]:
 
 
 def test_every_imported_package_is_declared():
-    """What the plugin imports at once is a dependency; everything else is in some extra."""
+    """A package that the plugin imports at once is a dependency, and any other is in an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     required = names_of(project["dependencies"])
     plugin = [*(ROOT / "hf_roformer_lite").rglob("*.py"), *(ROOT / "conversion").glob("*.py")]
@@ -86,7 +87,7 @@ def test_every_file_names_the_same_version():
 
 
 def run(*command: object, folder: Path) -> str:
-    """What a command prints that is run in `folder`, without the paths of this process."""
+    """The output of a command that runs in `folder`, without the `PYTHONPATH` of this process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         list(map(str, command)),
@@ -102,7 +103,7 @@ def run(*command: object, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
-    """The `sdist`, the `wheel` that is made from it, and the wheel of the `tree` itself."""
+    """The `sdist`, the `wheel` that is built from it, and the wheel of the `tree` itself."""
     folder = tmp_path_factory.mktemp("built")
     source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_COPIED))
     build = (sys.executable, "-m", "build", "--no-isolation")
@@ -113,16 +114,8 @@ def built(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_distributions_are_accepted_by_an_index(built):
-    run(
-        sys.executable,
-        "-m",
-        "twine",
-        "check",
-        "--strict",
-        built["sdist"],
-        built["wheel"],
-        folder=ROOT,
-    )
+    twine = (sys.executable, "-m", "twine")
+    run(*twine, "check", "--strict", built["sdist"], built["wheel"], folder=ROOT)
 
 
 def test_distributions_are_whole_and_nothing_else_is_in_them(built):
@@ -149,50 +142,32 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
 
 @pytest.mark.slow
 def test_installed_wheel_works_away_from_the_checkout(built, tmp_path):
-    """In an environment of its own, with the packages that are here; that of the sdist has the same
-    contents."""
+    """The wheel is installed into a new environment, which sees the other packages of this one.
+
+    The wheel that is built from the sdist has the same contents, so one of them is enough."""
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
-    python, command = environment / "bin" / "python", environment / "bin" / "roformer-lite"
+    python = environment / "bin" / "python"
+    command = environment / "bin" / "roformer-lite"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index")
     run(*pip, built["wheel"], folder=tmp_path)
     (packages,) = environment.glob("lib/*/site-packages")
-    (packages / "others.pth").write_text(
-        "\n".join(path for path in sys.path if path.endswith("-packages")), "utf-8"
-    )
+    paths = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "others.pth").write_text("\n".join(paths), "utf-8")
     assert "train" in run(command, "--help", folder=tmp_path)
     used = run(python, "-c", USE, folder=tmp_path).splitlines()[-3:]
     assert all(path.startswith(str(packages)) for path in used), used
     (tmp_path / "text.txt").write_text("one two three four\n\n" * 60, "utf-8")
+    files = ("--train_file", "text.txt", "--output_dir", "story")
     options = ("--size", "tiny", "--vocab_size", "300", "--block_size", "16", "--max_steps", "1")
-    run(
-        command,
-        "train",
-        "causal",
-        "--train_file",
-        "text.txt",
-        "--output_dir",
-        "story",
-        *options,
-        folder=tmp_path,
-    )
-    # the card, whose template is data of the package
+    run(command, "train", "causal", *files, *options, folder=tmp_path)
+    # The template of this card is a data file of the package.
     assert (tmp_path / "story" / "README.md").is_file()
 
 
 def test_reference_builds_without_warnings(tmp_path):
     """`strict` in mkdocs.yml makes every warning an error."""
-    run(
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "-q",
-        "-f",
-        ROOT / "mkdocs.yml",
-        "-d",
-        tmp_path,
-        folder=ROOT,
-    )
+    mkdocs = (sys.executable, "-m", "mkdocs")
+    run(*mkdocs, "build", "-q", "-f", ROOT / "mkdocs.yml", "-d", tmp_path, folder=ROOT)
     pages = "".join(page.read_text("utf-8") for page in tmp_path.glob("*.html"))
     assert not [name for name in (*PUBLIC, "export_model") if f'.{name}"' not in pages]

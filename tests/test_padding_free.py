@@ -1,4 +1,4 @@
-"""`padding_free`: models of transformers, held against themselves with their padding."""
+"""Models of transformers after `padding_free` are compared with the same models before it."""
 
 import copy
 import gc
@@ -29,17 +29,18 @@ MODELS = {
     "llama": "LlamaForCausalLM",
     "llama classes": "LlamaForSequenceClassification",
     "gpt2": "GPT2LMHeadModel",
-    # Their attention modules compute the scores themselves.
+    # The attention modules of these models compute the scores themselves.
     "mpnet mlm": "MPNetForMaskedLM",
     "deberta mlm": "DebertaV2ForMaskedLM",
     "bloom": "BloomForCausalLM",
     "gpt neo": "GPTNeoForCausalLM",
     "falcon classes": "FalconForSequenceClassification",
-    # Their states have another order of axes.
+    # The states of these models have another order of axes.
     "xlnet": "XLNetLMHeadModel",
     "squeezebert tokens": "SqueezeBertForTokenClassification",
 }
-HOLES_IN = ("gpt2", "mpnet mlm", "bloom")  # All others are padded on the left.
+# The batches of these models have holes; those of all others are padded on the left.
+HOLES_IN = ("gpt2", "mpnet mlm", "bloom")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -60,15 +61,18 @@ def pair(name: str, **options: bool) -> tuple[torch.nn.Module, torch.nn.Module]:
 def batch_for(
     name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)
 ) -> dict[str, torch.Tensor]:
-    """Random ids, some of them labelled, as the head of the model `name` takes them."""
+    """A batch of random ids with labels in the form that the head of the model `name` takes."""
     generator = torch.Generator().manual_seed(len(name))
     shape = (len(lengths), max(lengths))
     mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
-    mask = mask.flip(1) if side == "left" else mask
+    if side == "left":
+        mask = mask.flip(1)
     ids = torch.randint(5, VOCAB, shape, generator=generator)
     batch = {"input_ids": ids * mask, "attention_mask": mask}
     is_labelled = mask.bool() & (torch.rand(shape, generator=generator) < 0.6)
-    is_labelled[:, 1:] &= mask[:, :-1].bool()  # none after padding on the left
+    # A causal model would predict the first token after padding on the left from padding, so this
+    # token gets no label.
+    is_labelled[:, 1:] &= mask[:, :-1].bool()
     is_labelled[:, 0] &= side == "right"
     if "tokens" in name:
         batch["labels"] = (ids % 2).masked_fill(~is_labelled, -100)
@@ -85,48 +89,47 @@ def gradients(
     model.train().zero_grad()
     loss = model(**batch).loss
     loss.backward()
-    return loss.detach(), torch.cat(
-        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    )
+    found = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
+    return loss.detach(), torch.cat(found)
 
 
 def assert_same_gradients(
     free: torch.nn.Module, stock: torch.nn.Module, batch: dict[str, torch.Tensor]
 ) -> None:
-    """The loss in training and all gradients."""
+    """Compare the loss in training and all gradients."""
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_losses_and_gradients(name):
-    """Padded on the left, of a part of a step. (Padded on the right: test_padding_free_models.py,
-    for every type.)"""
-    side = "holes" if name in HOLES_IN else "left"
+    """Batches are padded on the left or have holes, and may be a part of a step.
+
+    test_padding_free_models.py has batches that are padded on the right, for every type."""
+    has_holes = name in HOLES_IN
     stock, free = pair(name)
-    batch = batch_for(name, "left" if side == "left" else "right")
-    if side == "holes":
+    batch = batch_for(name, side="right" if has_holes else "left")
+    if has_holes:
         batch["attention_mask"][0, 5] = batch["labels"][0, 5] = 0
         batch["labels"][0, 5:7] = -100
     with torch.no_grad():
-        expected, found = stock(**batch), free(**batch)
+        expected = stock(**batch)
+        found = free(**batch)
     assert found.logits.shape == expected.logits.shape
-    real = batch["attention_mask"].bool() if expected.logits.ndim == 3 else slice(None)
+    has_logits_of_tokens = expected.logits.ndim == 3
+    real = batch["attention_mask"].bool() if has_logits_of_tokens else slice(None)
     torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
     torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
-    batch |= (
-        {"num_items_in_batch": torch.tensor(7)}
-        if expected.logits.ndim == 3 and "tokens" not in name
-        else {}
-    )
+    if has_logits_of_tokens and "tokens" not in name:
+        batch["num_items_in_batch"] = torch.tensor(7)
     assert_same_gradients(free, stock, batch)
 
 
 def test_segments_and_streams_of_xlnet():
-    """Its states are `(L, B, hidden)`, and its tables have an axis of rows."""
+    """The states of XLNet are `(L, B, hidden)`, and its tables have an axis of rows."""
     stock = build("XLNetForSequenceClassification")
     free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("xlnet classes", "left", lengths=(4, 3, 1, 3))
+    batch = batch_for("xlnet classes", side="left", lengths=(4, 3, 1, 3))
     batch["token_type_ids"] = torch.tensor([[0, 0, 1, 2], [0, 1, 0, 2], [2] * 4, [1, 1, 0, 0]])
     assert int(batch["attention_mask"].sum()) in numbers_of_computed_tokens(free, batch)
     assert_same_gradients(free, stock, batch)
@@ -142,11 +145,12 @@ def test_segments_and_streams_of_xlnet():
         for more in ({"perm_mask": hidden}, {"perm_mask": hidden, "target_mapping": mapping}):
             inputs = {"input_ids": batch["input_ids"], "attention_mask": mask, **more}
             found, expected = (model.transformer(**inputs)[0] for model in (free, stock))
-            is_real = mask[:, 2:] != 0 if "target_mapping" in more else mask != 0
+            is_real = mask != 0
+            if "target_mapping" in more:
+                is_real = is_real[:, 2:]
             torch.testing.assert_close(found[is_real], expected[is_real], **CLOSE)
-        found, expected = (
-            model(**batch | {"token_type_ids": None}, use_mems=True).mems for model in (free, stock)
-        )
+        inputs = batch | {"token_type_ids": None}
+        found, expected = (model(**inputs, use_mems=True).mems for model in (free, stock))
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
@@ -167,7 +171,7 @@ def test_dropout_of_a_table_is_drawn_once_for_the_batch(share_att_key):
 
 
 def test_logits_in_training():
-    """Skipped; there where they are asked for, and where a loss of somebody's own may want them."""
+    """Logits are skipped, unless they are requested, or a loss function of a user may need them."""
     stock, free = pair("bert mlm")
     batch = batch_for("bert mlm")
     real = batch["attention_mask"].bool()
@@ -193,7 +197,8 @@ def test_inputs_of_other_kinds():
     stock = build("BertModel")
     free = padding_free(copy.deepcopy(stock))
     batch = batch_for("bert mlm")
-    ids, mask = batch["input_ids"], batch["attention_mask"]
+    ids = batch["input_ids"]
+    mask = batch["attention_mask"]
     vectors = stock.embeddings.word_embeddings(ids).detach()
     for inputs in (
         {"inputs_embeds": vectors, "attention_mask": mask},
@@ -202,7 +207,8 @@ def test_inputs_of_other_kinds():
         {"input_ids": ids, "attention_mask": mask[:, None, None].bool().expand(-1, 1, 12, -1)},
         {"input_ids": ids},
     ):
-        expected, found = stock(**inputs), free(**inputs)
+        expected = stock(**inputs)
+        found = free(**inputs)
         real = mask.bool() if "attention_mask" in inputs else torch.ones_like(mask).bool()
         torch.testing.assert_close(
             found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE
@@ -213,9 +219,8 @@ def test_inputs_of_other_kinds():
     causal = build("Qwen3Model")
     by_type = {"full_attention": (mask[:, None, None] * torch.ones(12, 12).tril()).bool()}
     found = padding_free(copy.deepcopy(causal))(ids, attention_mask=by_type).last_hidden_state
-    torch.testing.assert_close(
-        found, causal(ids, attention_mask=by_type).last_hidden_state, **CLOSE
-    )
+    expected = causal(ids, attention_mask=by_type).last_hidden_state
+    torch.testing.assert_close(found, expected, **CLOSE)
     stock.set_attn_implementation("eager")
     free = padding_free(copy.deepcopy(stock))
     inputs = {"input_ids": ids, "attention_mask": mask, "output_attentions": True}
@@ -238,12 +243,13 @@ def test_packed_rows_equal_separate_ones(name):
         torch.nn.functional.cross_entropy(logits[:-1], target, reduction="sum")
         for logits, target in zip(separate, targets, strict=True)
     ]
+    # The 29 tokens of the four documents have 25 successors.
     torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
-    """transformers' causal masks separate documents only without a mask and without a cache."""
+    """The causal masks of transformers separate documents only without a mask and a cache."""
     stock, free = pair(name)
     ids = torch.randint(5, VOCAB, (1, 12), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
@@ -260,7 +266,7 @@ def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
     [("LlamaForCausalLM", True), ("OPTForCausalLM", False), ("BloomForCausalLM", False)],
 )
 def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, monkeypatch):
-    """They give what they gave, with one warning."""
+    """The outputs of such a model stay as they were, and there is one warning."""
     warnings: list[str] = []
     monkeypatch.setattr(switch.logger, "warning_once", warnings.append)
     stock = build(class_name)
@@ -273,7 +279,8 @@ def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, 
 
 
 def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, torch.Tensor]]:
-    """An encoder–decoder, stock and padding-free, with sources and targets of different lengths."""
+    """A stock encoder–decoder, its padding-free copy, and a batch of sources and targets of
+    different lengths."""
     stock = build(class_name)
     batch = batch_for("bert mlm")
     lengths = torch.tensor([3, 9, 12, 5])
@@ -292,8 +299,10 @@ def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str
 )
 @pytest.mark.parametrize("kind", ["plain", "full target", "gaps", "decoder mask", "checkpointing"])
 def test_encoder_decoders(class_name, kind):
-    """Losses and gradients; with tokens of the target that have no label, with a mask of the target
-    that leaves out labelled ones, and under gradient checkpointing."""
+    """Losses, gradients and generated tokens stay the same.
+
+    This holds if the target has tokens without a label, if its mask leaves out labelled tokens, and
+    under gradient checkpointing."""
     stock, free, batch = pair_of(class_name)
     if kind == "full target":
         batch["labels"] = batch["labels"].clamp(min=5)
@@ -323,13 +332,14 @@ def test_encoder_decoders(class_name, kind):
 
 
 def test_parts_called_by_themselves():
-    """The base model and the encoder of a model that is switched on, padded on either side."""
+    """The base model and the encoder of a padding-free model may be called by themselves."""
     stock, free = pair("bert classes")
     for side in ("left", "right"):
         batch = batch_for("bert classes", side)
         batch.pop("labels")
         real = batch["attention_mask"].bool()
-        expected, found = stock.bert(**batch), free.bert(**batch)
+        expected = stock.bert(**batch)
+        found = free.bert(**batch)
         torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
         torch.testing.assert_close(
             found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE
@@ -343,7 +353,7 @@ def test_parts_called_by_themselves():
 
 @pytest.mark.parametrize("kind", ["in place", "retained gradient", "hook of the gradient"])
 def test_hooks_of_users_on_layers(kind):
-    """They see and change the batch that a layer returns, although the next layer could do without
+    """Hooks see and change the batch that a layer returns, although the next layer does not need
     it."""
     found = []
     for model in pair("bert mlm"):
@@ -373,7 +383,7 @@ def test_hooks_of_users_on_layers(kind):
 
 
 def ablate_first(states: torch.Tensor) -> torch.Tensor:
-    """Zeros in place of the first token of every row, as to learn what it is good for."""
+    """Replace the state of the first token of every row by zeros, as an experiment may do."""
     return torch.cat([states[:, :1] * 0, states[:, 1:]], dim=1)
 
 
@@ -415,7 +425,7 @@ def test_a_module_whose_hook_is_older_than_the_last_forward_pass():
 
 
 def test_labels_at_padding_of_a_decoder_that_also_takes_sound():
-    """transformers has its class in the table of encoder–decoders."""
+    """transformers lists the class of this decoder in the table of encoder–decoders."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     sound = {**sizes, "intermediate_size": 32, "num_mel_bins": 16, "max_source_positions": 20}
     text = {**sizes, "intermediate_size": 32, "vocab_size": VOCAB, "pad_token_id": 0}
@@ -431,10 +441,12 @@ def test_labels_at_padding_of_a_decoder_that_also_takes_sound():
 @pytest.mark.parametrize("place", HOOKS)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_hooks_that_know_rows(place, is_first):
-    """Hooks of users get the batch, whether they are there before `padding_free` or after. Those
-    within a layer make it compute padding."""
+    """Hooks of users get the batch, whether they are registered before `padding_free` or after it.
+
+    A hook within a layer makes the layer compute padding."""
     path, register, hook = HOOKS[place]
-    stock, free = make("bert mlm"), make("bert mlm")
+    stock = make("bert mlm")
+    free = make("bert mlm")
     if not is_first:
         padding_free(free)
     for model in (stock, free):
@@ -457,8 +469,8 @@ def test_the_trial_is_seen_by_nobody():
 
 @pytest.mark.parametrize("kind", ["lstm", "mean", "last place", "mean of real tokens"])
 def test_heads_of_users(kind):
-    """In a module around a model: one that reads padding is refused, and the model left as it
-    was."""
+    """The user's module contains a model. If the module reads padding, it is refused, and the model
+    stays as it was."""
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -495,7 +507,8 @@ def test_heads_of_users(kind):
 @pytest.mark.parametrize("filler", [1, "embeddings"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_heads_that_look_for_the_last_token(class_name, filler, side):
-    """By the padding token, where rows are padded with another one, or have no ids."""
+    """Such a head searches the ids for the padding token, but the rows are padded with another
+    token, or have no ids."""
     stock = build(class_name, pad_token_id=0)
     free = padding_free(copy.deepcopy(stock))
     batch = batch_for("bert classes", side)
@@ -529,17 +542,18 @@ def test_a_class_that_is_only_named_like_one_of_transformers():
 
 
 def test_two_heads_on_one_model():
-    first, second = make("bert classes"), make("bert tokens")
+    first = make("bert classes")
+    second = make("bert tokens")
     second.bert = first.bert
     before = first.config._attn_implementation
     heads = torch.nn.ModuleList([first, second])
-    padding_free(padding_free(heads), False)
+    padding_free(padding_free(heads), enabled=False)
     assert type(first.bert) is transformers.BertModel
     assert {head.config._attn_implementation for head in heads} == {before}
 
 
 def test_an_encoder_of_a_composed_model():
-    """Its configuration is another object than that of its layers."""
+    """The encoder and its layers have different objects as their configurations."""
     decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
     both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
     stock = both.encoder
@@ -559,8 +573,9 @@ def test_what_is_no_model():
 @pytest.mark.parametrize("lengths", [(12, 12, 11), (12, 12, 12)])
 def test_nearly_full_batches_stay_as_they_are(lengths):
     stock, free = pair("bert classes")
-    batch, tokens = batch_for("bert classes", lengths=lengths), []
+    batch = batch_for("bert classes", lengths=lengths)
     batch["labels"] = batch["labels"][: len(lengths)]
+    tokens = []
     count_tokens(free, tokens)
     torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, rtol=0, atol=1e-6)
     assert tokens == [36]
@@ -569,12 +584,14 @@ def test_nearly_full_batches_stay_as_they_are(lengths):
 @pytest.mark.parametrize("name", ["llama", "bert classes"])
 @torch.no_grad()
 def test_apple_gpus(name, monkeypatch):
-    """In half precision sdpa gets a mask there, and none that hides all keys: the same outputs, here
-    on a CPU. (No Apple GPU has run this.)"""
+    """On an Apple GPU, sdpa in half precision gets a mask, and no row of the mask hides all keys.
+
+    The outputs stay the same. This test runs on a CPU, and has not run on an Apple GPU."""
     _, free = pair(name)
     free.bfloat16()
     batch = batch_for(name)
-    batch["attention_mask"][1] = 0  # a row whose tokens see nothing
+    # The tokens of the second row see nothing.
+    batch["attention_mask"][1] = 0
     batch["labels"][1] = 0 if name == "bert classes" else -100
     inputs = {"use_cache": False} if name == "llama" else {}
     expected = free(**batch, **inputs).logits
@@ -598,7 +615,7 @@ def test_apple_gpus(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
 def test_checkpoint_wrappers_of_torch(name):
-    """Around some layers, hooks included, as FSDP's activation checkpointing puts them."""
+    """The wrappers enclose layers with their hooks, as activation checkpointing of FSDP does."""
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 
     kind = getattr(wrappers.CheckpointImpl, name)
@@ -634,30 +651,32 @@ JUMPS = torch.tensor([*range(6), *range(30, 36)]).expand(4, -1)
 def test_what_a_flat_row_must_not_change(class_name, inputs):
     stock = build(class_name)
     free = padding_free(copy.deepcopy(stock))
-    batch = {name: value for name, value in batch_for("bert mlm").items() if name != "labels"}
-    expected = real_outputs(stock, batch | inputs)
-    torch.testing.assert_close(real_outputs(free, batch | inputs), expected, **CLOSE)
+    batch = batch_for("bert mlm")
+    batch.pop("labels")
+    batch |= inputs
+    expected = real_outputs(stock, batch)
+    torch.testing.assert_close(real_outputs(free, batch), expected, **CLOSE)
     if "output_hidden_states" in inputs:
-        states = zip(free(**batch | inputs)[-1], stock(**batch | inputs)[-1], strict=True)
+        states = zip(free(**batch)[-1], stock(**batch)[-1], strict=True)
         assert all(one.shape == other.shape for one, other in states)
 
 
 def test_choices_padded_on_the_left():
     stock = build("BertForMultipleChoice")
     free = padding_free(copy.deepcopy(stock))
-    batch = {
-        name: value.unflatten(0, (2, 2))
-        for name, value in batch_for("bert mlm", "left").items()
-        if name != "labels"
-    }
+    rows = batch_for("bert mlm", side="left")
+    rows.pop("labels")
+    batch = {name: value.unflatten(0, (2, 2)) for name, value in rows.items()}
     torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
 
 
 def test_switched_off_and_saved(tmp_path):
-    """Nothing of it is saved, shared with a copy, or left after an error or when it is undone."""
+    """Nothing of `padding_free` is saved, shared with a copy, or left after an error or a switch
+    back."""
     stock, free = pair("bert mlm")
     batch = batch_for("bert mlm")
-    padding_free(padding_free(free))  # twice is once
+    # Switching a second time changes nothing.
+    padding_free(padding_free(free))
     for name, model in (("stock", stock), ("free", free)):
         model.save_pretrained(tmp_path / name)
     for file in ("model.safetensors", "config.json"):
@@ -667,13 +686,14 @@ def test_switched_off_and_saved(tmp_path):
         twin.bert.embeddings.word_embeddings.weight.zero_()
     with pytest.raises(IndexError):
         free(input_ids=batch["input_ids"] + VOCAB, attention_mask=batch["attention_mask"])
-    expected, real = stock(**batch).logits, batch["attention_mask"].bool()
+    expected = stock(**batch).logits
+    real = batch["attention_mask"].bool()
     torch.testing.assert_close(free(**batch).logits[real], expected[real], **CLOSE)
     assert not torch.allclose(twin(**batch).logits[real], expected[real], atol=1e-3)
     free.train().bert.eval()
     modes = [module.training for module in free.modules()]
-    for model in (free, padding_free(twin, False)):
-        padding_free(model, False)
+    for model in (free, padding_free(twin, enabled=False)):
+        padding_free(model, enabled=False)
         assert model.config._attn_implementation == stock.config._attn_implementation
         assert (
             type(model) is transformers.BertForMaskedLM
@@ -681,15 +701,14 @@ def test_switched_off_and_saved(tmp_path):
         )
         for module, other in zip(model.modules(), stock.modules(), strict=True):
             assert vars(module).keys() == vars(other).keys()
-    assert [
-        module.training for module in padding_free(padding_free(free), False).modules()
-    ] == modes
-    # at padding, too
+    again = padding_free(padding_free(free), enabled=False)
+    assert [module.training for module in again.modules()] == modes
+    # A model that was switched back computes the same logits at padding, too.
     torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
 
 
 def test_a_head_that_reads_the_last_place():
-    """It gets what it got: the state of a padding token."""
+    """Such a head still gets the state of a padding token."""
     stock = build("GPT2DoubleHeadsModel", num_labels=1)
     free = padding_free(copy.deepcopy(stock))
     for side in ("left", "right"):
@@ -700,8 +719,9 @@ def test_a_head_that_reads_the_last_place():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_meet_outside_attention_are_refused(dtype):
-    """A layer adds a thousandth of the token before, which half precision can't tell from an error
-    of rounding."""
+    """A layer adds a thousandth of the state of the token before.
+
+    In half precision, this looks like an error of rounding."""
 
     class Mixing(torch.nn.Linear):
         def forward(self, states):
@@ -731,10 +751,10 @@ def test_tokens_that_meet_outside_attention_are_refused():
 
 def test_threads_do_not_meet():
     stock, free = pair("bert classes")
-    batches = [
-        batch_for("bert classes", lengths=lengths) for lengths in ((12, 3), (5, 9, 2), (1, 1, 8))
-    ]
-    expected, wrong = [stock(**batch).logits for batch in batches], []
+    sizes = ((12, 3), (5, 9, 2), (1, 1, 8))
+    batches = [batch_for("bert classes", lengths=lengths) for lengths in sizes]
+    expected = [stock(**batch).logits for batch in batches]
+    wrong = []
 
     def work(number: int) -> None:
         for _ in range(20):
@@ -784,7 +804,7 @@ def test_threads_that_train_do_not_meet():
     "class_name", ["UMT5ForTokenClassification", "T5GemmaForTokenClassification"]
 )
 def test_labels_at_padding_of_taggers_of_two_sided_families(class_name):
-    """Their configuration is that of an encoder–decoder, and their labels belong to the source."""
+    """The configuration names an encoder–decoder, but the labels belong to the source."""
     model = build(class_name)
     free = padding_free(copy.deepcopy(model))
     batch = batch_for("bert tokens")
@@ -803,12 +823,13 @@ def test_a_head_that_reads_padding_of_a_given_target():
 
 
 def test_masks_of_models_that_make_them_are_let_go():
-    """Documents that are read off a mask do not keep it."""
+    """The documents that are derived from a mask hold no reference to it."""
     model = padding_free(build("DebertaV2ForMaskedLM")).eval()
     masks = []
 
     def look(layer: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        masks.append(weakref.ref(kwargs.get("attention_mask", args[1] if len(args) > 1 else None)))
+        second = args[1] if len(args) > 1 else None
+        masks.append(weakref.ref(kwargs.get("attention_mask", second)))
 
     layer = model.deberta.encoder.layer[0]
     layer.register_forward_pre_hook(look, with_kwargs=True, prepend=True)
@@ -824,7 +845,7 @@ def test_masks_of_models_that_make_them_are_let_go():
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
 def test_generate(name):
     stock, free = pair(name)
-    batch = batch_for(name, "left")
+    batch = batch_for(name, side="left")
     batch.pop("labels")
     for use_cache in (True, False):
         options = {
@@ -838,7 +859,8 @@ def test_generate(name):
 
 @pytest.mark.parametrize("name, side", [("llama", "left"), ("llama", "right"), ("bloom", "left")])
 def test_caches(name, side):
-    """A prompt is a flat row beside a new cache, which holds what the stock model's does."""
+    """A prompt with a new cache is computed as a flat row, and the cache holds the same states as
+    the one of the stock model."""
     stock, free = pair(name)
     batch = batch_for("llama", side)
     batch.pop("labels")
@@ -850,11 +872,9 @@ def test_caches(name, side):
         cache = prompt.past_key_values
         assert cache.get_seq_length() == 12
         positions = batch["attention_mask"].sum(1, keepdim=True)
+        more = {"position_ids": positions} if name == "llama" else {}
         step = model(
-            batch["input_ids"][:, :1],
-            attention_mask=longer,
-            past_key_values=cache,
-            **({"position_ids": positions} if name == "llama" else {}),
+            batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache, **more
         )
         steps.append(step.logits)
         assert model(**batch, use_cache=False).past_key_values is None
@@ -862,8 +882,9 @@ def test_caches(name, side):
 
 
 def count_tokens(model: torch.nn.Module, tokens: list[int]) -> None:
-    """Record how many tokens the first linear map of a model gets. Not by a hook: layers with hooks
-    of other code within them compute padding."""
+    """Record how many tokens the first linear map of a model gets.
+
+    A hook cannot count them, because layers compute padding when there are hooks within them."""
     maps = (torch.nn.Linear, transformers.pytorch_utils.Conv1D)
     first = next(module for module in model.modules() if isinstance(module, maps))
     compute = first.forward
@@ -888,37 +909,30 @@ def count_tokens(model: torch.nn.Module, tokens: list[int]) -> None:
 )
 def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
-    batch, tokens = batch_for(name), []
+    batch = batch_for(name)
     labels = batch.pop("labels")
+    tokens = []
     count_tokens(free, tokens)
-    for model in (free, free.base_model):
-        model(
-            **batch
-            | {
-                key: labels if value is ... else value
-                for key, value in more.items()
-                if model is free
-            }
-        )
-    assert sum(tokens) == 2 * 24  # Own attention modules are called once for each length.
+    given = {key: labels if value is ... else value for key, value in more.items()}
+    free(**batch, **given)
+    free.base_model(**batch)
+    # Attention modules that compute scores themselves are called once for each length of rows.
+    assert sum(tokens) == 2 * 24
 
 
 def real_outputs(
     model: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The tensors of its output, those for each token at real tokens alone."""
-    real = (
-        inputs["attention_mask"].bool()
-        if "attention_mask" in inputs
-        else torch.ones(4, 12, dtype=torch.bool)
-    )
-    outputs = {
-        name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)
-    }
-    return {
-        name: value[real] if value.shape[:2] == real.shape else value
-        for name, value in outputs.items()
-    }
+    """The tensors of the output of a model, without the values that belong to padding."""
+    real = torch.ones(4, 12, dtype=torch.bool)
+    if "attention_mask" in inputs:
+        real = inputs["attention_mask"].bool()
+    outputs = {}
+    for name, value in model(**inputs).items():
+        if isinstance(value, torch.Tensor):
+            is_of_tokens = value.shape[:2] == real.shape
+            outputs[name] = value[real] if is_of_tokens else value
+    return outputs
 
 
 def scaled(rope_type: str, **options) -> dict:
@@ -936,8 +950,9 @@ PLACES = {
     "start_positions": torch.tensor([3, 2, 0, 1]),
     "end_positions": torch.tensor([5, 3, 0, 2]),
 }
+# Only the second row has an image.
 IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
-IMAGE[[0, 2, 3]] = 0  # in the second row
+IMAGE[[0, 2, 3]] = 0
 ROW = torch.ones(4, 12, dtype=torch.long).index_fill(0, torch.tensor([1]), 0)
 
 RESTART = {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(4, -1)}
@@ -945,7 +960,7 @@ NO_MASK = {"attention_mask": None}
 NO_CACHE = {"use_cache": False}
 GAPS = {"position_ids": RESTART["position_ids"] * 2}
 
-# the model, and what its batch holds besides
+# Each entry has the class of the model, fields of its configuration, and more inputs of its batch.
 UNUSUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "the places of an answer": ("BertForQuestionAnswering", {}, PLACES),
     "images in another row": ("Gemma3ForConditionalGeneration", GEMMA3, {"token_type_ids": IMAGE}),
@@ -967,11 +982,13 @@ def test_what_is_not_understood_is_as_it_was(case):
     class_name, fields, others = UNUSUAL[case]
     stock = build(class_name, **fields)
     free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("bert mlm", lengths=(30 if case == "chunks of attention" else 12, 7, 1, 4))
+    longest = 30 if case == "chunks of attention" else 12
+    batch = batch_for("bert mlm", lengths=(longest, 7, 1, 4))
     batch.pop("labels")
     if case == "a row of padding":
         batch["input_ids"][1] = 0
-    if "frequencies" in case:  # which depend on the longest row, its padding included
+    if "frequencies" in case:
+        # The frequencies depend on the length of the longest row with its padding.
         batch = {name: torch.nn.functional.pad(value, (0, 8)) for name, value in batch.items()}
     batch = {name: value for name, value in (batch | others).items() if value is not None}
     torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
@@ -979,10 +996,11 @@ def test_what_is_not_understood_is_as_it_was(case):
 
 @pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base", "whole"])
 def test_what_changes_afterwards(way):
-    """Another attention implementation, hooks on the embeddings; parts are compiled, or the whole
-    in one graph."""
+    """A padding-free model gets another attention implementation or gradient checkpointing, or it
+    is compiled: in parts, or as a whole in one graph."""
     name = "bert mlm" if way == "base" else "bert classes"
-    (stock, free), batch = pair(name), batch_for(name)
+    stock, free = pair(name)
+    batch = batch_for(name)
     torch.compiler.reset()
     if way == "eager":
         free.set_attn_implementation(way)
@@ -991,8 +1009,10 @@ def test_what_changes_afterwards(way):
         free.enable_input_require_grads()
     elif way == "whole":
         free = torch.compile(free, backend="eager", fullgraph=True)
+    elif way == "encoder":
+        free.bert.encoder.compile(backend="eager")
     else:
-        (free.bert.encoder if way == "encoder" else free.bert).compile(backend="eager")
+        free.bert.compile(backend="eager")
     assert_same_gradients(free, stock, batch)
 
 
@@ -1003,7 +1023,7 @@ def compiled_by_regions(class_name: str) -> torch.nn.Module:
 OWN = rl.RoFormerLiteConfig(
     vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=2
 )
-# How many graphs there are after the first batch of padded rows, and at most after twenty.
+# Each entry has the number of graphs after the first batch of padded rows, and after twenty.
 COMPILED = {
     "bert": (lambda: compiled_by_regions("BertForMaskedLM"), 6, 11),
     "own": (
@@ -1023,8 +1043,8 @@ def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", COMPILED)
 def test_compiled_graphs_are_few(kind):
-    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of training,
-    add some. No function reaches the limit from which on torch no longer compiles it."""
+    """Further lengths of rows add no graphs. Full batches, and evaluations between steps of
+    training, add some. No function reaches the limit beyond which torch stops compiling it."""
     make_compiled, num_first, num_all = COMPILED[kind]
     torch.compiler.reset()
     counters.clear()
@@ -1049,7 +1069,8 @@ def test_compiled_graphs_are_few(kind):
 def test_labels_of_padding_and_autocast():
     stock, free = pair("gpt2")
     batch = batch_for("gpt2")
-    batch["labels"] = batch["input_ids"]  # those of padding count, as they did before
+    # The labels of padding count in the stock model, and must do so in the padding-free one.
+    batch["labels"] = batch["input_ids"]
     assert_same_gradients(free, stock, batch)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
@@ -1072,8 +1093,12 @@ def test_every_model_within_a_module():
 def test_adapters_that_know_rows(kind):
     from peft import LoraConfig, get_peft_model
 
-    options = {"alora_invocation_tokens": [50, 51]} if kind == "alora" else {}
-    call = {} if kind == "alora" else {"adapter_names": ["default", "__base__"] * 2}
+    options = {}
+    call = {}
+    if kind == "alora":
+        options["alora_invocation_tokens"] = [50, 51]
+    else:
+        call["adapter_names"] = ["default", "__base__"] * 2
     lora = LoraConfig(
         task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False, **options
     )
@@ -1083,15 +1108,16 @@ def test_adapters_that_know_rows(kind):
     real = batch["attention_mask"].bool()
     for is_free in (False, True):
         torch.manual_seed(0)
-        model = get_peft_model(padding_free(make("llama"), is_free), lora).eval()
+        model = get_peft_model(padding_free(make("llama"), enabled=is_free), lora).eval()
         outputs.append(model(**batch, **call).logits[real])
     torch.testing.assert_close(*outputs, **CLOSE)
 
 
 @pytest.mark.slow
 def test_continuous_batching():
-    """Its requests are packed by transformers, which refuses attention that it does not know. A
-    model that was switched off gives the tokens of one that was never switched."""
+    """transformers packs the requests itself, and refuses an attention that it does not know.
+
+    A model that was switched back generates the tokens of one that was never switched."""
     stock, free = pair("llama")
     settings = transformers.GenerationConfig(
         max_new_tokens=3, do_sample=False, eos_token_id=2, pad_token_id=0
@@ -1100,7 +1126,7 @@ def test_continuous_batching():
     with pytest.raises(ValueError, match="padding_free.*continuous batching"):
         free.generate_batch(inputs=prompts, generation_config=settings)
     answers = []
-    for model in (stock, padding_free(free, False)):
+    for model in (stock, padding_free(free, enabled=False)):
         found = model.generate_batch(inputs=prompts, generation_config=settings)
         answers.append([output.generated_tokens for output in found.values()])
     assert answers[0] == answers[1]
@@ -1112,15 +1138,15 @@ def test_adapters(is_first):
 
     torch.manual_seed(0)
     lora = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
-    stock, free = make("bert mlm"), make("bert mlm")
+    stock = make("bert mlm")
+    free = make("bert mlm")
     torch.manual_seed(1)
     stock = get_peft_model(stock, lora)
     torch.manual_seed(1)
-    free = (
-        get_peft_model(padding_free(free), lora)
-        if is_first
-        else padding_free(get_peft_model(free, lora))
-    )
+    if is_first:
+        free = get_peft_model(padding_free(free), lora)
+    else:
+        free = padding_free(get_peft_model(free, lora))
     batch = batch_for("bert mlm")
     assert_same_gradients(free, stock, batch)
 
@@ -1149,7 +1175,7 @@ WINDOW = masking_utils.sliding_window_causal_mask_function(4)
 TWO_SIDED_WINDOW = masking_utils.sliding_window_bidirectional_mask_function(3)
 CAUSAL = masking_utils.causal_mask_function
 BIDIRECTIONAL = masking_utils.bidirectional_mask_function
-# Whether flat rows can be made of a mask function, where no padding stands between tokens.
+# Each entry says whether a flat row can follow the mask if no padding stands between tokens.
 MASK_FUNCTIONS = {
     "causal": (CAUSAL, True),
     "bidirectional": (BIDIRECTIONAL, True),
@@ -1167,9 +1193,10 @@ MASK_FUNCTIONS = {
 @pytest.mark.parametrize("name", MASK_FUNCTIONS)
 @pytest.mark.parametrize("padding", ["none", "right", "left", "holes"])
 def test_flat_rows_see_what_the_mask_says(name, padding):
-    """Each mask is either refused or read without an error, at every pair of tokens."""
+    """Each mask is either refused, or read correctly for every pair of tokens."""
     mask_function, can_be_flat = MASK_FUNCTIONS[name]
-    batch_size, length = 3, 14
+    batch_size = 3
+    length = 14
     is_real = torch.arange(length) < torch.tensor([14, 9, 0])[:, None]
     if padding == "none":
         is_real = torch.ones(batch_size, length, dtype=torch.bool)
@@ -1184,7 +1211,8 @@ def test_flat_rows_see_what_the_mask_says(name, padding):
         mask_function=mask_function,
         attention_mask=is_real,
         allow_is_causal_skip=False,
-        dtype=torch.bfloat16,  # On a CPU attention by document is faster then, even when full.
+        # Attention by document is faster on a CPU in this type, even if no row has padding.
+        dtype=torch.bfloat16,
         device="cpu",
         config=None,
     )

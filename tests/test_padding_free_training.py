@@ -1,6 +1,7 @@
-"""`padding_free` where people train: with noise, by the trainers of other libraries, and taken up
-again. (In two processes: training/test_distributed.py.) Everything is in double precision, so that
-two runs agree to the last digits, or differ for a reason."""
+"""Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
+
+training/test_distributed.py trains them in two processes. Everything here is in double precision,
+so that two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,31 +27,36 @@ OPTIONS = {**TRAINER, "max_steps": 20, "per_device_train_batch_size": 4}
 def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 16, (24,), generator=generator).tolist()
-    return [
-        {key: value[0] for key, value in batch_for(f"{name} {number}", lengths=(length,)).items()}
-        for number, length in enumerate(lengths)
-    ]
+    rows = []
+    for number, length in enumerate(lengths):
+        batch = batch_for(f"{name} {number}", lengths=(length,))
+        rows.append({key: value[0] for key, value in batch.items()})
+    return rows
 
 
 def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    return {
-        key: torch.nn.utils.rnn.pad_sequence(
-            [row[key] for row in rows], batch_first=True, padding_value=fill[key]
-        )
-        if rows[0][key].ndim
-        else torch.stack([row[key] for row in rows])
-        for key in rows[0]
-    }
+    batch = {}
+    for key, first in rows[0].items():
+        values = [row[key] for row in rows]
+        if first.ndim:
+            batch[key] = torch.nn.utils.rnn.pad_sequence(
+                values, batch_first=True, padding_value=fill[key]
+            )
+        else:
+            batch[key] = torch.stack(values)
+    return batch
 
 
 @dataclass
 class Run:
-    """What a training left behind."""
+    """The losses and the final weights of a training.
+
+    `tokens` is the number of tokens that the first linear map of the model got, with padding."""
 
     losses: torch.Tensor
     weights: torch.Tensor
-    tokens: int  # that the first linear map of the model has seen, padding included
+    tokens: int
 
 
 def weights_of(model: torch.nn.Module) -> torch.Tensor:
@@ -58,13 +64,13 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 
 def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
-    model, tokens = trainer.model, []
+    model = trainer.model
+    tokens = []
     count_tokens(model, tokens)
-    trainer.train(resume_from_checkpoint=resume and str(resume))
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     losses = [log.get("loss", log.get("eval_loss")) for log in trainer.state.log_history]
-    return Run(
-        torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens)
-    )
+    losses = torch.tensor([loss for loss in losses if loss is not None])
+    return Run(losses=losses, weights=weights_of(model), tokens=sum(tokens))
 
 
 def trainer_of(
@@ -83,7 +89,7 @@ def trainer_of(
 
 
 def two_of(name: str) -> list[torch.nn.Module]:
-    """A stock model, and the same padding-free."""
+    """A stock model and a padding-free one with the same weights."""
     return [make(name).double(), padding_free(make(name).double())]
 
 
@@ -100,7 +106,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "reentrant": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": True}},
     "checkpointing": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": False}},
     "smoothing": {"label_smoothing_factor": 0.1},
-    # drawn for `(B, L, width)` and scaled by L: a flat row would have another
+    # This noise is drawn for `(B, L, width)` and scaled by L, so a flat row would get other noise.
     "noise": {"neftune_noise_alpha": 30.0},
 }
 TRAININGS = [("bert mlm", way) for way in WAYS] + [
@@ -111,7 +117,8 @@ TRAININGS = [("bert mlm", way) for way in WAYS] + [
 
 @pytest.mark.parametrize("name, way", TRAININGS)
 def test_ways_to_train(name, way, tmp_path):
-    assert_same(*(run(trainer_of(model, name, tmp_path, **WAYS[way])) for model in two_of(name)))
+    runs = [run(trainer_of(model, name, tmp_path, **WAYS[way])) for model in two_of(name)]
+    assert_same(*runs)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +129,7 @@ def test_ways_to_train(name, way, tmp_path):
     ],
 )
 def test_evaluation(name, options, tmp_path):
-    """Between steps of training, with batches of different widths."""
+    """Evaluations between steps of training have batches of different widths."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def metrics(found) -> dict[str, float]:
@@ -135,27 +142,32 @@ def test_evaluation(name, options, tmp_path):
         "per_device_eval_batch_size": 4,
         **options,
     }
-    assert_same(
-        *(run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name))
-    )
+    runs = [run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name)]
+    assert_same(*runs)
     assert len(seen) == 4
     lengths = np.array([len(row["input_ids"]) for row in rows_for(name)[:9]])
     for (expected, labels), (found, others) in zip(seen[:2], seen[2:], strict=True):
         assert found.shape == expected.shape and np.array_equal(labels, others)
-        real = np.arange(found.shape[1]) < lengths[:, None] if found.ndim == 3 else slice(None)
+        is_of_tokens = found.ndim == 3
+        real = np.arange(found.shape[1]) < lengths[:, None] if is_of_tokens else slice(None)
         np.testing.assert_allclose(found[real], expected[real], atol=1e-6)
 
 
 def test_checkpoints(tmp_path):
-    """The files of stock checkpoints; either kind of model takes up the training of the other; the
-    best is loaded."""
-    options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
-    options |= {
+    """Checkpoints have the files of stock checkpoints, either kind of model continues the training
+    of the other, and the best checkpoint is loaded."""
+    options = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 4,
+        "save_steps": 4,
         "load_best_model_at_end": True,
         "learning_rate": 2e-2,
         "per_device_train_batch_size": 8,
     }
-    name, runs, best = "bert mlm", [], []
+    name = "bert mlm"
+    runs = []
+    best = []
     for kind, model in zip(("stock", "free"), two_of(name), strict=True):
         trainer = trainer_of(model, name, tmp_path / kind, lambda _: {}, **options)
         runs.append(run(trainer))
@@ -167,9 +179,8 @@ def test_checkpoints(tmp_path):
     assert files[0] == files[1]
     assert len({(checkpoint / "config.json").read_bytes() for checkpoint in checkpoints}) == 1
     for model, checkpoint in zip(two_of(name), reversed(checkpoints), strict=True):
-        resumed = run(
-            trainer_of(model, name, tmp_path / "resumed", lambda _: {}, **options), checkpoint
-        )
+        trainer = trainer_of(model, name, tmp_path / "resumed", lambda _: {}, **options)
+        resumed = run(trainer, resume=checkpoint)
         torch.testing.assert_close(resumed.losses, runs[0].losses, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(resumed.weights, runs[0].weights, rtol=0, atol=1e-6)
 
@@ -191,9 +202,8 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
     fields = {"num_labels": 1} if model_class is transformers.BertForSequenceClassification else {}
-    tiny_model(model_class.config_class.model_type, model_class, **fields).double().save_pretrained(
-        folder
-    )
+    model = tiny_model(model_class.config_class.model_type, model_class, **fields)
+    model.double().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -208,32 +218,32 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
     model_class = (
         transformers.BertForSequenceClassification if is_cross else transformers.LlamaModel
     )
-    base, runs = saved(tmp_path / "base", tokenizer, model_class), []
+    base = saved(tmp_path / "base", tokenizer, model_class)
     columns: dict[str, list] = {"first": TEXTS[:20], "second": TEXTS[20:]}
-    columns |= {"label": [float(n % 2) for n in range(20)]} if is_cross else {}
+    if is_cross:
+        columns["label"] = [float(n % 2) for n in range(20)]
     kind = "CrossEncoder" if is_cross else "SentenceTransformer"
-    trainer_class, arguments_class = (
-        getattr(st, f"{kind}{name}") for name in ("Trainer", "TrainingArguments")
-    )
+    trainer_class = getattr(st, f"{kind}Trainer")
+    arguments_class = getattr(st, f"{kind}TrainingArguments")
     arguments = arguments_class(str(tmp_path), **{**OPTIONS, "learning_rate": 1e-2})
+    runs = []
     for is_free in (False, True):
         if is_cross:
-            model = padding_free(st.CrossEncoder(base, device="cpu"), is_free)
+            model = padding_free(st.CrossEncoder(base, device="cpu"), enabled=is_free)
             loss = BinaryCrossEntropyLoss(model)
         else:
             modules = [Transformer(base), Pooling(64, pooling_mode="lasttoken")]
-            model = padding_free(st.SentenceTransformer(modules=modules, device="cpu"), is_free)
-            loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=3)
-        runs.append(
-            run(
-                trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss)
+            model = padding_free(
+                st.SentenceTransformer(modules=modules, device="cpu"), enabled=is_free
             )
-        )
+            loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=3)
+        data = Dataset.from_dict(columns)
+        runs.append(run(trainer_class(model, arguments, train_dataset=data, loss=loss)))
     assert_same(*runs)
 
 
 def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
-    """It mixes the states of real tokens with those of padding."""
+    """A convolution mixes the states of real tokens with the states of padding."""
     import sentence_transformers as st
     from sentence_transformers.sentence_transformer.modules import CNN, Pooling, Transformer
 
@@ -292,22 +302,26 @@ TRL = {
 
 @pytest.mark.parametrize("way", TRL)
 def test_trl(way, tokenizer, tmp_path):
-    """Its trainers replace the forward pass of a language model by one that returns a number for
-    each token."""
+    """The trainers of TRL replace the forward pass of a language model by one that returns a number
+    for each token."""
     import trl
     from peft import LoraConfig
 
     kind = way.partition(" ")[0].upper()
-    columns = {"SFT": {"text": TEXTS}, "GRPO": {"prompt": TEXTS}}.get(kind)
-    columns = columns or {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]}
-    folder, runs = saved(tmp_path / "base", tokenizer, transformers.LlamaForCausalLM), []
+    columns = {
+        "SFT": {"text": TEXTS},
+        "DPO": {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]},
+        "GRPO": {"prompt": TEXTS},
+    }[kind]
+    folder = saved(tmp_path / "base", tokenizer, transformers.LlamaForCausalLM)
+    runs = []
     more: dict[str, Any] = {}
     if way == "sft adapters":
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
     if kind == "GRPO":
         more["reward_funcs"] = reward
     for is_free in (False, True):
-        model = padding_free(transformers.LlamaForCausalLM.from_pretrained(folder), is_free)
+        model = padding_free(transformers.LlamaForCausalLM.from_pretrained(folder), enabled=is_free)
         if kind == "DPO":
             more["ref_model"] = transformers.LlamaForCausalLM.from_pretrained(folder)
         options = {**OPTIONS, "bf16": False, "gradient_checkpointing": False, **TRL[way]}
@@ -319,8 +333,8 @@ def test_trl(way, tokenizer, tmp_path):
             model, args=arguments, train_dataset=data, processing_class=tokenizer, **more
         )
         runs.append(run(trainer))
-        if kind == "GRPO":  # the loss of a step of its kind is zero
-            runs[-1].losses = torch.tensor(
-                [log["reward"] for log in trainer.state.log_history if "reward" in log]
-            )
+        if kind == "GRPO":
+            # The loss of a single step of GRPO is zero, so the rewards are compared instead.
+            rewards = [log["reward"] for log in trainer.state.log_history if "reward" in log]
+            runs[-1].losses = torch.tensor(rewards)
     assert_same(*runs, is_flat=way != "sft flat")

@@ -1,7 +1,7 @@
-"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what
-the page shows.
+"""Every block of README and docs runs, and prints the output that the page shows.
 
-Those of docs, and the trainings of the README, are slow tests.
+The blocks of a page run from top to bottom in one directory. The blocks of docs, and the trainings
+of the README, are slow tests.
 """
 
 import re
@@ -66,8 +66,9 @@ def hub():
 
 @pytest.fixture(scope="module")
 def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
-    """The directory of a page. Pages of docs that use the model `dates` find it there, trained by the
-    README's example."""
+    """A function that returns the directory of a page.
+
+    Pages of docs that use the model `dates` find it there, trained by the example of the README."""
     directories: dict[Path, Path] = {}
     examples = tmp_path_factory.mktemp("examples")
     write_examples(examples)
@@ -95,25 +96,22 @@ def test_block(block: Block, directory_of, hub):
     is_python = block.language == "python"
     out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
     if block.printed is not None:
-        # after its log
-        assert (out[-len(block.printed) :] if "Trainer(" in block.code else out) == block.printed
-    for command, name in re.findall(
-        r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")
-    ):
+        # A Trainer prints its log first, which the page does not show.
+        shown = out[-len(block.printed) :] if "Trainer(" in block.code else out
+        assert shown == block.printed
+    lines = block.code.replace("\\\n", " ")
+    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", lines):
         saved = {path.name for path in (folder / name).iterdir()}
         assert SAVED[command] <= saved
     if "dates-again" in block.code:
-        before, after = (
-            load_file(folder / name / "model.safetensors") for name in ("dates", "dates-again")
-        )
+        before = load_file(folder / "dates" / "model.safetensors")
+        after = load_file(folder / "dates-again" / "model.safetensors")
         assert all(torch.equal(after[name], weight) for name, weight in before.items())
     for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
         there = hub.files(name)
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
-        assert (
-            there["model.safetensors"].content
-            == (folder / "dates" / "model.safetensors").read_bytes()
-        )
+        weights = (folder / "dates" / "model.safetensors").read_bytes()
+        assert there["model.safetensors"].content == weights
 
 
 def test_what_is_printed_is_shown():
@@ -126,7 +124,7 @@ def test_what_is_printed_is_shown():
 
 @pytest.mark.parametrize("block", QUICK, ids=str)
 def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
-    """Examples on small untrained models need no process of their own."""
+    """Examples with small untrained models run in this process."""
     monkeypatch.chdir(tmp_path)
     exec(compile(block.code, str(block), "exec"), {})
     if block.printed is not None:
@@ -134,7 +132,7 @@ def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
 
 
 def anchors_of(page: Path) -> set[str]:
-    """What GitHub makes of the headings of a page."""
+    """The anchors that GitHub makes from the headings of a page."""
     headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), flags=re.MULTILINE)
     words = [re.sub(r"[^\w -]", "", heading.lower()).strip() for heading in headings]
     return {text.replace(" ", "-") for text in words}
@@ -142,7 +140,9 @@ def anchors_of(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
-    """Files and headings. mkdocs checks the links between the pages of docs, not those from here."""
+    """The files and headings that links name exist.
+
+    mkdocs checks the links between the pages of docs, but not those of the pages of `LINKED`."""
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
     broken = []
     for link in links:

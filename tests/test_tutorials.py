@@ -1,4 +1,4 @@
-"""The tutorials run as they stand, at a small size, on data made here."""
+"""The tutorials run unchanged, at a small size, on data that the tests make."""
 
 import re
 import runpy
@@ -16,13 +16,18 @@ from roformer_lite.cli import main
 from roformer_lite.commands.demo_data import unique_examples
 
 TUTORIALS = ROOT / "tutorials"
-ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "
-ALONE += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+# This program runs a script in a process that can import none of these three packages.
+ALONE = """
+import runpy, sys
+sys.modules |= dict.fromkeys(("torch", "transformers", "hf_roformer_lite"))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """Run a tutorial as its user does, in an empty directory; what it prints."""
+    """A function that runs a tutorial in an empty directory, and returns its printed text."""
 
     def run(name: str, *options: str) -> str:
         monkeypatch.chdir(tmp_path)
@@ -36,16 +41,14 @@ def run(monkeypatch, capsys, tmp_path):
 
 def test_every_tutorial_is_listed_and_tested():
     names = {path.name for path in TUTORIALS.glob("*.py")}
-    assert names == set(
-        re.findall(r"\]\((\w+\.py)\)", (TUTORIALS / "README.md").read_text("utf-8"))
-    )
+    page = (TUTORIALS / "README.md").read_text("utf-8")
+    assert names == set(re.findall(r"\]\((\w+\.py)\)", page))
     assert names <= set(re.findall(r"\w+\.py", Path(__file__).read_text("utf-8")))
 
 
 def test_train_from_scratch(run, tmp_path):
-    (tmp_path / "book.txt").write_text(
-        "".join(f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)), "utf-8"
-    )
+    paragraphs = [f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)]
+    (tmp_path / "book.txt").write_text("".join(paragraphs), "utf-8")
     options = ["--size", "tiny", "--vocab_size", "280", "--epochs", "4", "--prompt", "one two"]
     out = run("train_from_scratch.py", "book.txt", "model", *options)
     assert out.rstrip().splitlines()[-1].startswith("one two three")
@@ -63,16 +66,12 @@ def test_finetune_converted(run, tmp_path):
         "num_attention_heads": 2,
         "intermediate_size": 64,
     }
-    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(
-        tmp_path / "bert"
-    )
-    rows = "".join(
-        f"a {'fine' if n % 2 else 'dull'} film,{'good' if n % 2 else 'bad'}\n" for n in range(200)
-    )
+    model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(tmp_path / "bert")
+    rows = "a dull film,bad\na fine film,good\n" * 100
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
-    out = run(
-        "finetune_converted.py", "bert", "reviews.csv", "classifier", "--learning_rate", "3e-3"
-    )
+    options = ["--learning_rate", "3e-3"]
+    out = run("finetune_converted.py", "bert", "reviews.csv", "classifier", *options)
     assert "accuracy 1.000" in out and "'label': " in out
 
 
@@ -81,18 +80,8 @@ def test_long_text(run, tmp_path):
         " ".join(f"{n} and {n + 1}" for n in range(length)) for length in (5, 9, 300, 40) * 4
     ]
     (tmp_path / "books.txt").write_text("\n\n".join(documents), "utf-8")
-    options = [
-        "--size",
-        "tiny",
-        "--vocab_size",
-        "400",
-        "--window",
-        "8",
-        "--epochs",
-        "1",
-        "--longest",
-        "1000",
-    ]
+    options = ["--size", "tiny", "--vocab_size", "400", "--window", "8"]
+    options += ["--epochs", "1", "--longest", "1000"]
     out = run("long_text.py", "books.txt", "model", *options)
     lengths = re.search(r"16 documents of (\d+) to (\d+) tokens", out)
     assert int(lengths[1]) < 40 and int(lengths[2]) > 600
@@ -101,7 +90,7 @@ def test_long_text(run, tmp_path):
 
 @pytest.mark.slow
 def test_translate_and_its_exports(run, tmp_path):
-    """Both engines give the tokens of `generate`, in processes that can import neither torch nor
+    """Both engines return the tokens of `generate`, in processes that can import neither torch nor
     transformers."""
     rows = unique_examples(300, 7, held_out=False)
     pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
@@ -129,21 +118,10 @@ def test_translate_and_its_exports(run, tmp_path):
         ("onnx", "translate_onnx.py"),
         ("ctranslate2", "translate_ctranslate2.py"),
     ):
-        assert (
-            main(
-                ["export", str(tmp_path / "translator"), str(tmp_path / format), "--format", format]
-            )
-            == 0
-        )
-        command = [
-            sys.executable,
-            "-c",
-            ALONE,
-            str(TUTORIALS / script),
-            format,
-            "--max_new_tokens",
-            "20",
-        ]
+        folders = [str(tmp_path / "translator"), str(tmp_path / format)]
+        assert main(["export", *folders, "--format", format]) == 0
+        command = [sys.executable, "-c", ALONE, str(TUTORIALS / script)]
+        command += [format, "--max_new_tokens", "20"]
         text = "\n".join(lines) + "\n"
         done = subprocess.run(
             command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120
@@ -153,8 +131,8 @@ def test_translate_and_its_exports(run, tmp_path):
 
 
 def test_look_inside(run, tmp_path):
-    """A picture for each kind of attention that a model has, and one of the positions: the tables
-    of the package."""
+    """The tutorial draws a picture of each kind of attention that a model has, and one of the
+    tables of positions."""
     tokenizer = rl.RoFormerLiteTokenizer.train(
         ["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280
     )
@@ -172,9 +150,8 @@ def test_look_inside(run, tmp_path):
     assert printed[-4:] == [f"pictures/{name}.png" for name in names]
     assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-4:])
 
-    encoder = rl.RoFormerLiteForMaskedLM(
-        rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer))
-    )
+    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    encoder = rl.RoFormerLiteForMaskedLM(config)
     for part in (encoder, tokenizer):
         part.save_pretrained(tmp_path / "encoder")
     printed = run("look_inside.py", "encoder", "two cats", "--out", "more").splitlines()

