@@ -1,4 +1,4 @@
-"""Baselines: each is compared with metrics found in another way."""
+"""Each baseline is compared with metrics that are computed in another way."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ def test_of_slightly_too_many_rows_few_are_left_out():
     assert (
         len(set(sample_rows(texts, 100))) == 100 and (np.diff(sample_rows(classes, 100)) > 0).all()
     )
-    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}  # whatever order the rows have
+    # Taking every second row would miss one of two alternating classes.
+    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}
     assert sample_rows(texts, 200) is texts
 
 
@@ -31,13 +32,16 @@ def test_classes():
         {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
     )
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
-    # the third is mislabelled
+    # The third text has the wrong label on purpose.
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("right", [0, 1])
 def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
-    """As by the linear part of the model; a label that the training rows lack is not learned."""
+    """The baseline learns the validation rows too, as the linear part of the model does.
+
+    A label that the training rows lack is not learned.
+    """
     train = (["one apple", "two pears"] * 5, np.array([0, 1] * 5))
     validation = (["three plums"] * 8 + ["four nuts"], np.array([right] * 8 + [2]))
     measured = {
@@ -75,8 +79,10 @@ def test_tags():
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
     metrics = tagging_baselines(True, (words, tags), measured)
-    assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5  # Carl is unknown
-    assert metrics["CRF"]["test"]["f1"] == 1  # but has the place and the shape of a name
+    # Carl does not occur in the training rows, so only one of two names is found.
+    assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5
+    # A CRF recognises Carl by the place and the shape of the word.
+    assert metrics["CRF"]["test"]["f1"] == 1
 
 
 def test_text_to_text():

@@ -1,5 +1,4 @@
-"""Which model a training ends with: the best one, the average of its weights, or none if it
-diverged."""
+"""A training ends with the best model, with averaged weights, or with none if it diverged."""
 
 import csv
 import json
@@ -48,8 +47,7 @@ STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=los
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The training data say one thing, the validation data another: the longer the training, the
-    worse."""
+    """Data whose validation labels contradict the training labels, so longer training is worse."""
     folder = tmp_path_factory.mktemp("data")
     for name, shift in (("train", 0), ("validation", 1)):
         rows = [
@@ -103,8 +101,10 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [2, 0])
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
-    """The patience counts what was measured before the interruption; a training that had stopped is
-    only measured."""
+    """Patience counts the evaluations before the interruption.
+
+    A training that had already stopped is only measured.
+    """
     options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
@@ -123,7 +123,7 @@ def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
 
 @pytest.mark.parametrize("separator", ["", "+"])
 def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
-    """The metrics are those of scikit-learn on what `predict` answers."""
+    """The accuracy in the results equals the accuracy of the labels that `predict` writes."""
     rows = (data / "train.tsv").read_text().splitlines()
     new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
@@ -178,7 +178,7 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
 
 
 def test_a_label_of_one_row_is_learned(tmp_path):
-    """That row is not held out."""
+    """A row that is the only one with its label is never held out."""
     rows = [f"{colour} {number}\t{colour}" for number in range(40) for colour in COLOURS]
     rows += [f"number {number}\t{number}" for number in range(40)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -199,8 +199,7 @@ def test_a_label_of_one_row_is_learned(tmp_path):
 
 
 def test_linear_model_beside_a_stock_trainer(tmp_path):
-    """Where the encoder has learned nothing, the linear part answers, also after saving; where it
-    knows all, it stays as it was."""
+    """The linear part decides where the encoder has learned nothing, also after saving."""
     texts = [
         f"{colour} {other} things"
         for colour in COLOURS
@@ -218,7 +217,8 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     )
     parts = add_linear_model(trainer)
     assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
-    assert add_linear_model(trainer) == parts  # in the place of the first one
+    # A second linear model takes the place of the first one.
+    assert add_linear_model(trainer) == parts
     trainer.save_model(str(tmp_path / "m"))
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
@@ -226,7 +226,7 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
 
 
 def test_without_validation_data_the_linear_model_answers(tmp_path):
-    """Of few rows, of which none are held out; the encoder has hardly begun."""
+    """None of so few rows are held out, and the encoder is trained for only one step."""
     rows = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 10]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "test")]
@@ -241,8 +241,10 @@ def test_without_validation_data_the_linear_model_answers(tmp_path):
 
 
 def test_a_part_alone_must_lead_by_more_than_chance():
-    """Of two equally good parts neither is left out for its luck on thirty rows; beside a perfect
-    one a bad one is."""
+    """Two equally good parts are both kept, however lucky one of them is on thirty rows.
+
+    A bad part next to a perfect one is left out.
+    """
     model = AutoModelForSequenceClassification.from_config(
         RoFormerLiteConfig.from_preset("tiny", num_labels=2)
     )
@@ -262,7 +264,7 @@ def test_a_part_alone_must_lead_by_more_than_chance():
         split = Split(logits(encoder), logits(text), answers, measure)
         _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
         assert all(weights) if encoder == text else not weights
-    # ten words in each
+    # Thirty words in sentences of ten words each count as three documents.
     of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))
     assert (
         split.number_of_documents == 30
@@ -271,8 +273,7 @@ def test_a_part_alone_must_lead_by_more_than_chance():
 
 
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
-    """Of a text with both labels, the rarer one of the whole data is the answer only where labels
-    are weighted."""
+    """A text with both labels gets the one that is rare in the data only if labels are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     recall, options = {}, [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
@@ -309,7 +310,7 @@ def test_weighted_loss_is_that_of_torch():
 
 
 def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
-    """In the validation data each text has every label."""
+    """Each text of the validation data has every label, so that no score is reliable."""
     shutil.copy(data / "train.tsv", tmp_path)
     rows = [f"{colour} {colour}\t{label}" for colour in COLOURS for label in COLOURS]
     (tmp_path / "validation.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -334,7 +335,7 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
 
 
 def test_answers_below_the_chosen_score_are_left_out(tmp_path):
-    """Half of the texts tell their label, the others do not: `predict` answers the first half."""
+    """Only half of the texts reveal their label, and `predict` gives a label to this half only."""
     clear = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 20]
     unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
@@ -363,7 +364,7 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
 
 
 def test_a_difference_within_chance_is_called_so():
-    """Thirty rows of 2,000 are; a hundred are not."""
+    """A difference of thirty rows among 2,000 may be chance, but not one of a hundred rows."""
     assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance(
         "accuracy", 0.95, 0.9, 2000
     )
@@ -412,8 +413,7 @@ def test_average_follows_the_formula_and_changes_places_exactly():
 
 @pytest.fixture
 def exploding(monkeypatch) -> None:
-    """The weights become infinite in step 5 of every training, as by a learning rate that is too
-    high."""
+    """Make weights infinite in step 5 of every training, as too high a learning rate would."""
     tick = TrainingClock.on_step_end
 
     def on_step_end(self, args, state, control, model, **kwargs):
@@ -445,9 +445,12 @@ def diverged(data: Path, out: Path, *options: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "last_step"),
     [
-        ("logging_steps=3 save_strategy=no", 6),  # at the next log
-        ("save_strategy=steps save_steps=5", 5),  # before a checkpoint
-        ("save_strategy=no", 6),  # at the end of the epoch
+        # The divergence is noticed at the next log.
+        ("logging_steps=3 save_strategy=no", 6),
+        # It is noticed before a checkpoint is written.
+        ("save_strategy=steps save_steps=5", 5),
+        # It is noticed at the end of the epoch.
+        ("save_strategy=no", 6),
     ],
 )
 def test_a_training_that_diverges_stops_and_saves_no_model(

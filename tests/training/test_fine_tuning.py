@@ -1,5 +1,4 @@
-"""Training on from models of this package: heads that are kept or new, and pairs of an encoder and
-a decoder."""
+"""Training from given models: heads are kept or new, and an encoder gets a decoder."""
 
 import json
 import shutil
@@ -43,8 +42,7 @@ def write_tags(path: Path, tags: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Texts and pairs, a classifier, an encoder, a decoder of the same vocabulary and one of
-    another."""
+    """A folder with texts, pairs, a classifier, an encoder and a decoder of another vocabulary."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "text.txt").write_text("\n".join(TEXTS * 10) + "\n", "utf-8")
     rows = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS * 10)
@@ -128,7 +126,7 @@ def save_bert(
 
 
 def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
-    # as another program may have made it
+    # Another program may have numbered the labels in this order.
     turned = shutil.copytree(folder / "classifier", tmp_path / "turned")
     config = config_of(turned) | {
         "id2label": {"0": "thing", "1": "cat"},
@@ -149,7 +147,7 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
         "accuracy"
     ]
     right = [answer.split("\t")[0] for answer in answers]
-    # the metrics count by the same numbers
+    # The metrics must number the labels as the model does.
     assert accuracy == sum(map(str.__eq__, right, true)) / 4
 
 
@@ -169,12 +167,12 @@ def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     name = "classifier.out_proj.weight"
     assert new.keys() == old.keys() and new[name].shape[0] == len(config_of(tuned)["label2id"])
     assert not torch.equal(new[name], old[name])
-    assert 0 < new[name].std() < 0.1  # initialised as in a new model
+    # The head is initialised as it is in a new model.
+    assert 0 < new[name].std() < 0.1
 
 
 def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, capsys):
-    """A masked language model or a classifier becomes a tagger; its head is kept for the same tags
-    only."""
+    """A classifier becomes a tagger, and the head of a tagger is kept only for the same tags."""
     data = write_tags(tmp_path / "a.iob2", ["B-PER", "O", "O"])
     first = train(
         "tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED
@@ -193,7 +191,7 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
 
 
 def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
-    """As many tokens would fit, and each would have the vector of another."""
+    """The model would read each token as another one."""
     start = ["--model_name_or_path", folder / "encoder", "--tokenizer", folder / "other"]
     train("mlm", folder / "text.txt", tmp_path / "m", *start, status=2)
     assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
@@ -226,7 +224,7 @@ def encoder(tmp_path) -> Path:
 
 
 def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path):
-    """Centred vectors of 20 tokens have at most 19 axes, which a narrower model has room for."""
+    """Centred vectors of 20 tokens have at most 19 axes, for which 20 dimensions are enough."""
     narrow = ["--config", "hidden_size=20"]
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     tuned = train(
@@ -272,7 +270,8 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
         return
     numbers = write_rows(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
     for rows in (data, numbers):
-        rows.write_text(rows.read_text() * 6)  # 120, of which a tenth would be held out
+        # A tenth of these 120 rows would usually be held out.
+        rows.write_text(rows.read_text() * 6)
     of_classes, of_numbers = ["--class_weights", "balanced"], ["--problem_type", "regression"]
     for rows, options, holds_out in (
         (data, [], False),
@@ -306,8 +305,7 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
 def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     is_kept, encoder, tmp_path, monkeypatch
 ):
-    """A fitted head is final, and the training makes no step; without one all epochs are
-    trained."""
+    """With a fitted head the training makes no step, and without one it trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     fit_head = labels.fit_head
@@ -333,7 +331,7 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
 
 @pytest.mark.parametrize("task", ["classify", "rerank"])
 def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task, tmp_path):
-    """As a converted DistilBERT or GTE with the tokenizer of BERT."""
+    """A converted DistilBERT or GTE with the tokenizer of BERT is such a model."""
     save_bert(tmp_path / "bert", "a cat dog red house".split())
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bert")
     config = stack_config(vocab_size=len(tokenizer), type_vocab_size=0, pad_token_id=0)

@@ -1,4 +1,4 @@
-"""Text that outgrows memory or a row: read as a stream, packed; and words without an end."""
+"""Large text is read as a stream and packed into rows, and very long words are cut."""
 
 import json
 import random
@@ -26,7 +26,7 @@ WORDS = "the cat sees a red house".split()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two files of text, and a tokenizer."""
+    """A folder with two files of text and a tokenizer."""
     folder, draw = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdfgk" for b in ("ale", "orn", "ist", "und")]
     for name, lines in (("a", 150), ("b", 120)):
@@ -82,7 +82,7 @@ def test_best_fit(lengths):
 
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
 def test_packed_documents_do_not_see_each_other(model_class, folder):
-    """The loss of packed rows is that of the blocks, each in a row of its own."""
+    """Packed rows have the same loss as the blocks in rows of their own."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     lines = (folder / "a.txt").read_text().splitlines()[:12]
     rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
@@ -128,7 +128,7 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
         1,
     ]
     assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
-    # a backend that splits nothing itself
+    # This backend does not split text into words by itself.
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3
 
 
@@ -161,7 +161,7 @@ def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
         [part.rpartition("/") for part in line.split(" ")]
         for line in capsys.readouterr().out.splitlines()
     ]
-    # every word has a tag
+    # Every word has a tag, because the tokens of the answers make up the lines.
     assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines
     assert max(length for _, length in shapes) <= 24 and max(rows for rows, _ in shapes) <= 8
     right = ["B-PER", "O", "O", "B-LOC", "I-LOC"] * 100

@@ -1,4 +1,4 @@
-"""Metrics at points where the right figure is known."""
+"""Metrics are checked on data for which the right value is known."""
 
 import math
 
@@ -36,7 +36,8 @@ from roformer_lite.task_options import LanguageModelDataArguments
 
 
 def test_translation():
-    # 3 of 4 words, 2 of 3 pairs, 1 of 2 triples, smoothed 1/2 of 1 quadruple, no brevity penalty
+    # There are 3 right words of 4, 2 right pairs of 3, 1 right triple of 2, and no right quadruple
+    # of 1, which smoothing counts as 1/2. There is no brevity penalty.
     expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
     assert translation_metrics(["a b c x"], ["a b c d"])["bleu"] == pytest.approx(expected)
     half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"])
@@ -82,12 +83,15 @@ def test_scores_and_thresholds():
     assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
     tied = np.repeat([1.0, 0.5], (900, 100)), np.repeat([True, False], (940, 60))
     assert calibration_error(*tied) == pytest.approx(0.1 * abs(0.5 - 0.4))
-    for precision in (0.6, 0.9):  # of scores that are right as often as they say, and evenly spread
+    # The scores are evenly spread and right as often as they say. A share of (1 + t) / 2 of
+    # the rows with a score of at least t is therefore right.
+    for precision in (0.6, 0.9):
         threshold = threshold_for(scores, right, precision)
         assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
         assert right[scores >= threshold].mean() >= precision
     equal = threshold_for(np.array([0.9, 0.9]), np.array([True, False]), 0.6)
-    assert equal is None  # equal scores go together
+    # A threshold cannot separate equal scores.
+    assert equal is None
     assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
 
 
@@ -96,7 +100,8 @@ def test_mcnemar_is_that_of_the_binomial_distribution():
         np.array([True] * 15 + [False] * 5),
         np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3),
     )
-    tail = sum(math.comb(12, k) for k in range(3)) / 2**12  # 10 and 2 rows that one alone has right
+    # Only ours is right in 10 rows, and only theirs in 2 rows.
+    tail = sum(math.comb(12, k) for k in range(3)) / 2**12
     assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
     assert mcnemar(ours, ours) == 1
 
@@ -131,8 +136,10 @@ def test_metrics_by_label_are_those_of_the_reports():
 
 @pytest.mark.parametrize("block_size", [8, 64])
 def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
-    """It needs the logarithm of the vocabulary for every token and every end of a text, cut into
-    blocks or not."""
+    """A uniform model needs the logarithm of the vocabulary for each token and each end of a text.
+
+    It does not matter whether the text is cut into blocks.
+    """
     (tmp_path / "a.txt").write_text("a short text, with ä\n" * 9, "utf-8")
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
@@ -221,7 +228,10 @@ def test_tagging_counts_whole_entities():
 
 
 def tagged_sentences(scheme: str, generator: np.random.Generator) -> list[list[str]]:
-    """Random entities, some next to others of their type, in the tags of a scheme."""
+    """Return sentences with random entities in the tags of a scheme.
+
+    Some entities are next to others of the same type.
+    """
     first_and_single = {"IOB1": "II", "IOB2": "BB", "IOBES": "BS", "BILOU": "BU"}
     begin, single = first_and_single[scheme]
     end = {"IOBES": "E", "BILOU": "L"}.get(scheme, "I")
@@ -243,7 +253,7 @@ def tagged_sentences(scheme: str, generator: np.random.Generator) -> list[list[s
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES", "BILOU"])
 def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
-    """As seqeval counts them, IOB1 and IOB2 as conlleval does."""
+    """The counts are the same as in seqeval, which counts IOB1 and IOB2 as conlleval does."""
     generator = np.random.default_rng(0)
     true = tagged_sentences(scheme, generator)
     assert scheme_of(true) == scheme
@@ -280,7 +290,7 @@ def test_tags_without_a_scheme():
 
 
 def test_bleu_has_a_tokenizer_for_the_language():
-    """A sentence of a language without spaces is no single word."""
+    """A sentence in a language without spaces must not be read as a single word."""
     texts = {
         "13a": "The weather is fine today. 天气 Überall, где",
         "zh": "今天天气很好，我们去公园 2024 吧。",
@@ -298,7 +308,7 @@ def test_bleu_has_a_tokenizer_for_the_language():
 
 @pytest.mark.parametrize("score", [0.55, 0.95])
 def test_scores_that_are_no_probabilities_are_named(score):
-    """Half of the answers are right."""
+    """Half of the answers are right, so that a score of 0.95 is much too high."""
     outcomes = [
         Outcome(f"a:{number}", {}, severity=number % 2, score=score) for number in range(40)
     ]

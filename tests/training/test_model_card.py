@@ -1,4 +1,4 @@
-"""The measured cards, as the Hub and a shell read them, and what a card shows of its training."""
+"""The Hub can read the measured cards, and a card shows what it should of its training."""
 
 import json
 import re
@@ -21,23 +21,26 @@ CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
 def test_measured_card(path):
-    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics
-    of results.json."""
+    """The classes of huggingface_hub read the metadata and write them again unchanged.
+
+    The metrics are the ones of results.json.
+    """
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
     recipe_class = RECIPES[results["task"]]
     recipe = path.with_name("recipe.sh").read_text("utf-8")
-    # one recipe may run another
+    # A recipe may run another recipe, but both must have the same license.
     (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))
     assert (data.license, data.library_name, data.pipeline_tag) == (
         license,
         recipe_class.library,
         recipe_class.pipeline_tag,
     )
-    # positions
+    # These models do not have rotary positions.
     other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
     assert data.language and recipe_class.name in data.tags and ("rope" in data.tags) != other
-    assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)  # a BERT stays one
+    # A BERT stays a BERT and does not get our tag.
+    assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)
     assert (
         ModelCardData(**data.to_dict()).to_yaml()
         == data.to_yaml()
@@ -75,7 +78,7 @@ def test_measured_card(path):
 
 
 def card_of(folder, results: dict, task: str, *options: str, stack: str = "default") -> ModelCard:
-    """The card of a training that never was, with these results, on a file in `folder`."""
+    """Write and load the card of an invented training on a file in `folder`."""
     rows = {
         "mlm": {"text": "my secret"},
         "classify": {"text": "my secret", "text_pair": "too", "label": "x"},
@@ -86,7 +89,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     path.write_text(json.dumps(rows[task]) + "\n")
     run = parse_run(task, ["--train_file", str(path), *options])
     recipe = RECIPES[task](run.data)
-    # That of another family than ours.
+    # A tokenizer of another family may have another mask token.
     recipe.tokenizer = SimpleNamespace(mask_token="<mask>")
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM

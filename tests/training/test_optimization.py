@@ -1,4 +1,4 @@
-"""What the program adds to the Trainer: batches by tokens, a limit on the time, and Muon."""
+"""The program adds batches by tokens, a limit on the time, and Muon to the Trainer."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ LENGTHS = np.minimum(
 def batches_of(
     budget: int, *places: int, lengths: list[int] = LENGTHS, seed: int = 1, epoch: int = 0
 ) -> list:
-    """The batches of an epoch, those of one process or all."""
+    """Return the batches of an epoch, for one process or for all."""
     sampler = TokenBudgetBatchSampler(lengths, budget, seed, *places)
     sampler.set_epoch(epoch)
     batches = list(sampler)
@@ -39,13 +39,16 @@ def test_every_example_once_and_never_over_the_budget(budget):
         batches = batches_of(budget, epoch=epoch)
         assert sorted(index for batch in batches for index in batch) == list(range(len(LENGTHS)))
         totals = [sum(LENGTHS[index] for index in batch) for batch in batches]
-        # well filled
+        # The batches of a middle budget are well filled, too.
         assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)
 
 
 @pytest.mark.parametrize(("world_size", "budget"), [(2, 4_096), (24, 4_096), (32, 8_192)])
 def test_processes_share_the_batches_evenly(world_size, budget):
-    """The batches of a step have nearly as many tokens, and are those of a single process."""
+    """The batches of a step have nearly equal numbers of tokens.
+
+    Together they are the batches of a single process.
+    """
     lengths = LENGTHS * 10
     shares = [
         batches_of(budget, rank, world_size, lengths=lengths, seed=3) for rank in range(world_size)
@@ -67,8 +70,10 @@ def test_processes_share_the_batches_evenly(world_size, budget):
 
 
 def test_the_order_is_random():
-    """Of examples and of batches, by the seed and the epoch: nothing goes from full batches to less
-    full ones."""
+    """Examples and batches are shuffled by the seed and the epoch.
+
+    The batches do not become less full in the course of an epoch.
+    """
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
     assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
@@ -90,7 +95,7 @@ def fake_time(monkeypatch):
 
 
 def run_until_stopped(clock: TrainingClock, fake_time, steps: int, control: TrainerControl) -> int:
-    """How many of the steps, of half a second each, are made."""
+    """Return how many steps are made, of half a second each."""
     args = SimpleNamespace(world_size=1, save_strategy="steps")
     state = TrainerState()
     clock.on_train_begin(args, state, control)
@@ -112,7 +117,8 @@ def test_time_spent_survives_a_checkpoint(fake_time):
     clock = TrainingClock(limit=50.0)
     assert run_until_stopped(clock, fake_time, 60, TrainerControl()) == 60
     state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
-    fake_time.now += 10_000  # the machine was off
+    # The machine is off for a while.
+    fake_time.now += 10_000
     resumed = TrainingClock(limit=50.0)
     resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
     assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
@@ -139,12 +145,12 @@ def one_step(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None
 
 
 def test_equals_the_two_optimizers_side_by_side(tmp_path):
-    """Also after it was saved and loaded, and while a schedule changes the rates."""
+    """They stay equal after saving and loading, and while a schedule changes the rates."""
     ours, theirs = make_model("mlm"), make_model("mlm")
     optimizer = optimizer_for(ours, tmp_path)
     named = dict(theirs.named_parameters())
     matrices = {name for name, weight in named.items() if ".layers." in name and weight.ndim == 2}
-    # neither biases nor norms
+    # Biases and the weights of norms are vectors, which do not decay.
     decayed = {name for name, weight in named.items() if weight.ndim == 2}
     muon = torch.optim.Muon(
         [named[name] for name in named if name in matrices],
@@ -195,8 +201,10 @@ def test_frozen_weights_are_left_alone(tmp_path):
 
 
 def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
-    """250 texts, truncated at 2,048 tokens, are 8 million tokens in 15.6 passes, and four of them
-    have 8,192."""
+    """The 250 texts of 2,048 tokens make 8 million tokens in 15.6 epochs.
+
+    Four of them make a batch of 8,192 tokens.
+    """
     rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
     common = "--size tiny --vocab_size 300 --max_steps 1 --linear_model false --baselines false --use_cpu "

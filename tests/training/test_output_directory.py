@@ -1,5 +1,4 @@
-"""A model directory is complete or not there; what was there before is lost only when it is
-replaced."""
+"""A model directory is complete or absent, and an old one is lost only when it is replaced."""
 
 import errno
 import gzip
@@ -99,7 +98,7 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 
 def sentences(path: Path, words: int) -> str:
-    """A file of tagged sentences of so many words."""
+    """Write a file of tagged sentences with this number of words, and return its path."""
     lines = [
         [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)]
         for row in range(8)
@@ -110,7 +109,7 @@ def sentences(path: Path, words: int) -> str:
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
-    """Test data whose metrics raise an error: with other data the same command measures again."""
+    """If the metrics of test data raise an error, the same command may be given other test data."""
     measured = Tag.measure
 
     def measure(recipe: Tag, answers: list[Any], rows: Dataset) -> dict[str, float]:
@@ -155,7 +154,8 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
 
 def test_a_refused_training_leaves_nothing(tmp_path, capsys):
     table = tmp_path / "rows.csv"
-    table.write_text("text,label\na,x\nb,x\n")  # a single label
+    # These data have only one label, so that there is nothing to learn.
+    table.write_text("text,label\na,x\nb,x\n")
     assert (
         main(
             [

@@ -1,4 +1,4 @@
-"""run.yaml: every training writes it, a command repeats it, options after it override it."""
+"""Every training writes run.yaml, a command repeats it, and options after it override it."""
 
 import shutil
 
@@ -43,7 +43,7 @@ def test_the_file_repeats_the_training(trained, capsys):
 
 
 def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
-    """A folder with data, models and run.yaml may be moved, and the command be given anywhere."""
+    """A folder with data, models and run.yaml may be moved and used from any directory."""
     moved = shutil.copytree(trained, tmp_path / "moved")
     (moved / "link").symlink_to("first", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_former_names_of_options(trained, tmp_path, value):
-    """On the command line and in files, of interrupted trainings too."""
+    """They work on the command line and in files, including files of interrupted trainings."""
     path = trained / "first" / "run.yaml"
     former = path.with_name("former.yaml")
     former.write_text(f"{path.read_text()}text_scores: {value}\n")
@@ -119,7 +119,7 @@ def test_a_person_edits_it(trained, tmp_path):
 
 @pytest.mark.parametrize("mark", ["-", "--", "-1", "--text_column", "a b", "-a b", "=", "--a=b"])
 def test_columns_may_have_any_name(trained, tmp_path, mark):
-    """Also one that looks like an option, in run.yaml and, after an equals sign, in a line."""
+    """A name may look like an option, in run.yaml and after an equals sign on the command line."""
     names = [f"{mark}text", f"{mark}label", "other"]
     options = ["--train_file", str(trained / "train.csv"), "--output_dir", str(tmp_path / "out")]
     options += [f"--text_column={names[0]}", f"--label_column={names[1]}"]

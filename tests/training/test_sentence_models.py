@@ -1,5 +1,7 @@
-"""train embed and rerank: what they save opens in sentence-transformers, with the same answers; the
-example too."""
+"""Models of `train embed` and `train rerank` give the same results in sentence-transformers.
+
+The example that trains two other kinds of models is tested, too.
+"""
 
 import csv
 import json
@@ -87,8 +89,7 @@ def test_a_fresh_process_opens_them(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "colbert"])
 def test_the_example_trains_the_other_two_kinds(kind, trained):
-    """A positive text is nearer to its anchor than the texts about other things are, in a fresh
-    process."""
+    """A query is nearer to the document about its topic than to the other documents."""
     folder, _ = trained
     if not (folder / "language").exists():
         options = "--size tiny --vocab_size 300 --block_size 16 --use_cpu true --disable_tqdm true --max_steps 20"
@@ -163,7 +164,7 @@ def test_results_and_card(trained):
         card = (folder / task / "README.md").read_text("utf-8")
         assert ("No baseline was measured" in card) == (task == "rerank")
         assert "library_name: sentence-transformers" in card and 'pip install ".[embed]"' in card
-        # a heading needs an empty line before it
+        # A heading needs an empty line before it.
         assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])
     assert results["embed"]["metrics"]["validation"]["spearman"] > 0.5
     assert "spearman" in results["embed"]["baselines"]["TF-IDF cosine"]["validation"]
@@ -188,8 +189,10 @@ def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
 
 
 def test_a_teacher_is_learnt(trained):
-    """By a student of another width and tokenizer, which is measured by its vectors and, if there
-    are any, scores."""
+    """The student has another width and another tokenizer than its teacher.
+
+    It is measured by the vectors of the teacher, or by scores if the validation data have any.
+    """
     folder, _ = trained
     teacher = [
         "--teacher",
@@ -209,7 +212,7 @@ def test_a_teacher_is_learnt(trained):
 
 
 def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
-    """Distances between the vectors: see test_fine_tuning.py."""
+    """The distances between the vectors are tested in test_fine_tuning.py."""
     folder, _ = trained
     options = " ".join(OPTIONS).replace("--vocab_size 300 ", "").split()
     teacher = [
@@ -288,8 +291,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
-    if name not in ("too wide", "one pair alone"):  # which only the model shows
-        # nothing is trained before
+    # Only the model shows these two mistakes. All others are found before a tokenizer is trained.
+    if name not in ("too wide", "one pair alone"):
         monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
@@ -309,13 +312,14 @@ def test_mistakes(name, tmp_path, capsys, monkeypatch):
 
 def test_principal_axes_keep_the_products():
     draw = np.random.default_rng(0)
-    # of rank 4
+    # Four axes are enough for these vectors, because their rank is 4.
     vectors = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 10))).astype(np.float32)
     dataset = Dataset.from_dict({"label": vectors.tolist()}).with_format("numpy", dtype=np.float32)
     axes = principal_axes(dataset, 4)
     rotated = vectors @ axes
     np.testing.assert_allclose(rotated @ rotated.T, vectors @ vectors.T, atol=1e-3)
-    assert (np.diff((rotated**2).sum(0)) < 0).all()  # the largest first
+    # The axes are sorted, with the largest one first.
+    assert (np.diff((rotated**2).sum(0)) < 0).all()
 
 
 def test_baselines_and_candidates():
@@ -332,7 +336,7 @@ def test_baselines_and_candidates():
     )
     samples = candidates(rows)
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
-    # on from its own place
+    # The negative texts begin after the row of the query and go on from the first row.
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
     many = Dataset.from_dict(
         {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}

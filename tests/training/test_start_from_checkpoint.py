@@ -1,5 +1,4 @@
-"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer,
-and stock files."""
+"""Training from a checkpoint of transformers gives the losses and the files of stock training."""
 
 import csv
 import json
@@ -31,7 +30,7 @@ COMMON = "--disable_tqdm true --use_cpu true --training_arguments save_strategy=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Rows of uneven lengths with a label each, other data, and a directory `bert`."""
+    """A folder with labelled rows of uneven lengths, other data, and a model `bert`."""
     folder = tmp_path_factory.mktemp("start")
     draw = torch.Generator().manual_seed(0)
     with open(folder / "rows.csv", "w", encoding="utf-8", newline="") as file:
@@ -83,8 +82,7 @@ def config_of(directory: Path) -> dict:
 
 
 def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list[float]:
-    """What the stock Trainer logs for the stock class: the script that a user of transformers would
-    write."""
+    """Return the losses of the stock Trainer, in a script as users of transformers write it."""
     transformers.set_seed(42)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.BertForSequenceClassification.from_pretrained(directory, num_labels=3)
@@ -112,7 +110,7 @@ def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list
 
 
 def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
-    """Twenty steps with the same batches, from the same pooler and classifier, without dropout."""
+    """Both make twenty steps without dropout, on the same batches and from the same head."""
     torch.manual_seed(1)
     directory = save(
         transformers.BertForSequenceClassification(bert_config()), folder, "classifier"
@@ -134,7 +132,8 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     assert "new head" not in capsys.readouterr().err
     assert config_of(tmp_path / "ours")["architectures"] == ["BertForSequenceClassification"]
     assert len(ours) == len(expected) == STEPS
-    assert max(ours) - min(ours) > 0.1  # it learns
+    # The losses change enough to show that the model learns.
+    assert max(ours) - min(ours) > 0.1
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)
 
 
@@ -148,7 +147,7 @@ FILES = {"classify": "rows.csv", "tag": "tags.iob2", "embed": "pairs.csv", "caus
 
 @pytest.fixture(scope="module")
 def stock(folder) -> dict[str, Path]:
-    """Directories that were trained from `bert` and from a decoder, for four tasks."""
+    """Models that were trained from `bert` or from a decoder, for four tasks."""
     llama = save(
         transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VOCABULARY)),
         folder,
@@ -162,7 +161,7 @@ def stock(folder) -> dict[str, Path]:
 
 
 def test_what_comes_out_is_a_stock_model(folder, stock):
-    """Its class, its files, its config and its tokenizer are those of transformers."""
+    """The class, the files, the config and the tokenizer are the ones of transformers."""
     for task, name in {**CLASSES, "causal": "LlamaForCausalLM"}.items():
         fields = config_of(stock[task])
         assert fields["architectures"] == [name] and "auto_map" not in fields
@@ -235,8 +234,7 @@ def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, 
 
 @pytest.mark.slow
 def test_defaults_of_fine_tuning(folder, tmp_path):
-    """Rates of a checkpoint and of a model that the command has trained; explicit options override
-    them."""
+    """The default rate depends on the model that is trained further, and options override it."""
     rows = folder / "rows.csv"
     found = train("classify", tmp_path / "a", rows, folder / "bert", *SHORT)["training"]
     assert found["arguments"]["learning_rate"] == 1e-4 and not found["own_weights"]
@@ -246,7 +244,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
     assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
     own = train("classify", tmp_path / "c", rows, tmp_path / "b", *SHORT)["training"]
     assert own["arguments"]["learning_rate"] == 3e-4
-    # as from scratch
+    # These options ask for the values of a training from scratch.
     told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
     again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *told)["training"]
     assert (
@@ -256,7 +254,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
 
 
 def test_other_families(folder, tmp_path, capsys):
-    """An encoder with windows, and a pair, both without padding; they stay what they are."""
+    """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
         **SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4
     )

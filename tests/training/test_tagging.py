@@ -1,5 +1,4 @@
-"""A tagger gives the same entities in every way that there is to use it, and its card says what
-`predict` does."""
+"""A tagger gives the same entities in every way of using it, and its card agrees with `predict`."""
 
 import json
 import re
@@ -28,7 +27,7 @@ STRATEGIES = ("simple", "first", "average", "max")
 def rows_of(
     words: list[str], names: Sequence[str], seed: int, lengths: tuple[int, int] = (1, 16)
 ) -> list[dict]:
-    """Random sentences with random tags of IOB2, in which entities of one type often adjoin."""
+    """Return random sentences with IOB2 tags, in which entities of one type often adjoin."""
     generator, rows = np.random.default_rng(seed), []
     for _ in range(60):
         tags: list[str] = []
@@ -62,7 +61,7 @@ def tagger(folder: Path, rows: list[dict], options: str) -> Path:
 
 
 def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, int, int]]:
-    """Types and places in the text."""
+    """Return the type, the start and the end of each entity in the joined text."""
     found, start, left = [], 0, "O"
     for word, tag in zip(words, tags, strict=True):
         end = start + len(word)
@@ -79,8 +78,10 @@ def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, 
     "options", ["--linear_model false", "--tokenizer_algorithm unigram", "--unit characters"]
 )
 def test_every_way_gives_the_same_entities(options, tmp_path):
-    """Of a model that hardly learned, so that impossible transitions and tags inside words are as
-    likely as others."""
+    """The model has hardly learned, so that impossible transitions are as likely as others.
+
+    Tags that begin or end inside a word are as likely, too.
+    """
     by_character = "characters" in options
     words, joiner = (list(CHINESE), "") if by_character else (ENGLISH.split(), " ")
     model = tagger(
@@ -117,8 +118,7 @@ def test_every_way_gives_the_same_entities(options, tmp_path):
 
 
 def test_the_card_is_what_predict_gives(tmp_path, capsys):
-    """Also of sentences longer than the model reads at once, and of tags that the training data
-    lack."""
+    """This includes sentences that are too long to be read at once, and tags that are new."""
     rows, longer = (
         rows_of(ENGLISH.split(), ("X",), 0),
         rows_of(ENGLISH.split(), ("X", "NEW"), 1, (1, 60)),
@@ -145,7 +145,7 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys):
 
 
 def test_words_given_to_a_tagger_of_characters(tmp_path):
-    """They are split into their characters, and each has the tag of its first."""
+    """Words are split into characters, and each word has the tag of its first character."""
     model = tagger(tmp_path, rows_of(list(CHINESE), ("X", "Y"), 0), f"{SHORT} --unit characters")
     saved = open_model(model)
     words = ["张三", "和", "李四", "在", "2019年", "去了", "北京 大学", "，", "Bob"]
@@ -176,7 +176,7 @@ def test_weights_of_a_field_are_found_in_parts(monkeypatch):
     )
     whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
     monkeypatch.setattr(weights, "NUM_TOKENS_TOGETHER", 50)
-    # so that memory does not grow with the transitions between all tokens
+    # Parts keep the memory for transitions from growing with the number of all tokens.
     assert len(list(split.parts())) > 10
     assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)
     torch.testing.assert_close(

@@ -1,5 +1,4 @@
-"""Our models under the stock Trainer and its collators: losses and gradients do not depend on how
-batches are made."""
+"""Losses and gradients under the stock Trainer do not depend on how batches are made."""
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def logged(trainer: Trainer, name: str = "loss") -> list[float]:
 
 
 def trained(kind: str, out, **options) -> torch.Tensor:
-    """Loss and norm of the gradient of every step."""
+    """Return the loss and the norm of the gradient of every step."""
     trainer = Trainer(make_model(kind), arguments(out, **options), train_dataset=make_rows(kind))
     trainer.train()
     return torch.tensor([logged(trainer), logged(trainer, "grad_norm")], dtype=torch.float64)
@@ -39,7 +38,7 @@ def trained(kind: str, out, **options) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_accumulating_gradients_equals_one_batch(kind, tmp_path):
-    """Also the Trainer finds the labels of every head, so that it measures the loss."""
+    """The Trainer also finds the labels of every head, so that it measures the loss."""
     once = trained(kind, tmp_path, max_steps=2, per_device_train_batch_size=8)
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     accumulated = trained(kind, tmp_path, max_steps=2, **options)
@@ -91,7 +90,8 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
-    with torch.no_grad():  # The Trainer leaves such a batch out of an evaluation.
+    # The Trainer leaves a batch whose loss is not a number out of an evaluation.
+    with torch.no_grad():
         assert model(**nothing).loss.isnan()
 
 
@@ -123,7 +123,7 @@ def test_stock_collator_builds_the_decoder_input(tokenizer):
 def without_padding(
     rows: list[dict[str, torch.Tensor]], first_label: int | None = None
 ) -> list[dict]:
-    """The rows as lists of their real tokens; collators pad them again."""
+    """Return the rows as lists of their real tokens, which collators pad again."""
     found = []
     for row in rows:
         real = row["attention_mask"].bool()
@@ -168,7 +168,7 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
-    """Whatever was drawn before, as in a training that continues."""
+    """The masks do not depend on earlier draws, so that a training can be continued."""
     masks = SeededCollator(DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3), seed=1)
     rows = [{"input_ids": list(range(5, 45))}] * 4
 
@@ -181,7 +181,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
 
 
 def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch):
-    """Even if no loader can be made for the training."""
+    """It comes back even if no loader can be made for the training."""
 
     def fail(trainer: Trainer) -> None:
         raise RuntimeError
@@ -201,7 +201,7 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("kind", [kind for kind in HEADS if kind not in ("question", "choice")])
 def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
-    """Whatever the size and the order of the batches, one of which may have no labels."""
+    """The size and the order of the batches do not matter, and a batch may have no labels."""
     rows = make_rows(kind)
     if kind not in ("multi", "regression"):
         rows += [{**row, "labels": torch.full_like(row["labels"], -100)} for row in rows[:4]]
@@ -216,7 +216,7 @@ def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
 
 
 def test_evaluation_loss_of_a_class_without_a_type_of_loss(tmp_path):
-    """GPT-2's class does not say that its labels are shifted. Batches of unequal size."""
+    """The class of GPT-2 does not say that its labels are shifted. The batches differ in size."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=50, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1
