@@ -10,11 +10,13 @@ from roformer_lite.evaluate.baselines import (
     text_to_text_baselines,
 )
 
-ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
+ANIMALS = "the cat sat by the dog"
+STARS = "a star shines on the moon"
 
 
 def test_of_slightly_too_many_rows_few_are_left_out():
-    texts, classes = [str(row) for row in range(110)], np.arange(110)
+    texts = [str(row) for row in range(110)]
+    classes = np.arange(110)
     assert sample_rows(texts, 100) == [str(row) for row in sample_rows(classes, 100)]
     assert (
         len(set(sample_rows(texts, 100))) == 100 and (np.diff(sample_rows(classes, 100)) > 0).all()
@@ -25,7 +27,8 @@ def test_of_slightly_too_many_rows_few_are_left_out():
 
 
 def test_classes():
-    texts, classes = [ANIMALS, STARS, ANIMALS + " again"] * 5, np.array([0, 1, 0] * 5)
+    texts = [ANIMALS, STARS, ANIMALS + " again"] * 5
+    classes = np.array([0, 1, 0] * 5)
     metrics, _ = classification_baselines(
         "single_label_classification",
         (texts, classes),
@@ -78,7 +81,7 @@ def test_tags():
     words = [["Anna", "likes", "Paris"], ["Paris", "is", "big"], ["Bert", "sings"]] * 6
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
-    metrics = tagging_baselines(True, (words, tags), measured)
+    metrics = tagging_baselines(scheme=True, train=(words, tags), measured=measured)
     # Carl does not occur in the training rows, so only one of two names is found.
     assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5
     # A CRF recognises Carl by the place and the shape of the word.
@@ -90,6 +93,6 @@ def test_text_to_text():
     measured = {
         "test": (["the red house", "ein grüner Baum"], ["ein rotes Haus", "ein grüner Baum"])
     }
-    metrics = text_to_text_baselines("13a", train, measured)
+    metrics = text_to_text_baselines(bleu_tokenizer="13a", train=train, measured=measured)
     assert metrics["copying the source"]["test"]["exact_match"] == 0.5
     assert metrics["nearest neighbour (TF-IDF)"]["test"]["exact_match"] == 1

@@ -24,7 +24,9 @@ from hf_roformer_lite import (
 from roformer_lite import head
 from roformer_lite.train.trainer import Trainer
 
-COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
+COLOUR_NAMES = ["red", "green", "blue"]
+SIZES = ["small", "large", ""]
+THINGS = ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
 PENALTY = 10.0
 SMALL = {
@@ -171,10 +173,12 @@ def test_texts_of_a_label_come_together(tmp_path):
         return torch.nn.functional.normalize(torch.cat(seen), dim=-1)
 
     same = torch.tensor(COLOURS[:60, None] == COLOURS[None, :60])
-    before, after, again = states(False), states(True), states(True)
-    gaps = [
-        (cosines[same].mean() - cosines[~same].mean()).item()
-        for cosines in (s @ s.T for s in (before, after))
-    ]
+    before = states(contrasted=False)
+    after = states(contrasted=True)
+    again = states(contrasted=True)
+    gaps = []
+    for vectors in (before, after):
+        cosines = vectors @ vectors.T
+        gaps.append((cosines[same].mean() - cosines[~same].mean()).item())
     assert gaps[1] > 0.7 and gaps[0] < 0.4
     assert torch.equal(after, again)

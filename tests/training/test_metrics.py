@@ -36,8 +36,8 @@ from roformer_lite.task_options import LanguageModelDataArguments
 
 
 def test_translation():
-    # There are 3 right words of 4, 2 right pairs of 3, 1 right triple of 2, and no right quadruple
-    # of 1, which smoothing counts as 1/2. There is no brevity penalty.
+    # The right n-grams are 3 of 4 words, 2 of 3 pairs, 1 of 2 triples and none of 1 quadruple.
+    # Smoothing counts the quadruple as 1/2, and there is no brevity penalty.
     expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
     assert translation_metrics(["a b c x"], ["a b c d"])["bleu"] == pytest.approx(expected)
     half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"])
@@ -46,7 +46,8 @@ def test_translation():
 
 def test_perplexity_is_over_tokens_not_over_batches():
     torch.manual_seed(0)
-    logits, labels = torch.randn(3, 5, 11), torch.randint(0, 11, (3, 5))
+    logits = torch.randn(3, 5, 11)
+    labels = torch.randint(0, 11, (3, 5))
     labels[0, 1:] = -100
     labels[1] = -100
     scores = token_scores(logits, labels)
@@ -81,10 +82,11 @@ def test_scores_and_thresholds():
     right = generator.random(20_000) < scores
     assert calibration_error(scores, right) < 0.02
     assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
-    tied = np.repeat([1.0, 0.5], (900, 100)), np.repeat([True, False], (940, 60))
-    assert calibration_error(*tied) == pytest.approx(0.1 * abs(0.5 - 0.4))
-    # The scores are evenly spread and right as often as they say. A share of (1 + t) / 2 of
-    # the rows with a score of at least t is therefore right.
+    tied_scores = np.repeat([1.0, 0.5], (900, 100))
+    tied_right = np.repeat([True, False], (940, 60))
+    assert calibration_error(tied_scores, tied_right) == pytest.approx(0.1 * abs(0.5 - 0.4))
+    # The scores are evenly spread and right as often as they say. Among the rows with a score of at
+    # least t, a share of (1 + t) / 2 is therefore right.
     for precision in (0.6, 0.9):
         threshold = threshold_for(scores, right, precision)
         assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
@@ -96,10 +98,8 @@ def test_scores_and_thresholds():
 
 
 def test_mcnemar_is_that_of_the_binomial_distribution():
-    ours, theirs = (
-        np.array([True] * 15 + [False] * 5),
-        np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3),
-    )
+    ours = np.array([True] * 15 + [False] * 5)
+    theirs = np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
     # Only ours is right in 10 rows, and only theirs in 2 rows.
     tail = sum(math.comb(12, k) for k in range(3)) / 2**12
     assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
@@ -109,7 +109,8 @@ def test_mcnemar_is_that_of_the_binomial_distribution():
 def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
-    true, predicted = generator.integers(0, 2, 50), generator.integers(0, 3, 50)
+    true = generator.integers(0, 2, 50)
+    predicted = generator.integers(0, 3, 50)
     report = classification_report(
         true, predicted, target_names=labels, output_dict=True, zero_division=0
     )
@@ -155,9 +156,9 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
         recipe.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids
     ]
     measured = recipe.metrics_of(torch.cat(scores).numpy(), rows)
-    tokens = sum(
-        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]
-    ) + len(files)
+    tokens = len(files)
+    for text in rows["text"]:
+        tokens += len(tokenizer(text, add_special_tokens=False)["input_ids"])
     size = sum((tmp_path / name).stat().st_size for name in ("a.txt", "b.txt"))
     assert measured["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / size)
 
@@ -258,10 +259,12 @@ def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
     true = tagged_sentences(scheme, generator)
     assert scheme_of(true) == scheme
     names = sorted({tag for tags in true for tag in tags})
-    changed = [
-        [tag if generator.random() < 0.8 else str(generator.choice(names)) for tag in tags]
-        for tags in true
-    ]
+    changed = []
+    for tags in true:
+        changed.append([])
+        for tag in tags:
+            is_kept = generator.random() < 0.8
+            changed[-1].append(tag if is_kept else str(generator.choice(names)))
     options = {"zero_division": 0}
     if scheme in ("IOBES", "BILOU"):
         options |= {"mode": "strict", "scheme": getattr(seqeval.scheme, scheme)}

@@ -99,11 +99,13 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 def sentences(path: Path, words: int) -> str:
     """Write a file of tagged sentences with this number of words, and return its path."""
-    lines = [
-        [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)]
-        for row in range(8)
-    ]
-    path.write_text("".join("\n".join(sentence) + "\n\n" for sentence in lines))
+    content = ""
+    for row in range(8):
+        for number in range(words):
+            tag = "B-X" if (number + row) % 3 == 0 else "O"
+            content += f"w{number}\t{tag}\n"
+        content += "\n"
+    path.write_text(content)
     return str(path)
 
 
@@ -118,29 +120,18 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
         return measured(recipe, answers, rows)
 
     monkeypatch.setattr(Tag, "measure", measure)
-    short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
+    short = sentences(tmp_path / "short.conll", words=6)
+    long = sentences(tmp_path / "long.conll", words=40)
     files = ["--train_file", short, "--validation_file", short]
-    command = [
-        "train",
-        "tag",
-        *files,
-        "--size",
-        "tiny",
-        "--max_length",
-        "16",
-        "--vocab_size",
-        "300",
-    ]
+    command = ["train", "tag", *files, *"--size tiny --max_length 16 --vocab_size 300".split()]
     command += ["--config", "position_embedding_type=learned", "max_position_embeddings=16"]
     command += ["--max_steps", "2", "--output_dir", str(tmp_path / "model"), *more.split()]
     assert main([*command, "--test_file", long]) == 2
     said = capsys.readouterr().err
-    kept = (
-        tmp_path
-        / "model.training"
-        / ("seed-1.training" if "seeds" in more else "")
-        / "checkpoint-2"
-    )
+    folder = tmp_path / "model.training"
+    if "seeds" in more:
+        folder = folder / "seed-1.training"
+    kept = folder / "checkpoint-2"
     assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
     assert (
         AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
@@ -156,19 +147,8 @@ def test_a_refused_training_leaves_nothing(tmp_path, capsys):
     table = tmp_path / "rows.csv"
     # These data have only one label, so that there is nothing to learn.
     table.write_text("text,label\na,x\nb,x\n")
-    assert (
-        main(
-            [
-                "train",
-                "classify",
-                "--train_file",
-                str(table),
-                "--output_dir",
-                str(tmp_path / "model"),
-            ]
-        )
-        == 2
-    )
+    files = ["--train_file", str(table), "--output_dir", str(tmp_path / "model")]
+    assert main(["train", "classify", *files]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 

@@ -11,8 +11,11 @@ from roformer_lite.errors import InputError
 from roformer_lite.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
-SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
-SMALL += "--validation_fraction 0.25 --use_cpu --disable_tqdm --training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
+SMALL = (
+    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 "
+    "--vocab_size 300 --max_steps 4 --validation_fraction 0.25 --use_cpu --disable_tqdm "
+    "--training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +75,13 @@ def test_former_names_of_options(trained, tmp_path, value):
     path = trained / "first" / "run.yaml"
     former = path.with_name("former.yaml")
     former.write_text(f"{path.read_text()}text_scores: {value}\n")
-    runs = [
-        parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")])
-        for given, options in (
-            (former, []),
-            (path, ["--text_scores", value]),
-            (path, ["--linear_model", value]),
-        )
-    ]
+    runs = []
+    for given, options in (
+        (former, []),
+        (path, ["--text_scores", value]),
+        (path, ["--linear_model", value]),
+    ):
+        runs.append(parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")]))
     assert [run.data.linear_model for run in runs] == [value == "true"] * 3
     assert runs[0].content() == runs[1].content() == runs[2].content()
     assert "text_scores" not in runs[0].command()

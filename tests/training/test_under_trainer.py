@@ -52,16 +52,15 @@ def test_accumulating_gradients_equals_one_batch(kind, tmp_path):
 @pytest.mark.parametrize("kind", LM_KINDS)
 def test_gradient_checkpointing(kind, use_reentrant):
     """The gradients are the same, and the first feed-forward runs again in the backward pass."""
-    gradients, forwards = [], []
+    gradients = []
+    forwards = []
     for checkpointed in (False, True):
         model = make_model(kind).train()
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
             model.enable_input_require_grads()
-        mlp = next(
-            module for name, module in model.named_modules() if name.endswith("layers.0.mlp")
-        )
-        mlp.register_forward_pre_hook(
+        mlps = [module for name, module in model.named_modules() if name.endswith("layers.0.mlp")]
+        mlps[0].register_forward_pre_hook(
             lambda *_, checkpointed=checkpointed: forwards.append(checkpointed)
         )
         model(**make_batch(kind)).loss.backward()
@@ -76,10 +75,16 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     model = make_model(kind)
     expected = model(**batch)
     assert expected.logits.shape == (*batch["labels"].shape, VOCAB)
-    seen, forward = [], model.lm_head.forward
+    seen = []
+    forward = model.lm_head.forward
+
+    def noted(states: torch.Tensor) -> torch.Tensor:
+        seen.append(states.shape[:-1].numel())
+        return forward(states)
+
     labels = batch["labels"][:, 1:] if kind == "causal" else batch["labels"]
     torch.testing.assert_close(model.train()(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
-    model.lm_head.forward = lambda states: seen.append(states.shape[:-1].numel()) or forward(states)
+    model.lm_head.forward = noted
     torch.testing.assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert seen == [int((labels != -100).sum())]
     del model.lm_head.forward
@@ -112,12 +117,8 @@ def test_stock_collator_builds_the_decoder_input(tokenizer):
     ):
         pads = len(labels) - len(row["labels"])
         assert labels == row["labels"] + [-100] * pads
-        assert (
-            inputs
-            == [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads][
-                : len(labels)
-            ]
-        )
+        padded = [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads]
+        assert inputs == padded[: len(labels)]
 
 
 def without_padding(
@@ -139,7 +140,8 @@ def without_padding(
 def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
     rows = without_padding(make_rows(kind), first_label=-100)
     flattening = DataCollatorWithFlattening(**{f"return_{told}": True, "return_seq_idx": True})
-    runs, shapes = [], []
+    runs = []
+    shapes = []
     for collator in (DataCollatorForSeq2Seq(tokenizer), flattening):
         model = make_model(kind)
         model.register_forward_pre_hook(
@@ -154,11 +156,8 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
             data_collator=collator,
         )
         trainer.train()
-        runs.append(
-            torch.tensor(
-                [*logged(trainer), *logged(trainer, "grad_norm"), trainer.evaluate()["eval_loss"]]
-            )
-        )
+        measured = trainer.evaluate()["eval_loss"]
+        runs.append(torch.tensor([*logged(trainer), *logged(trainer, "grad_norm"), measured]))
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-5)
     assert (
         shapes[0][0] == 4
