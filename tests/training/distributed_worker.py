@@ -30,10 +30,9 @@ def with_trainer(
     kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options
 ) -> list[float]:
     """Train with the stock Trainer and return the loss of every step."""
-    rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
-    made = arguments(
-        out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options}
-    )
+    num_processes = dist.get_world_size() if dist.is_initialized() else 1
+    options = {"per_device_train_batch_size": 4 // num_processes, "max_steps": STEPS, **options}
+    made = arguments(out, **options)
     trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
@@ -63,11 +62,10 @@ def generated(model: PreTrainedModel) -> list[list[int]]:
         # The rows of a decoder are padded to the left, so that new tokens follow the last real one.
         inputs = {name: value.flip(1) for name, value in inputs.items()}
     options = {"max_new_tokens": 6, "min_new_tokens": 6}
-    return [
-        row
-        for beams in (1, 3)
-        for row in model.eval().generate(**inputs, num_beams=beams, **options).tolist()
-    ]
+    rows = []
+    for beams in (1, 3):
+        rows += model.eval().generate(**inputs, num_beams=beams, **options).tolist()
+    return rows
 
 
 MODELS = {

@@ -18,14 +18,14 @@ from roformer_lite.train.callbacks import TrainingClock
 
 def die(clock, args, state, control, **kwargs) -> None:
     for process, seed, step in json.loads(sys.argv[2]):
-        told = Path(sys.argv[1]) / f"killed-{process}-{step}"
+        marker = Path(sys.argv[1]) / f"killed-{process}-{step}"
         is_now = (
             args.process_index == process
             and seed in (None, args.seed)
             and state.global_step == step
         )
-        if is_now and not told.exists():
-            told.touch()
+        if is_now and not marker.exists():
+            marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -59,16 +59,9 @@ def data(tmp_path_factory):
 
 
 def _train(data: Path, out: Path, *options: str) -> dict:
-    files = [
-        "--train_file",
-        str(data / "train.tsv"),
-        "--validation_file",
-        str(data / "validation.tsv"),
-    ]
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options])
-        == 0
-    )
+    files = ["--train_file", str(data / "train.tsv")]
+    files += ["--validation_file", str(data / "validation.tsv"), *OPTIONS.split()]
+    assert main(["train", "classify", *files, "--output_dir", str(out), *options]) == 0
     return json.loads((out / "results.json").read_text())
 
 
@@ -125,7 +118,8 @@ def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
 def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
     """The accuracy in the results equals the accuracy of the labels that `predict` writes."""
     rows = (data / "train.tsv").read_text().splitlines()
-    new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
+    label = "pink+red" if separator else "pink"
+    new = [f"pink pink\t{label}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
         (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
     files = {
@@ -139,9 +133,9 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         *(f"--{split}_file={path}" for split, path in files.items()),
         *OPTIONS.split(),
     ]
-    own = "--linear_model true --num_train_epochs 2".split() + (
-        ["--label_separator", "+"] if separator else []
-    )
+    own = "--linear_model true --num_train_epochs 2".split()
+    if separator:
+        own += ["--label_separator", "+"]
     model = str(tmp_path / "m")
     assert main([*command, *own, "--output_dir", model]) == 0
     assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
@@ -160,12 +154,8 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         np.mean([true == ours for true, ours in pairs])
     )
     evaluation = str(tmp_path / "e")
-    assert (
-        main(
-            ["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]
-        )
-        == 0
-    )
+    files = ["--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]
+    assert main(["evaluate", model, *files]) == 0
     again = json.loads(Path(evaluation, "results.json").read_text())["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
     (tmp_path / "t.tsv").write_text("\n".join([rows[0], *new]) + "\n")
@@ -182,16 +172,8 @@ def test_a_label_of_one_row_is_learned(tmp_path):
     rows = [f"{colour} {number}\t{colour}" for number in range(40) for colour in COLOURS]
     rows += [f"number {number}\t{number}" for number in range(40)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    command = [
-        "train",
-        "classify",
-        "--train_file",
-        str(tmp_path / "rows.tsv"),
-        *OPTIONS.split(),
-        "--max_steps",
-        "1",
-    ]
-    assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
+    command = ["train", "classify", "--train_file", str(tmp_path / "rows.tsv"), *OPTIONS.split()]
+    assert main([*command, "--max_steps", "1", "--output_dir", str(tmp_path / "m")]) == 0
     labels = json.loads((tmp_path / "m" / "config.json").read_text())["label2id"]
     assert labels.keys() == {*COLOURS, *map(str, range(40))}
     found = json.loads((tmp_path / "m" / "results.json").read_text())["rows"]
@@ -250,7 +232,8 @@ def test_a_part_alone_must_lead_by_more_than_chance():
     )
     tokens = torch.zeros(model.config.vocab_size, TOKEN_BYTES, dtype=torch.uint8)
     tokens[5:7, 0] = torch.tensor(list(b"ab"))
-    generator, answers = torch.Generator().manual_seed(0), torch.arange(30) % 2
+    generator = torch.Generator().manual_seed(0)
+    answers = torch.arange(30) % 2
 
     def logits(accuracy: float) -> torch.Tensor:
         is_right = torch.rand(30, generator=generator) < accuracy
@@ -276,37 +259,30 @@ def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
     """A text with both labels gets the one that is rare in the data only if labels are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    recall, options = {}, [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
+    recall = {}
+    options = [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
+    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
-        files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
-        assert (
-            main(
-                [
-                    "train",
-                    "classify",
-                    *files,
-                    *options,
-                    *own,
-                    "--output_dir",
-                    str(tmp_path / f"m{weights}"),
-                ]
-            )
-            == 0
-        )
-        results = json.loads((tmp_path / f"m{weights}" / "results.json").read_text())
+        model = tmp_path / f"m{weights}"
+        command = ["train", "classify", *files, *options, *own, "--output_dir", str(model)]
+        assert main(command) == 0
+        results = json.loads((model / "results.json").read_text())
         recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
         assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
     assert recall == {"": 0, "balanced": 1}
 
 
 def test_weighted_loss_is_that_of_torch():
-    weights, labels = torch.tensor([0.5, 3.0, 1.0]), torch.tensor([0, 1, 2, 1])
+    weights = torch.tensor([0.5, 3.0, 1.0])
+    labels = torch.tensor([0, 1, 2, 1])
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = torch.nn.functional.cross_entropy(logits, labels, weights, reduction="sum")
     outputs = SimpleNamespace(logits=logits)
-    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels), expected / 4)
-    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
+    loss = weighted_loss(weights, smoothing=0.0, outputs=outputs, labels=labels)
+    torch.testing.assert_close(loss, expected / 4)
+    accumulated = weighted_loss(weights, 0.0, outputs, labels, num_items_in_batch=8)
+    torch.testing.assert_close(accumulated, expected / 8)
 
 
 def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
@@ -318,12 +294,8 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
     assert "`predict` gives no label" in capsys.readouterr().err
     assert "`predict` gives no label" in (tmp_path / "m" / "README.md").read_text()
     (tmp_path / "lines.txt").write_text("red red\n")
-    files = [
-        "--input_file",
-        str(tmp_path / "lines.txt"),
-        "--output_file",
-        str(tmp_path / "out.txt"),
-    ]
+    files = ["--input_file", str(tmp_path / "lines.txt")]
+    files += ["--output_file", str(tmp_path / "out.txt")]
     for options, answer in (
         ([], "-"),
         (["--none_label", "unsure"], "unsure"),
@@ -342,13 +314,10 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
     own = "--linear_model true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
     model = tmp_path / "m"
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
-    )
-    results, card = (
-        json.loads((model / "results.json").read_text()),
-        (model / "README.md").read_text(),
-    )
+    command = ["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]
+    assert main(command) == 0
+    results = json.loads((model / "results.json").read_text())
+    card = (model / "README.md").read_text()
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert re.search(r"labels 0\.500 of the rows\D+1\.000", card)
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
@@ -395,14 +364,14 @@ def test_average_follows_the_formula_and_changes_places_exactly():
     model = torch.nn.Linear(3, 2)
     model.tied = model.weight
     averaging = WeightAveraging(0.9)
-    told = SimpleNamespace(), TrainerState(), TrainerControl()
-    averaging.on_train_begin(*told, model=model)
+    of_trainer = (SimpleNamespace(), TrainerState(), TrainerControl())
+    averaging.on_train_begin(*of_trainer, model=model)
     expected = torch.zeros_like(model.weight)
     for step in range(100):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
-        averaging.on_step_end(*told, model=model)
+        averaging.on_step_end(*of_trainer, model=model)
         own = model.weight.detach().clone()
         decay = min(0.9, (1 + step) / (10 + step)) if step else 0
         expected = decay * expected + (1 - decay) * own
@@ -426,19 +395,9 @@ def exploding(monkeypatch) -> None:
 
 
 def diverged(data: Path, out: Path, *options: str) -> None:
-    files = [
-        "--train_file",
-        str(data / "train.tsv"),
-        "--max_steps",
-        "8",
-        "--per_device_train_batch_size",
-        "8",
-    ]
-    arguments = ["--training_arguments", "logging_steps=1000", *options]
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *arguments])
-        == 2
-    )
+    command = ["train", "classify", "--train_file", str(data / "train.tsv"), "--max_steps", "8"]
+    command += ["--per_device_train_batch_size", "8", *OPTIONS.split(), "--output_dir", str(out)]
+    assert main([*command, "--training_arguments", "logging_steps=1000", *options]) == 2
     assert not out.exists()
 
 

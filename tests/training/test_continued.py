@@ -49,16 +49,8 @@ def folder(tmp_path_factory) -> Path:
 def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
     data, options = TASKS[task]
     files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
-    return [
-        "train",
-        task,
-        *files,
-        *OPTIONS,
-        *options.split(),
-        *more,
-        "--output_dir",
-        str(folder / name),
-    ]
+    arguments = [*files, *OPTIONS, *options.split(), *more]
+    return ["train", task, *arguments, "--output_dir", str(folder / name)]
 
 
 def interrupted(folder: Path, task: str) -> Path:
@@ -91,7 +83,8 @@ def left(folder) -> Path:
 
 
 def assert_same_models(one: Path, other: Path) -> None:
-    weights, metrics = [], []
+    weights = []
+    metrics = []
     for model in (one, other):
         weights.append(load_file(model / "model.safetensors"))
         metrics.append(json.loads((model / "results.json").read_text())["metrics"])
@@ -165,11 +158,10 @@ def test_what_is_not_of_this_training_is_left_alone(left, capsys):
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     path = left / "mlm.training" / "checkpoint-6" / file
-    path.write_bytes(
-        pickle.dumps(Path("made-by-a-pickle"))
-        if file == "scheduler.pt"
-        else path.read_bytes()[:500]
-    )
+    if file == "scheduler.pt":
+        path.write_bytes(pickle.dumps(Path("made-by-a-pickle")))
+    else:
+        path.write_bytes(path.read_bytes()[:500])
     assert main(command(left, "mlm", "mlm")) == 2
     assert f"remove {path.parent}" in capsys.readouterr().err
     shutil.rmtree(path.parent)

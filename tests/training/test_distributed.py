@@ -197,25 +197,12 @@ def test_killed_workers_change_nothing(tmp_path):
     """
     lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
     (tmp_path / "text.txt").write_text(lines, "utf-8")
-    command = [
-        "train",
-        "mlm",
-        "--train_file",
-        tmp_path / "text.txt",
-        *TINY,
-        "--block_size",
-        "16",
-        "--line_by_line",
-    ]
-    command += [
-        "--max_steps",
-        "30",
-        "--config",
-        "hidden_dropout=0.1",
-        "--training_arguments",
-        "save_strategy=steps",
-    ]
-    command += ["save_steps=5", "save_total_limit=9", "eval_strategy=no", "--output_dir"]
+    options = (
+        "--block_size 16 --line_by_line --max_steps 30 --config hidden_dropout=0.1 "
+        "--training_arguments save_strategy=steps save_steps=5 save_total_limit=9 eval_strategy=no "
+        "--output_dir"
+    ).split()
+    command = ["train", "mlm", "--train_file", tmp_path / "text.txt", *TINY, *options]
     run_in_two("-m", "roformer_lite.cli", *command, tmp_path / "whole")
     killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
     messages = run_in_two(*killed, *command, tmp_path / "model")
@@ -248,24 +235,17 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
     command = command.replace(f"--num_processes {options['--num_processes']}", "--num_processes 2")
     first, *arguments = shlex.split(command)
     assert first == "accelerate"
-    launcher = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.accelerate_cli",
-        *arguments,
-        "--use_cpu",
-        "true",
-    ]
+    program = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
+    launcher = [*program, *arguments, "--use_cpu", "true"]
     at_rank = launcher.index("--machine_rank") + 1
     machines = []
     for rank in ("0", "1"):
         with (tmp_path / f"errors-{rank}.txt").open("w") as errors:
             command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
-            machines.append(
-                subprocess.Popen(
-                    command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
-                )
+            machine = subprocess.Popen(
+                command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
             )
+            machines.append(machine)
     try:
         for machine in machines:
             machine.wait(timeout=240)
@@ -273,7 +253,8 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
         for machine in machines:
             # A launcher that ends also ends its processes.
             machine.terminate()
-        print(*((tmp_path / f"errors-{rank}.txt").read_text() for rank in "01"), sep="\n")
+        for rank in ("0", "1"):
+            print((tmp_path / f"errors-{rank}.txt").read_text())
     assert [machine.returncode for machine in machines] == [0, 0]
     results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
     assert results["machine"]["processes"] == 2

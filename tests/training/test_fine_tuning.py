@@ -57,16 +57,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def train(task: str, data: Path, model: Path, *options: str | Path | int, status: int = 0) -> Path:
-    arguments = [
-        "train",
-        task,
-        "--train_file",
-        data,
-        "--output_dir",
-        model,
-        *COMMON.split(),
-        *options,
-    ]
+    files = ["--train_file", data, "--output_dir", model]
+    arguments = ["train", task, *files, *COMMON.split(), *options]
     assert main([str(argument) for argument in arguments]) == status
     return model
 
@@ -143,9 +135,8 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     )
     answers = predictions(tuned, tmp_path / "lines.txt", capsys)
     assert answers == predictions(turned, tmp_path / "lines.txt", capsys)
-    accuracy = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]["test"][
-        "accuracy"
-    ]
+    metrics = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]
+    accuracy = metrics["test"]["accuracy"]
     right = [answer.split("\t")[0] for answer in answers]
     # The metrics must number the labels as the model does.
     assert accuracy == sum(map(str.__eq__, right, true)) / 4
@@ -154,16 +145,18 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
 @pytest.mark.parametrize("labels", ["yes yes no no", "1 2 3 4"], ids=["as many", "a number"])
 def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     data = write_rows(tmp_path / "a.jsonl", labels.split())
-    options, said = (
-        ([], "data no, yes")
-        if "yes" in labels
-        else (["--problem_type", "regression"], "data value")
-    )
+    if "yes" in labels:
+        options = []
+        said = "data no, yes"
+    else:
+        options = ["--problem_type", "regression"]
+        said = "data value"
     start = ["--model_name_or_path", folder / "classifier", "--fit_head", "false", *UNCHANGED]
     tuned = train("classify", data, tmp_path / "m", *start, *options)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
     assert said in line and same_stack(tuned, folder / "classifier")
-    new, old = head(tuned), head(folder / "classifier")
+    new = head(tuned)
+    old = head(folder / "classifier")
     name = "classifier.out_proj.weight"
     assert new.keys() == old.keys() and new[name].shape[0] == len(config_of(tuned)["label2id"])
     assert not torch.equal(new[name], old[name])
@@ -203,7 +196,8 @@ def test_converted_encoder(folder, tmp_path):
     assert main(["convert", "--from", "auto", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 0
     start = ["--encoder_name_or_path", tmp_path / "ours", "--size", "tiny", *UNCHANGED]
     out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
-    config, bert = config_of(out), tensors(tmp_path / "bert")
+    config = config_of(out)
+    bert = tensors(tmp_path / "bert")
     assert (
         config["encoder"]["norm_placement"] == "post"
         and config["decoder"]["norm_placement"] == "pre"
@@ -236,43 +230,14 @@ def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path)
     torch.testing.assert_close(ours / ours.mean(), theirs / theirs.mean(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "pooling",
-    [
-        {"pooling_mode": "cls", "include_prompt": True},
-        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
-    ],
-    ids=["cls", "mean"],
-)
-def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, pooling):
-    theirs = BertModel.from_pretrained(encoder).eval()
-    (encoder / "1_Pooling").mkdir()
-    (encoder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
-    tuned = train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, *UNCHANGED)
-    ours, seen = RoFormerLiteForSequenceClassification.from_pretrained(tuned), []
-    ours.eval().classifier.out_proj.register_forward_pre_hook(
-        lambda _, inputs: seen.append(inputs[0])
-    )
-    tokenizer = AutoTokenizer.from_pretrained(tuned)
-    for text in TEXTS:
-        batch = tokenizer(text, return_tensors="pt")
-        states = theirs(**batch).last_hidden_state[0]
-        ours(**batch)
-        torch.testing.assert_close(
-            seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0)
-        )
-    content = read_run_file(tuned / "run.yaml")
-    assert content["model_name_or_path"] == str(encoder)
-    assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
-
-    if "cls" in pooling.values():
-        return
+def assert_rows_are_held_out_where_needed(encoder: Path, data: Path, tmp_path: Path) -> None:
+    """Few rows are all trained on, unless the training has epochs to choose from."""
     numbers = write_rows(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
     for rows in (data, numbers):
         # A tenth of these 120 rows would usually be held out.
         rows.write_text(rows.read_text() * 6)
-    of_classes, of_numbers = ["--class_weights", "balanced"], ["--problem_type", "regression"]
+    of_classes = ["--class_weights", "balanced"]
+    of_numbers = ["--problem_type", "regression"]
     for rows, options, holds_out in (
         (data, [], False),
         (data, of_classes, True),
@@ -288,17 +253,42 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     none_to_choose_by = ["--validation_fraction", 0, "--min_precision", 0.9]
     train("classify", data, few, "--model_name_or_path", encoder, *none_to_choose_by, status=2)
     assert not few.exists()
-    stock = train(
-        "classify",
-        data,
-        tmp_path / "s",
-        "--model_name_or_path",
-        encoder,
-        "--fit_head",
-        "false",
-        *UNCHANGED,
-    )
+    start = ["--model_name_or_path", encoder, "--fit_head", "false"]
+    stock = train("classify", data, tmp_path / "s", *start, *UNCHANGED)
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode": "cls", "include_prompt": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+    ],
+    ids=["cls", "mean"],
+)
+def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, pooling):
+    theirs = BertModel.from_pretrained(encoder).eval()
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    tuned = train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, *UNCHANGED)
+    ours = RoFormerLiteForSequenceClassification.from_pretrained(tuned)
+    seen = []
+    ours.eval().classifier.out_proj.register_forward_pre_hook(
+        lambda _, inputs: seen.append(inputs[0])
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tuned)
+    for text in TEXTS:
+        batch = tokenizer(text, return_tensors="pt")
+        states = theirs(**batch).last_hidden_state[0]
+        ours(**batch)
+        expected = states[0] if "cls" in pooling.values() else states.mean(0)
+        torch.testing.assert_close(seen[-1][0], expected)
+    content = read_run_file(tuned / "run.yaml")
+    assert content["model_name_or_path"] == str(encoder)
+    assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
+    if "cls" not in pooling.values():
+        assert_rows_are_held_out_where_needed(encoder, data, tmp_path)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -315,17 +305,14 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
         if state.global_step == (0 if is_kept else 2):
             raise KeyboardInterrupt
 
-    data, saving = (
-        write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"]),
-        "save_strategy=epoch",
-    )
-    start = ["--model_name_or_path", encoder, "--training_arguments", saving, "eval_strategy=no"]
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    saving = ["--training_arguments", "save_strategy=epoch", "eval_strategy=no"]
+    start = ["--model_name_or_path", encoder, *saving]
     with monkeypatch.context() as patch:
         patch.setattr(TrainingClock, "on_train_end" if is_kept else "on_step_begin", interrupt)
         train("classify", data, tmp_path / "m", *start, status=130)
-    results = json.loads(
-        (train("classify", data, tmp_path / "m", *start) / "results.json").read_text()
-    )
+    model = train("classify", data, tmp_path / "m", *start)
+    results = json.loads((model / "results.json").read_text())
     assert results["training"]["steps"] == (0 if is_kept else 4)
 
 
@@ -356,7 +343,10 @@ def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task,
     stock = RoFormerLiteForSequenceClassification.from_pretrained(model).eval()
     with torch.no_grad():
         logits = stock(**tokenizer(*pair, return_tensors="pt")).logits[0]
-    expected = logits.softmax(-1)[1] if task == "classify" else logits.sigmoid()[0]
-    assert answer["1" if task == "classify" else "score"] == pytest.approx(
-        expected.item(), abs=1e-5
-    )
+    if task == "classify":
+        name = "1"
+        expected = logits.softmax(-1)[1]
+    else:
+        name = "score"
+        expected = logits.sigmoid()[0]
+    assert answer[name] == pytest.approx(expected.item(), abs=1e-5)

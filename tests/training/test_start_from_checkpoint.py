@@ -120,8 +120,10 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
         "max_steps": STEPS,
         "per_device_train_batch_size": 8,
         "warmup_steps": 0.1,
+        "weight_decay": 0.01,
+        "logging_steps": 1,
+        "seed": 42,
     }
-    options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
     typed = [f"--{name}={value}" for name, value in options.items() if name != "logging_steps"]
     typed += ["--keep_checkpoints", "--training_arguments", "logging_steps=1"]
@@ -155,7 +157,12 @@ def stock(folder) -> dict[str, Path]:
     )
     packed = ["--line_by_line", "true", "--block_size", 16, "--packing", 64]
     for task, file in FILES.items():
-        start, options = (llama, packed) if task == "causal" else (folder / "bert", [])
+        if task == "causal":
+            start = llama
+            options = packed
+        else:
+            start = folder / "bert"
+            options = []
         train(task, folder / f"of-{task}", folder / file, start, *SHORT, *options)
     return {task: folder / f"of-{task}" for task in FILES}
 
@@ -220,14 +227,8 @@ def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, 
     results = train("classify", tmp_path / "out", folder / "rows.csv", start, *SHORT)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert results["settings"]["max_length"] == 9 == tokenizer.model_max_length
-    typed = [
-        "train",
-        "classify",
-        "--train_file",
-        str(folder / "rows.csv"),
-        "--model_name_or_path",
-        str(start),
-    ]
+    typed = ["train", "classify", "--train_file", str(folder / "rows.csv")]
+    typed += ["--model_name_or_path", str(start)]
     assert main([*typed, "--max_length", "10", "--output_dir", str(tmp_path / "no")]) == 2
     assert "--max_length 10 is more than the model has positions for" in capsys.readouterr().err
 
@@ -238,15 +239,14 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
     rows = folder / "rows.csv"
     found = train("classify", tmp_path / "a", rows, folder / "bert", *SHORT)["training"]
     assert found["arguments"]["learning_rate"] == 1e-4 and not found["own_weights"]
-    scratch = train(
-        "mlm", tmp_path / "b", rows, None, "--size", "tiny", "--vocab_size", 270, *SHORT
-    )["training"]
+    small = ["--size", "tiny", "--vocab_size", 270]
+    scratch = train("mlm", tmp_path / "b", rows, None, *small, *SHORT)["training"]
     assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
     own = train("classify", tmp_path / "c", rows, tmp_path / "b", *SHORT)["training"]
     assert own["arguments"]["learning_rate"] == 3e-4
     # These options ask for the values of a training from scratch.
-    told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
-    again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *told)["training"]
+    given = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
+    again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *given)["training"]
     assert (
         again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
     )
@@ -265,16 +265,12 @@ def test_other_families(folder, tmp_path, capsys):
         and "padding is computed" not in capsys.readouterr().err
     )
     assert config_of(tmp_path / "classes")["model_type"] == "modernbert"
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    layers = {
-        f"{side}_{name}": n
-        for side in ("encoder", "decoder")
-        for name, n in (("layers", 1), ("ffn_dim", 48))
-    }
+    sizes = {}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_attention_heads": 2, f"{side}_layers": 1, f"{side}_ffn_dim": 48}
     pair = transformers.BartConfig(
         **VOCABULARY,
-        **heads,
-        **layers,
+        **sizes,
         d_model=32,
         decoder_start_token_id=2,
         max_position_embeddings=64,
