@@ -1,8 +1,8 @@
-"""What the tests of distributed training run, alone or in two processes: `torchrun
-distributed_worker.py OUT`.
+"""The trainings that the tests of distributed training run in one process or in two.
 
-Every training here sees the same batches of four rows: one process takes all four, two
-data-parallel ones two each, two tensor-parallel ones the same four each.
+`torchrun distributed_worker.py OUT` runs all of them in two processes. Every training sees the same
+batches of four rows: a single process takes all four, two data-parallel processes take two each,
+and two tensor-parallel processes take the same four.
 """
 
 import datetime
@@ -29,11 +29,10 @@ STEPS = 20
 def with_trainer(
     kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options
 ) -> list[float]:
-    """Train with the stock Trainer; returns the loss of every step."""
-    rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
-    made = arguments(
-        out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options}
-    )
+    """Train with the stock Trainer and return the loss of every step."""
+    num_processes = dist.get_world_size() if dist.is_initialized() else 1
+    options = {"per_device_train_batch_size": 4 // num_processes, "max_steps": STEPS, **options}
+    made = arguments(out, **options)
     trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
@@ -41,7 +40,7 @@ def with_trainer(
 
 
 def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
-    """Train by hand on one batch of all rows."""
+    """Train with a hand-written loop on one batch of all rows and return the loss of every step."""
     batch = make_batch(kind)
     items = (batch["labels"] != -100).sum()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -56,17 +55,17 @@ def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
 
 
 def generated(model: PreTrainedModel) -> list[list[int]]:
-    """Token ids of a greedy and a beam search over rows of different lengths."""
+    """Return the token ids that greedy and beam search give for rows of different lengths."""
     source = make_batch("seq2seq", slice(2, 5))
     inputs = {"input_ids": source["input_ids"], "attention_mask": source["attention_mask"]}
     if not model.config.is_encoder_decoder:
-        inputs = {name: value.flip(1) for name, value in inputs.items()}  # padding to the left
+        # The rows of a decoder are padded to the left, so that new tokens follow the last real one.
+        inputs = {name: value.flip(1) for name, value in inputs.items()}
     options = {"max_new_tokens": 6, "min_new_tokens": 6}
-    return [
-        row
-        for beams in (1, 3)
-        for row in model.eval().generate(**inputs, num_beams=beams, **options).tolist()
-    ]
+    rows = []
+    for beams in (1, 3):
+        rows += model.eval().generate(**inputs, num_beams=beams, **options).tolist()
+    return rows
 
 
 MODELS = {
@@ -83,13 +82,16 @@ MODELS = {
 }
 
 
-STOCK = {"bert": "mlm", "llama": "causal"}  # of transformers, and the kind of their rows
-SHARDED = ("mlm", "shared")  # by FSDP2
-PARALLEL = ("mlm", "seq2seq", "grouped")  # by tensors
+# Models of transformers, and the kind of rows that each is trained on.
+STOCK = {"bert": "mlm", "llama": "causal"}
+# Models that FSDP2 divides into shards.
+SHARDED = ("mlm", "shared")
+# Models whose tensors are divided between the processes.
+PARALLEL = ("mlm", "seq2seq", "grouped")
 
 
 def kind_of(name: str) -> str:
-    """The kind of the rows of a model of `MODELS`."""
+    """Return the kind of rows that a model of `MODELS` is trained on."""
     return {"shared": "seq2seq", "grouped": "causal"}.get(name, name)
 
 
@@ -102,7 +104,7 @@ def in_shards(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def load(name: str, out: Path, **sizes) -> PreTrainedModel:
-    """A model of `MODELS` in shards."""
+    """Load the saved start of a model of `MODELS`, divided between the processes."""
     config = DistributedConfig(**sizes)
     return type(MODELS[name]()).from_pretrained(out / f"start-{name}", distributed_config=config)
 

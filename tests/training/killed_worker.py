@@ -1,8 +1,9 @@
-"""`killed_worker.py FOLDER WHEN train …`: the command line, whose processes kill themselves, each
-once at a step.
+"""The command line in processes that kill themselves, each once at a chosen step.
 
-WHEN is JSON: lists of a process, a seed (null for any) and the step before which it dies; a file in
-FOLDER tells that this has happened.
+    killed_worker.py FOLDER WHEN train …
+
+WHEN is a JSON list. Each entry names a process, a seed (null for any seed) and the step before
+which the process dies. A file in FOLDER records that it has died, so that it does not die again.
 """
 
 import json
@@ -17,14 +18,14 @@ from roformer_lite.train.callbacks import TrainingClock
 
 def die(clock, args, state, control, **kwargs) -> None:
     for process, seed, step in json.loads(sys.argv[2]):
-        told = Path(sys.argv[1]) / f"killed-{process}-{step}"
+        marker = Path(sys.argv[1]) / f"killed-{process}-{step}"
         is_now = (
             args.process_index == process
             and seed in (None, args.seed)
             and state.global_step == step
         )
-        if is_now and not told.exists():
-            told.touch()
+        if is_now and not marker.exists():
+            marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Baselines: each is compared with metrics found in another way."""
+"""Each baseline is compared with metrics that are computed in another way."""
 
 import numpy as np
 import pytest
@@ -10,34 +10,41 @@ from roformer_lite.evaluate.baselines import (
     text_to_text_baselines,
 )
 
-ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
+ANIMALS = "the cat sat by the dog"
+STARS = "a star shines on the moon"
 
 
 def test_of_slightly_too_many_rows_few_are_left_out():
-    texts, classes = [str(row) for row in range(110)], np.arange(110)
+    texts = [str(row) for row in range(110)]
+    classes = np.arange(110)
     assert sample_rows(texts, 100) == [str(row) for row in sample_rows(classes, 100)]
     assert (
         len(set(sample_rows(texts, 100))) == 100 and (np.diff(sample_rows(classes, 100)) > 0).all()
     )
-    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}  # whatever order the rows have
+    # Taking every second row would miss one of two alternating classes.
+    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}
     assert sample_rows(texts, 200) is texts
 
 
 def test_classes():
-    texts, classes = [ANIMALS, STARS, ANIMALS + " again"] * 5, np.array([0, 1, 0] * 5)
+    texts = [ANIMALS, STARS, ANIMALS + " again"] * 5
+    classes = np.array([0, 1, 0] * 5)
     metrics, _ = classification_baselines(
         "single_label_classification",
         (texts, classes),
         {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
     )
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
-    # the third is mislabelled
+    # The third text has the wrong label on purpose.
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("right", [0, 1])
 def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
-    """As by the linear part of the model; a label that the training rows lack is not learned."""
+    """The baseline learns the validation rows too, as the linear part of the model does.
+
+    A label that the training rows lack is not learned.
+    """
     train = (["one apple", "two pears"] * 5, np.array([0, 1] * 5))
     validation = (["three plums"] * 8 + ["four nuts"], np.array([right] * 8 + [2]))
     measured = {
@@ -74,9 +81,11 @@ def test_tags():
     words = [["Anna", "likes", "Paris"], ["Paris", "is", "big"], ["Bert", "sings"]] * 6
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
-    metrics = tagging_baselines(True, (words, tags), measured)
-    assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5  # Carl is unknown
-    assert metrics["CRF"]["test"]["f1"] == 1  # but has the place and the shape of a name
+    metrics = tagging_baselines(scheme=True, train=(words, tags), measured=measured)
+    # Carl does not occur in the training rows, so only one of two names is found.
+    assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5
+    # A CRF recognises Carl by the place and the shape of the word.
+    assert metrics["CRF"]["test"]["f1"] == 1
 
 
 def test_text_to_text():
@@ -84,6 +93,6 @@ def test_text_to_text():
     measured = {
         "test": (["the red house", "ein grüner Baum"], ["ein rotes Haus", "ein grüner Baum"])
     }
-    metrics = text_to_text_baselines("13a", train, measured)
+    metrics = text_to_text_baselines(bleu_tokenizer="13a", train=train, measured=measured)
     assert metrics["copying the source"]["test"]["exact_match"] == 0.5
     assert metrics["nearest neighbour (TF-IDF)"]["test"]["exact_match"] == 1

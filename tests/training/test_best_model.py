@@ -1,5 +1,4 @@
-"""Which model a training ends with: the best one, the average of its weights, or none if it
-diverged."""
+"""A training ends with the best model, with averaged weights, or with none if it diverged."""
 
 import csv
 import json
@@ -48,8 +47,7 @@ STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=los
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The training data say one thing, the validation data another: the longer the training, the
-    worse."""
+    """Data whose validation labels contradict the training labels, so longer training is worse."""
     folder = tmp_path_factory.mktemp("data")
     for name, shift in (("train", 0), ("validation", 1)):
         rows = [
@@ -61,16 +59,9 @@ def data(tmp_path_factory):
 
 
 def _train(data: Path, out: Path, *options: str) -> dict:
-    files = [
-        "--train_file",
-        str(data / "train.tsv"),
-        "--validation_file",
-        str(data / "validation.tsv"),
-    ]
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options])
-        == 0
-    )
+    files = ["--train_file", str(data / "train.tsv")]
+    files += ["--validation_file", str(data / "validation.tsv"), *OPTIONS.split()]
+    assert main(["train", "classify", *files, "--output_dir", str(out), *options]) == 0
     return json.loads((out / "results.json").read_text())
 
 
@@ -103,8 +94,10 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [2, 0])
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
-    """The patience counts what was measured before the interruption; a training that had stopped is
-    only measured."""
+    """Patience counts the evaluations before the interruption.
+
+    A training that had already stopped is only measured.
+    """
     options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
@@ -123,9 +116,10 @@ def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
 
 @pytest.mark.parametrize("separator", ["", "+"])
 def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
-    """The metrics are those of scikit-learn on what `predict` answers."""
+    """The accuracy in the results equals the accuracy of the labels that `predict` writes."""
     rows = (data / "train.tsv").read_text().splitlines()
-    new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
+    label = "pink+red" if separator else "pink"
+    new = [f"pink pink\t{label}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
         (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
     files = {
@@ -139,9 +133,9 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         *(f"--{split}_file={path}" for split, path in files.items()),
         *OPTIONS.split(),
     ]
-    own = "--linear_model true --num_train_epochs 2".split() + (
-        ["--label_separator", "+"] if separator else []
-    )
+    own = "--linear_model true --num_train_epochs 2".split()
+    if separator:
+        own += ["--label_separator", "+"]
     model = str(tmp_path / "m")
     assert main([*command, *own, "--output_dir", model]) == 0
     assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
@@ -160,12 +154,8 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         np.mean([true == ours for true, ours in pairs])
     )
     evaluation = str(tmp_path / "e")
-    assert (
-        main(
-            ["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]
-        )
-        == 0
-    )
+    files = ["--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]
+    assert main(["evaluate", model, *files]) == 0
     again = json.loads(Path(evaluation, "results.json").read_text())["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
     (tmp_path / "t.tsv").write_text("\n".join([rows[0], *new]) + "\n")
@@ -178,20 +168,12 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
 
 
 def test_a_label_of_one_row_is_learned(tmp_path):
-    """That row is not held out."""
+    """A row that is the only one with its label is never held out."""
     rows = [f"{colour} {number}\t{colour}" for number in range(40) for colour in COLOURS]
     rows += [f"number {number}\t{number}" for number in range(40)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    command = [
-        "train",
-        "classify",
-        "--train_file",
-        str(tmp_path / "rows.tsv"),
-        *OPTIONS.split(),
-        "--max_steps",
-        "1",
-    ]
-    assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
+    command = ["train", "classify", "--train_file", str(tmp_path / "rows.tsv"), *OPTIONS.split()]
+    assert main([*command, "--max_steps", "1", "--output_dir", str(tmp_path / "m")]) == 0
     labels = json.loads((tmp_path / "m" / "config.json").read_text())["label2id"]
     assert labels.keys() == {*COLOURS, *map(str, range(40))}
     found = json.loads((tmp_path / "m" / "results.json").read_text())["rows"]
@@ -199,8 +181,7 @@ def test_a_label_of_one_row_is_learned(tmp_path):
 
 
 def test_linear_model_beside_a_stock_trainer(tmp_path):
-    """Where the encoder has learned nothing, the linear part answers, also after saving; where it
-    knows all, it stays as it was."""
+    """The linear part decides where the encoder has learned nothing, also after saving."""
     texts = [
         f"{colour} {other} things"
         for colour in COLOURS
@@ -218,7 +199,8 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     )
     parts = add_linear_model(trainer)
     assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
-    assert add_linear_model(trainer) == parts  # in the place of the first one
+    # A second linear model takes the place of the first one.
+    assert add_linear_model(trainer) == parts
     trainer.save_model(str(tmp_path / "m"))
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
@@ -226,7 +208,7 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
 
 
 def test_without_validation_data_the_linear_model_answers(tmp_path):
-    """Of few rows, of which none are held out; the encoder has hardly begun."""
+    """None of so few rows are held out, and the encoder is trained for only one step."""
     rows = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 10]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "test")]
@@ -241,14 +223,17 @@ def test_without_validation_data_the_linear_model_answers(tmp_path):
 
 
 def test_a_part_alone_must_lead_by_more_than_chance():
-    """Of two equally good parts neither is left out for its luck on thirty rows; beside a perfect
-    one a bad one is."""
+    """Two equally good parts are both kept, however lucky one of them is on thirty rows.
+
+    A bad part next to a perfect one is left out.
+    """
     model = AutoModelForSequenceClassification.from_config(
         RoFormerLiteConfig.from_preset("tiny", num_labels=2)
     )
     tokens = torch.zeros(model.config.vocab_size, TOKEN_BYTES, dtype=torch.uint8)
     tokens[5:7, 0] = torch.tensor(list(b"ab"))
-    generator, answers = torch.Generator().manual_seed(0), torch.arange(30) % 2
+    generator = torch.Generator().manual_seed(0)
+    answers = torch.arange(30) % 2
 
     def logits(accuracy: float) -> torch.Tensor:
         is_right = torch.rand(30, generator=generator) < accuracy
@@ -262,7 +247,7 @@ def test_a_part_alone_must_lead_by_more_than_chance():
         split = Split(logits(encoder), logits(text), answers, measure)
         _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
         assert all(weights) if encoder == text else not weights
-    # ten words in each
+    # Thirty words in sentences of ten words each count as three documents.
     of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))
     assert (
         split.number_of_documents == 30
@@ -271,45 +256,37 @@ def test_a_part_alone_must_lead_by_more_than_chance():
 
 
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
-    """Of a text with both labels, the rarer one of the whole data is the answer only where labels
-    are weighted."""
+    """A text with both labels gets the one that is rare in the data only if labels are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    recall, options = {}, [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
+    recall = {}
+    options = [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
+    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
-        files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
-        assert (
-            main(
-                [
-                    "train",
-                    "classify",
-                    *files,
-                    *options,
-                    *own,
-                    "--output_dir",
-                    str(tmp_path / f"m{weights}"),
-                ]
-            )
-            == 0
-        )
-        results = json.loads((tmp_path / f"m{weights}" / "results.json").read_text())
+        model = tmp_path / f"m{weights}"
+        command = ["train", "classify", *files, *options, *own, "--output_dir", str(model)]
+        assert main(command) == 0
+        results = json.loads((model / "results.json").read_text())
         recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
         assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
     assert recall == {"": 0, "balanced": 1}
 
 
 def test_weighted_loss_is_that_of_torch():
-    weights, labels = torch.tensor([0.5, 3.0, 1.0]), torch.tensor([0, 1, 2, 1])
+    weights = torch.tensor([0.5, 3.0, 1.0])
+    labels = torch.tensor([0, 1, 2, 1])
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = torch.nn.functional.cross_entropy(logits, labels, weights, reduction="sum")
     outputs = SimpleNamespace(logits=logits)
-    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels), expected / 4)
-    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
+    loss = weighted_loss(weights, smoothing=0.0, outputs=outputs, labels=labels)
+    torch.testing.assert_close(loss, expected / 4)
+    accumulated = weighted_loss(weights, 0.0, outputs, labels, num_items_in_batch=8)
+    torch.testing.assert_close(accumulated, expected / 8)
 
 
 def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
-    """In the validation data each text has every label."""
+    """Each text of the validation data has every label, so that no score is reliable."""
     shutil.copy(data / "train.tsv", tmp_path)
     rows = [f"{colour} {colour}\t{label}" for colour in COLOURS for label in COLOURS]
     (tmp_path / "validation.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -317,12 +294,8 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
     assert "`predict` gives no label" in capsys.readouterr().err
     assert "`predict` gives no label" in (tmp_path / "m" / "README.md").read_text()
     (tmp_path / "lines.txt").write_text("red red\n")
-    files = [
-        "--input_file",
-        str(tmp_path / "lines.txt"),
-        "--output_file",
-        str(tmp_path / "out.txt"),
-    ]
+    files = ["--input_file", str(tmp_path / "lines.txt")]
+    files += ["--output_file", str(tmp_path / "out.txt")]
     for options, answer in (
         ([], "-"),
         (["--none_label", "unsure"], "unsure"),
@@ -334,20 +307,17 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
 
 
 def test_answers_below_the_chosen_score_are_left_out(tmp_path):
-    """Half of the texts tell their label, the others do not: `predict` answers the first half."""
+    """Only half of the texts reveal their label, and `predict` gives a label to this half only."""
     clear = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 20]
     unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
     own = "--linear_model true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
     model = tmp_path / "m"
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
-    )
-    results, card = (
-        json.loads((model / "results.json").read_text()),
-        (model / "README.md").read_text(),
-    )
+    command = ["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]
+    assert main(command) == 0
+    results = json.loads((model / "results.json").read_text())
+    card = (model / "README.md").read_text()
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert re.search(r"labels 0\.500 of the rows\D+1\.000", card)
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
@@ -363,7 +333,7 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
 
 
 def test_a_difference_within_chance_is_called_so():
-    """Thirty rows of 2,000 are; a hundred are not."""
+    """A difference of thirty rows among 2,000 may be chance, but not one of a hundred rows."""
     assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance(
         "accuracy", 0.95, 0.9, 2000
     )
@@ -394,14 +364,14 @@ def test_average_follows_the_formula_and_changes_places_exactly():
     model = torch.nn.Linear(3, 2)
     model.tied = model.weight
     averaging = WeightAveraging(0.9)
-    told = SimpleNamespace(), TrainerState(), TrainerControl()
-    averaging.on_train_begin(*told, model=model)
+    of_trainer = (SimpleNamespace(), TrainerState(), TrainerControl())
+    averaging.on_train_begin(*of_trainer, model=model)
     expected = torch.zeros_like(model.weight)
     for step in range(100):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
-        averaging.on_step_end(*told, model=model)
+        averaging.on_step_end(*of_trainer, model=model)
         own = model.weight.detach().clone()
         decay = min(0.9, (1 + step) / (10 + step)) if step else 0
         expected = decay * expected + (1 - decay) * own
@@ -412,8 +382,7 @@ def test_average_follows_the_formula_and_changes_places_exactly():
 
 @pytest.fixture
 def exploding(monkeypatch) -> None:
-    """The weights become infinite in step 5 of every training, as by a learning rate that is too
-    high."""
+    """Make weights infinite in step 5 of every training, as too high a learning rate would."""
     tick = TrainingClock.on_step_end
 
     def on_step_end(self, args, state, control, model, **kwargs):
@@ -426,28 +395,21 @@ def exploding(monkeypatch) -> None:
 
 
 def diverged(data: Path, out: Path, *options: str) -> None:
-    files = [
-        "--train_file",
-        str(data / "train.tsv"),
-        "--max_steps",
-        "8",
-        "--per_device_train_batch_size",
-        "8",
-    ]
-    arguments = ["--training_arguments", "logging_steps=1000", *options]
-    assert (
-        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *arguments])
-        == 2
-    )
+    command = ["train", "classify", "--train_file", str(data / "train.tsv"), "--max_steps", "8"]
+    command += ["--per_device_train_batch_size", "8", *OPTIONS.split(), "--output_dir", str(out)]
+    assert main([*command, "--training_arguments", "logging_steps=1000", *options]) == 2
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "last_step"),
     [
-        ("logging_steps=3 save_strategy=no", 6),  # at the next log
-        ("save_strategy=steps save_steps=5", 5),  # before a checkpoint
-        ("save_strategy=no", 6),  # at the end of the epoch
+        # The divergence is noticed at the next log.
+        ("logging_steps=3 save_strategy=no", 6),
+        # It is noticed before a checkpoint is written.
+        ("save_strategy=steps save_steps=5", 5),
+        # It is noticed at the end of the epoch.
+        ("save_strategy=no", 6),
     ],
 )
 def test_a_training_that_diverges_stops_and_saves_no_model(

@@ -1,4 +1,4 @@
-"""After an interruption: the same run continues bit for bit, and another one is refused by name."""
+"""An interrupted run continues bit for bit, and a different run is refused with the difference."""
 
 import fcntl
 import json
@@ -18,7 +18,8 @@ OPTIONS = (
     "--vocab_size 300 --disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 --baselines false "
     "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
 ).split()
-TASKS = {  # the data, and what has a state of its own
+# Each task has its data and options that add to the state of its training.
+TASKS = {
     "classify": ("rows.csv", "--linear_model true --ema_decay 0.9"),
     "mlm": (
         "rows.csv",
@@ -48,20 +49,12 @@ def folder(tmp_path_factory) -> Path:
 def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
     data, options = TASKS[task]
     files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
-    return [
-        "train",
-        task,
-        *files,
-        *OPTIONS,
-        *options.split(),
-        *more,
-        "--output_dir",
-        str(folder / name),
-    ]
+    arguments = [*files, *OPTIONS, *options.split(), *more]
+    return ["train", task, *arguments, "--output_dir", str(folder / name)]
 
 
 def interrupted(folder: Path, task: str) -> Path:
-    """What is left in the folder of a training that was stopped at step 7; made once."""
+    """Interrupt a training at step 7, unless that was done before, and return its folder."""
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         if state.global_step == 7:
@@ -76,8 +69,10 @@ def interrupted(folder: Path, task: str) -> Path:
 
 @pytest.fixture
 def left(folder) -> Path:
-    """The folder with two interrupted trainings, put back after the test: paths are options, so it
-    keeps its place."""
+    """The folder with two interrupted trainings, restored after each test.
+
+    Paths are options that must not change, so the folder keeps its place.
+    """
     for task in ("classify", "mlm"):
         interrupted(folder, task)
     kept = folder.with_name("kept")
@@ -88,7 +83,8 @@ def left(folder) -> Path:
 
 
 def assert_same_models(one: Path, other: Path) -> None:
-    weights, metrics = [], []
+    weights = []
+    metrics = []
     for model in (one, other):
         weights.append(load_file(model / "model.safetensors"))
         metrics.append(json.loads((model / "results.json").read_text())["metrics"])
@@ -98,11 +94,11 @@ def assert_same_models(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("task", SLOW)
 def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
-    """What only says where output goes and how it is shown may be other."""
+    """Options that only change what is kept or shown may differ."""
     interrupted(folder, task)
     kept = shutil.copytree(folder / f"{task}.training", folder / f"{task}.kept")
     assert main(command(folder, task, f"{task}-whole")) == 0
-    # as if a kill had come while it was written
+    # An empty directory is what a kill leaves of a checkpoint that had just been begun.
     (folder / f"{task}.training" / "checkpoint-8").mkdir()
     assert main(command(folder, task, task, "--title", "A title", "--keep_checkpoints")) == 0
     assert "Resuming from step 6" in capsys.readouterr().err
@@ -162,11 +158,10 @@ def test_what_is_not_of_this_training_is_left_alone(left, capsys):
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     path = left / "mlm.training" / "checkpoint-6" / file
-    path.write_bytes(
-        pickle.dumps(Path("made-by-a-pickle"))
-        if file == "scheduler.pt"
-        else path.read_bytes()[:500]
-    )
+    if file == "scheduler.pt":
+        path.write_bytes(pickle.dumps(Path("made-by-a-pickle")))
+    else:
+        path.write_bytes(path.read_bytes()[:500])
     assert main(command(left, "mlm", "mlm")) == 2
     assert f"remove {path.parent}" in capsys.readouterr().err
     shutil.rmtree(path.parent)
@@ -183,7 +178,7 @@ def test_a_checkpoint_of_another_training(left, capsys):
 
 
 def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
-    """It stopped early, long before the last step, and was killed before it was measured."""
+    """The training stopped long before its last step, and was killed before it was measured."""
     options = ["--early_stopping_patience", "1", "--learning_rate", "1e-9", "--max_steps", "90"]
     arguments = command(folder, "mlm", "over", *options, "--ema_decay", "0")
     assert main([*arguments, "--keep_checkpoints", "--title", "whole"]) == 0
@@ -198,7 +193,7 @@ def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
 
 
 def test_one_process_at_a_time(left, capsys):
-    """Kills are in test_seeds.py and test_distributed.py."""
+    """Processes that are killed are tested in test_seeds.py and test_distributed.py."""
     with (left / "mlm.training" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(command(left, "mlm", "mlm")) == 2

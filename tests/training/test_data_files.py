@@ -1,13 +1,13 @@
-"""Reading data: every format, and mistakes, which are named by file and line before anything is
-trained.
+"""Data of every format are read, and mistakes are reported by file and line before a training.
 
-More mistakes are in tests/fuzz/test_damaged_data.py.
+More mistakes are tested in tests/fuzz/test_damaged_data.py.
 """
 
 import csv
 import gzip
 import io
 import random
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -59,11 +59,11 @@ def test_lines_lose_their_ends_and_nothing_else(write):
     "words", ["it's a red—house, 3.14 times (or more)  as", "中文没有空格，但是有标点。"]
 )
 def test_long_lines_are_cut_where_tokens_end(algorithm, words, write):
-    """A line of any length in bounded memory, with the tokens that it has as a whole."""
+    """A line of any length is read in short pieces that give the tokens of the whole line."""
     chance = random.Random(0)
-    line = "".join(
-        chance.choice([words, words[:5], words[6:]]) + " " * (words < "z") for _ in range(2000)
-    ).strip()
+    separator = " " if " " in words else ""
+    parts = [chance.choice([words, words[:5], words[6:]]) for _ in range(2000)]
+    line = "".join(part + separator for part in parts).strip()
     tokenizer = RoFormerLiteTokenizer.train([words] * 4, vocab_size=400, algorithm=algorithm)
     path = write("a.txt.gz", f"\ufeff{line}\r\n\n{line}")
     pieces = [row["text"] for row in read_running_text(path)]
@@ -72,9 +72,9 @@ def test_long_lines_are_cut_where_tokens_end(algorithm, words, write):
     )
     assert list(in_pieces(line)) == [piece.rstrip("\n") for piece in pieces[: len(pieces) // 2]]
     options = {"add_special_tokens": False, "truncation": False, "verbose": False}
-    of_pieces = [
-        token for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"] for token in ids
-    ]
+    of_pieces = []
+    for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"]:
+        of_pieces += ids
     assert of_pieces == tokenizer(line, **options)["input_ids"]
 
 
@@ -89,18 +89,17 @@ def test_lines_without_a_place_to_cut(gap, write):
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.tsv.gz", "a.conll.gz"])
 def test_lines_too_long_for_a_text_are_refused(name, write):
-    """Of a bomb of a few kilobytes, too."""
-    read = read_table if name != "a.conll.gz" else lambda path: read_tagged(path, 1, -1)
-    with pytest.raises(
-        InputError,
-        match=rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines",
-    ):
-        list(
-            read(
-                write(name, "{}\n".replace("{}", "{}" if "json" in name else "a\tB") + "x" * 2**24)
-            )
-        )
-    if name == "a.csv.gz":  # an open quote takes in all that follows
+    """A compressed file of only a few kilobytes may hold such a line."""
+    read = read_table
+    if name == "a.conll.gz":
+        read = partial(read_tagged, token_column=1, tag_column=-1)
+    first_line = "{}" if "json" in name else "a\tB"
+    path = write(name, f"{first_line}\n" + "x" * 2**24)
+    message = rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines"
+    with pytest.raises(InputError, match=message):
+        list(read(path))
+    # An open quote makes all lines that follow a part of its field.
+    if name == "a.csv.gz":
         with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
             list(read_table(write(name, 'a\n"' + ("x" * 2**20 + "\n") * 17)))
 
@@ -133,7 +132,8 @@ def test_table_without_header(write):
 
 
 def test_parallel_files_must_agree(write):
-    source, target = write("a.en.gz", "one\ntwo\nthree\n"), write("a.de", "eins\nzwei\ndrei\n")
+    source = write("a.en.gz", "one\ntwo\nthree\n")
+    target = write("a.de", "eins\nzwei\ndrei\n")
     assert [(row["source"], row["target"]) for row in read_parallel(source, target)] == [
         ("one", "eins"),
         ("two", "zwei"),
@@ -146,14 +146,14 @@ def test_parallel_files_must_agree(write):
 def test_tagged_columns(write):
     content = "-DOCSTART- -X- O\n\n# text = # is a sign\n1\t#\tO\n# \tB-X\tO\n\n\n1\tBerlin\tB-LOC"
     path = write("a.iob2", content.replace("-DOCSTART- -X- O", "0\t-DOCSTART-\tO"))
-    rows = list(read_tagged(path, 2, 3))
+    rows = list(read_tagged(path, token_column=2, tag_column=3))
     assert [(row["tokens"], row["tags"]) for row in rows] == [
         (["#", "B-X"], ["O", "O"]),
         (["Berlin"], ["B-LOC"]),
     ]
     assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
     spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
-    assert next(read_tagged(spaces, 1, -1))["tags"] == ["B-ORG", "O"]
+    assert next(read_tagged(spaces, token_column=1, tag_column=-1))["tags"] == ["B-ORG", "O"]
 
 
 WORDS = ["#", "Berlin", "-", "1", "2-1", "3.1", "New"]
@@ -161,7 +161,10 @@ TAGS = ["O", "B-LOC", "SYM"]
 
 
 def written_sentences(layout: str, seed: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
-    """Sentences, any of whose tokens may be `#`, as a file of one layout, and what they are."""
+    """Return the text of a file in a layout, and the sentences that it holds.
+
+    Any token of the sentences may be `#`.
+    """
     chance = random.Random(seed)
     sentences = [(["#", "x", "Berlin"], ["O", "SYM", "B-LOC"])]
     for _ in range(12):
@@ -206,7 +209,8 @@ def test_no_token_is_lost_and_no_comment_is_one(layout, line_end, write):
         if columns[0] is not None:
             with pytest.raises(InputError, match="numbers the lines.*--token_column"):
                 list(read_tagged(path))
-            assert len(list(read_tagged(path, 1, columns[1]))) == len(expected)
+            numbers_as_tokens = read_tagged(path, token_column=1, tag_column=columns[1])
+            assert len(list(numbers_as_tokens)) == len(expected)
 
 
 CELLS = ["a", "", "b\nc", "d\r\ne", 'f "g"', "h,i", " j ", "\r\n", "k\n\nl"]
@@ -215,7 +219,7 @@ CELLS = ["a", "", "b\nc", "d\r\ne", 'f "g"', "h,i", " j ", "\r\n", "k\n\nl"]
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
-    """With the line ends in them, empty ones too, whatever ends the lines of the file."""
+    """Empty cells and line ends in cells are kept, whatever ends the lines of the file."""
     chance = random.Random(width)
     names = [f"column {number}" for number in range(width)]
     for _ in range(20):
@@ -239,7 +243,7 @@ def test_a_key_given_twice_is_refused(line, write):
 
 
 def labelled(task: str, names: list[str]) -> DatasetDict:
-    """Rows that have these labels, or these tags, and another one."""
+    """Return rows that have these labels or tags, and one more."""
     rows = [{"text": "a", "labels": [name]} for name in [*names, "other"]]
     if task == "tag":
         rows = [{"tokens": ["a"], "tags": [name]} for name in [*names, "other"]]
@@ -259,7 +263,8 @@ def test_labels_that_would_break_an_answer_are_refused(separator, place):
             continue
         with pytest.raises(InputError, match=f"the {recipe.label_word} .* contains"):
             recipe.inspect(labelled(task, [label]))
-        if task == "classify":  # That of a model of somebody else is shown in one line.
+        # A model from elsewhere may have such a label, which is then shown in a single line.
+        if task == "classify":
             recipe.set_labels([label, "other"])
             shown = recipe.show({label: 0.9, "other": 0.1}, {})
             assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
@@ -276,7 +281,7 @@ def test_labels_that_are_one_number_are_named(caplog):
 
 
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
-    """A recipe that has seen one sentence."""
+    """Return a recipe that has inspected one sentence."""
     recipe = Tag(TagDataArguments(dataset_name="any", unit=unit))
     recipe.inspect(DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}])))
     return recipe
@@ -297,8 +302,7 @@ def test_words_are_split_into_characters_with_a_word_about_it(caplog):
 
 
 def test_numbers_in_another_column_than_the_tokens(tmp_path):
-    """Only ids that are CoNLL-U's mark ranges and empty nodes: amounts in the first column are
-    none."""
+    """Amounts in the first column are not mistaken for ids of CoNLL-U."""
     path = tmp_path / "amounts.conll"
     path.write_text("12 mg B\n3.5 ml B\n\n7 kg B\n8 g B\n\n1 l B\n2.5 dl B\n")
     found = [row["tokens"] for row in read_tagged(path, token_column=2)]

@@ -1,5 +1,7 @@
-"""Two processes train as one: data-parallel, in shards (FSDP2), and tensor-parallel; on a CPU, by
-gloo."""
+"""Two processes train as one does: data-parallel, in shards (FSDP2), and tensor-parallel.
+
+They run on a CPU and communicate by gloo.
+"""
 
 import json
 import os
@@ -21,14 +23,16 @@ from toy_training import make_batch
 
 from roformer_lite.cli import main
 
-pytestmark = pytest.mark.slow  # pairs of processes
+# These tests start pairs of processes.
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "CUDA_VISIBLE_DEVICES": "",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # docs/several_processes.md says why
+    # The reason for this setting is in docs/several_processes.md.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 TINY = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
@@ -37,8 +41,10 @@ TINY = (
 
 
 def run_in_two(*program: str | Path) -> str:
-    """What two processes of a program that `torchrun` starts, again if they die, write to their
-    error stream."""
+    """Run a program in two processes and return what they write to their error stream.
+
+    Processes that die are started again.
+    """
     launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 --max-restarts 3".split()
     command = [sys.executable, *launcher, *map(str, program)]
     finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
@@ -48,8 +54,10 @@ def run_in_two(*program: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
-    """Where two processes left what they did; they do everything in one go, as starting them takes
-    longest."""
+    """The folder with the results of two processes.
+
+    They do everything in one go, because starting them takes longest.
+    """
     folder = tmp_path_factory.mktemp("two")
     run_in_two(HERE / "distributed_worker.py", folder)
     return folder
@@ -62,7 +70,7 @@ def two(out) -> dict:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    """Where one process leaves its models."""
+    """The folder with the models of one process."""
     return tmp_path_factory.mktemp("one")
 
 
@@ -98,7 +106,7 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 @pytest.mark.parametrize("name", STOCK)
 def test_padding_free_equals_stock(name, way, two):
-    """In double precision, so that two runs agree to the last digits."""
+    """Both train in double precision, so that they agree to the last digits."""
     stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
     assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
     torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
@@ -106,7 +114,7 @@ def test_padding_free_equals_stock(name, way, two):
 
 @pytest.mark.parametrize("name", STOCK)
 def test_padding_free_may_be_switched_off_after_sharding(name, two):
-    """FSDP2 makes a class of the class of each module, which then keeps its `forward`."""
+    """FSDP2 gives each module a class derived from the old one, which keeps its `forward`."""
     stock, off = (torch.tensor(two[f"fsdp/{name}/{kind}"]) for kind in (False, "off"))
     torch.testing.assert_close(off, stock, rtol=1e-6, atol=1e-6)
 
@@ -121,7 +129,7 @@ def test_a_checkpoint_of_two_processes_is_continued(two, one, out, alone):
 
 @pytest.mark.parametrize("name", PARALLEL)
 def test_tensor_parallel_equals_the_whole(name, two, out):
-    """Losses, generated text, and the one file that is written."""
+    """Losses, generated text and the single file of weights are the same."""
     model = MODELS[name]()
     if model.can_generate():
         assert two[f"tp/{name}/generated"] == generated(model)
@@ -159,9 +167,10 @@ def losses(model: Path) -> list[float]:
 def test_the_command_in_two_processes_trains_as_one_that_accumulates(
     optim, rate, tolerance, pairs, tmp_path
 ):
-    """The batches of a step are the same, shared by two processes or one after the other in one. It
-    is one epoch: at its end two processes may repeat a batch. Muon computes with bfloat16, and
-    magnifies rounding.
+    """Two processes share the batches that a single process takes one after the other.
+
+    There is only one epoch, because two processes may repeat a batch at its end. Muon computes in
+    bfloat16 and magnifies rounding errors, so its tolerance is larger.
     """
     options = (
         f"--use_cpu --keep_checkpoints --optim {optim} --learning_rate {rate} --ema_decay 0.9 --max_steps 10 "
@@ -182,29 +191,18 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(
 
 
 def test_killed_workers_change_nothing(tmp_path):
-    """First a worker that only learns, then the one that writes the checkpoints and holds the
-    directory's lock."""
+    """The first worker to die only learns, and the second one also writes the checkpoints.
+
+    The second one holds the lock of the directory, too.
+    """
     lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
     (tmp_path / "text.txt").write_text(lines, "utf-8")
-    command = [
-        "train",
-        "mlm",
-        "--train_file",
-        tmp_path / "text.txt",
-        *TINY,
-        "--block_size",
-        "16",
-        "--line_by_line",
-    ]
-    command += [
-        "--max_steps",
-        "30",
-        "--config",
-        "hidden_dropout=0.1",
-        "--training_arguments",
-        "save_strategy=steps",
-    ]
-    command += ["save_steps=5", "save_total_limit=9", "eval_strategy=no", "--output_dir"]
+    options = (
+        "--block_size 16 --line_by_line --max_steps 30 --config hidden_dropout=0.1 "
+        "--training_arguments save_strategy=steps save_steps=5 save_total_limit=9 eval_strategy=no "
+        "--output_dir"
+    ).split()
+    command = ["train", "mlm", "--train_file", tmp_path / "text.txt", *TINY, *options]
     run_in_two("-m", "roformer_lite.cli", *command, tmp_path / "whole")
     killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
     messages = run_in_two(*killed, *command, tmp_path / "model")
@@ -221,8 +219,7 @@ def commands_of(page: Path) -> list[str]:
 
 
 def test_command_of_the_docs_on_two_machines(tmp_path):
-    """Two launchers that know nothing of each other but an address, and share the output
-    directory."""
+    """The two launchers share nothing but an address and the output directory."""
     (command,) = [
         c for c in commands_of(ROOT / "docs" / "several_processes.md") if "--machine_rank" in c
     ]
@@ -238,31 +235,26 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
     command = command.replace(f"--num_processes {options['--num_processes']}", "--num_processes 2")
     first, *arguments = shlex.split(command)
     assert first == "accelerate"
-    launcher = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.accelerate_cli",
-        *arguments,
-        "--use_cpu",
-        "true",
-    ]
+    program = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
+    launcher = [*program, *arguments, "--use_cpu", "true"]
     at_rank = launcher.index("--machine_rank") + 1
     machines = []
     for rank in ("0", "1"):
         with (tmp_path / f"errors-{rank}.txt").open("w") as errors:
             command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
-            machines.append(
-                subprocess.Popen(
-                    command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
-                )
+            machine = subprocess.Popen(
+                command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
             )
+            machines.append(machine)
     try:
         for machine in machines:
             machine.wait(timeout=240)
     finally:
         for machine in machines:
-            machine.terminate()  # a launcher ends its processes with itself
-        print(*((tmp_path / f"errors-{rank}.txt").read_text() for rank in "01"), sep="\n")
+            # A launcher that ends also ends its processes.
+            machine.terminate()
+        for rank in ("0", "1"):
+            print((tmp_path / f"errors-{rank}.txt").read_text())
     assert [machine.returncode for machine in machines] == [0, 0]
     results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
     assert results["machine"]["processes"] == 2

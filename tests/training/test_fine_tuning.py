@@ -1,5 +1,4 @@
-"""Training on from models of this package: heads that are kept or new, and pairs of an encoder and
-a decoder."""
+"""Training from given models: heads are kept or new, and an encoder gets a decoder."""
 
 import json
 import shutil
@@ -43,8 +42,7 @@ def write_tags(path: Path, tags: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Texts and pairs, a classifier, an encoder, a decoder of the same vocabulary and one of
-    another."""
+    """A folder with texts, pairs, a classifier, an encoder and a decoder of another vocabulary."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "text.txt").write_text("\n".join(TEXTS * 10) + "\n", "utf-8")
     rows = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS * 10)
@@ -59,16 +57,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def train(task: str, data: Path, model: Path, *options: str | Path | int, status: int = 0) -> Path:
-    arguments = [
-        "train",
-        task,
-        "--train_file",
-        data,
-        "--output_dir",
-        model,
-        *COMMON.split(),
-        *options,
-    ]
+    files = ["--train_file", data, "--output_dir", model]
+    arguments = ["train", task, *files, *COMMON.split(), *options]
     assert main([str(argument) for argument in arguments]) == status
     return model
 
@@ -128,7 +118,7 @@ def save_bert(
 
 
 def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
-    # as another program may have made it
+    # Another program may have numbered the labels in this order.
     turned = shutil.copytree(folder / "classifier", tmp_path / "turned")
     config = config_of(turned) | {
         "id2label": {"0": "thing", "1": "cat"},
@@ -145,36 +135,37 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     )
     answers = predictions(tuned, tmp_path / "lines.txt", capsys)
     assert answers == predictions(turned, tmp_path / "lines.txt", capsys)
-    accuracy = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]["test"][
-        "accuracy"
-    ]
+    metrics = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]
+    accuracy = metrics["test"]["accuracy"]
     right = [answer.split("\t")[0] for answer in answers]
-    # the metrics count by the same numbers
+    # The metrics must number the labels as the model does.
     assert accuracy == sum(map(str.__eq__, right, true)) / 4
 
 
 @pytest.mark.parametrize("labels", ["yes yes no no", "1 2 3 4"], ids=["as many", "a number"])
 def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     data = write_rows(tmp_path / "a.jsonl", labels.split())
-    options, said = (
-        ([], "data no, yes")
-        if "yes" in labels
-        else (["--problem_type", "regression"], "data value")
-    )
+    if "yes" in labels:
+        options = []
+        said = "data no, yes"
+    else:
+        options = ["--problem_type", "regression"]
+        said = "data value"
     start = ["--model_name_or_path", folder / "classifier", "--fit_head", "false", *UNCHANGED]
     tuned = train("classify", data, tmp_path / "m", *start, *options)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
     assert said in line and same_stack(tuned, folder / "classifier")
-    new, old = head(tuned), head(folder / "classifier")
+    new = head(tuned)
+    old = head(folder / "classifier")
     name = "classifier.out_proj.weight"
     assert new.keys() == old.keys() and new[name].shape[0] == len(config_of(tuned)["label2id"])
     assert not torch.equal(new[name], old[name])
-    assert 0 < new[name].std() < 0.1  # initialised as in a new model
+    # The head is initialised as it is in a new model.
+    assert 0 < new[name].std() < 0.1
 
 
 def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, capsys):
-    """A masked language model or a classifier becomes a tagger; its head is kept for the same tags
-    only."""
+    """A classifier becomes a tagger, and the head of a tagger is kept only for the same tags."""
     data = write_tags(tmp_path / "a.iob2", ["B-PER", "O", "O"])
     first = train(
         "tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED
@@ -193,7 +184,7 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
 
 
 def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
-    """As many tokens would fit, and each would have the vector of another."""
+    """The model would read each token as another one."""
     start = ["--model_name_or_path", folder / "encoder", "--tokenizer", folder / "other"]
     train("mlm", folder / "text.txt", tmp_path / "m", *start, status=2)
     assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
@@ -205,7 +196,8 @@ def test_converted_encoder(folder, tmp_path):
     assert main(["convert", "--from", "auto", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 0
     start = ["--encoder_name_or_path", tmp_path / "ours", "--size", "tiny", *UNCHANGED]
     out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
-    config, bert = config_of(out), tensors(tmp_path / "bert")
+    config = config_of(out)
+    bert = tensors(tmp_path / "bert")
     assert (
         config["encoder"]["norm_placement"] == "post"
         and config["decoder"]["norm_placement"] == "pre"
@@ -226,7 +218,7 @@ def encoder(tmp_path) -> Path:
 
 
 def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path):
-    """Centred vectors of 20 tokens have at most 19 axes, which a narrower model has room for."""
+    """Centred vectors of 20 tokens have at most 19 axes, for which 20 dimensions are enough."""
     narrow = ["--config", "hidden_size=20"]
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     tuned = train(
@@ -236,6 +228,34 @@ def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path)
     theirs = torch.pdist(torch.tensor(teacher.encode(list("acdeghil"), normalize_embeddings=True)))
     ours = torch.pdist(tensors(tuned)[f"model.{TABLE}"][5:13])
     torch.testing.assert_close(ours / ours.mean(), theirs / theirs.mean(), atol=1e-4, rtol=1e-4)
+
+
+def assert_rows_are_held_out_where_needed(encoder: Path, data: Path, tmp_path: Path) -> None:
+    """Few rows are all trained on, unless the training has epochs to choose from."""
+    numbers = write_rows(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
+    for rows in (data, numbers):
+        # A tenth of these 120 rows would usually be held out.
+        rows.write_text(rows.read_text() * 6)
+    of_classes = ["--class_weights", "balanced"]
+    of_numbers = ["--problem_type", "regression"]
+    for rows, options, holds_out in (
+        (data, [], False),
+        (data, of_classes, True),
+        (numbers, of_numbers, True),
+    ):
+        few = train("classify", rows, tmp_path / "f", "--model_name_or_path", encoder, *options)
+        results = json.loads((few / "results.json").read_text())
+        assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (
+            holds_out,
+            holds_out,
+        )
+        shutil.rmtree(few)
+    none_to_choose_by = ["--validation_fraction", 0, "--min_precision", 0.9]
+    train("classify", data, few, "--model_name_or_path", encoder, *none_to_choose_by, status=2)
+    assert not few.exists()
+    start = ["--model_name_or_path", encoder, "--fit_head", "false"]
+    stock = train("classify", data, tmp_path / "s", *start, *UNCHANGED)
+    assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +272,8 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     (encoder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     tuned = train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, *UNCHANGED)
-    ours, seen = RoFormerLiteForSequenceClassification.from_pretrained(tuned), []
+    ours = RoFormerLiteForSequenceClassification.from_pretrained(tuned)
+    seen = []
     ours.eval().classifier.out_proj.register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0])
     )
@@ -261,53 +282,20 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
         batch = tokenizer(text, return_tensors="pt")
         states = theirs(**batch).last_hidden_state[0]
         ours(**batch)
-        torch.testing.assert_close(
-            seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0)
-        )
+        expected = states[0] if "cls" in pooling.values() else states.mean(0)
+        torch.testing.assert_close(seen[-1][0], expected)
     content = read_run_file(tuned / "run.yaml")
     assert content["model_name_or_path"] == str(encoder)
     assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
-
-    if "cls" in pooling.values():
-        return
-    numbers = write_rows(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
-    for rows in (data, numbers):
-        rows.write_text(rows.read_text() * 6)  # 120, of which a tenth would be held out
-    of_classes, of_numbers = ["--class_weights", "balanced"], ["--problem_type", "regression"]
-    for rows, options, holds_out in (
-        (data, [], False),
-        (data, of_classes, True),
-        (numbers, of_numbers, True),
-    ):
-        few = train("classify", rows, tmp_path / "f", "--model_name_or_path", encoder, *options)
-        results = json.loads((few / "results.json").read_text())
-        assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (
-            holds_out,
-            holds_out,
-        )
-        shutil.rmtree(few)
-    none_to_choose_by = ["--validation_fraction", 0, "--min_precision", 0.9]
-    train("classify", data, few, "--model_name_or_path", encoder, *none_to_choose_by, status=2)
-    assert not few.exists()
-    stock = train(
-        "classify",
-        data,
-        tmp_path / "s",
-        "--model_name_or_path",
-        encoder,
-        "--fit_head",
-        "false",
-        *UNCHANGED,
-    )
-    assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
+    if "cls" not in pooling.values():
+        assert_rows_are_held_out_where_needed(encoder, data, tmp_path)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     is_kept, encoder, tmp_path, monkeypatch
 ):
-    """A fitted head is final, and the training makes no step; without one all epochs are
-    trained."""
+    """With a fitted head the training makes no step, and without one it trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     fit_head = labels.fit_head
@@ -317,23 +305,20 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
         if state.global_step == (0 if is_kept else 2):
             raise KeyboardInterrupt
 
-    data, saving = (
-        write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"]),
-        "save_strategy=epoch",
-    )
-    start = ["--model_name_or_path", encoder, "--training_arguments", saving, "eval_strategy=no"]
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    saving = ["--training_arguments", "save_strategy=epoch", "eval_strategy=no"]
+    start = ["--model_name_or_path", encoder, *saving]
     with monkeypatch.context() as patch:
         patch.setattr(TrainingClock, "on_train_end" if is_kept else "on_step_begin", interrupt)
         train("classify", data, tmp_path / "m", *start, status=130)
-    results = json.loads(
-        (train("classify", data, tmp_path / "m", *start) / "results.json").read_text()
-    )
+    model = train("classify", data, tmp_path / "m", *start)
+    results = json.loads((model / "results.json").read_text())
     assert results["training"]["steps"] == (0 if is_kept else 4)
 
 
 @pytest.mark.parametrize("task", ["classify", "rerank"])
 def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task, tmp_path):
-    """As a converted DistilBERT or GTE with the tokenizer of BERT."""
+    """A converted DistilBERT or GTE with the tokenizer of BERT is such a model."""
     save_bert(tmp_path / "bert", "a cat dog red house".split())
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bert")
     config = stack_config(vocab_size=len(tokenizer), type_vocab_size=0, pad_token_id=0)
@@ -358,7 +343,10 @@ def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task,
     stock = RoFormerLiteForSequenceClassification.from_pretrained(model).eval()
     with torch.no_grad():
         logits = stock(**tokenizer(*pair, return_tensors="pt")).logits[0]
-    expected = logits.softmax(-1)[1] if task == "classify" else logits.sigmoid()[0]
-    assert answer["1" if task == "classify" else "score"] == pytest.approx(
-        expected.item(), abs=1e-5
-    )
+    if task == "classify":
+        name = "1"
+        expected = logits.softmax(-1)[1]
+    else:
+        name = "score"
+        expected = logits.sigmoid()[0]
+    assert answer[name] == pytest.approx(expected.item(), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Text that outgrows memory or a row: read as a stream, packed; and words without an end."""
+"""Large text is read as a stream and packed into rows, and very long words are cut."""
 
 import json
 import random
@@ -26,8 +26,9 @@ WORDS = "the cat sees a red house".split()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two files of text, and a tokenizer."""
-    folder, draw = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
+    """A folder with two files of text and a tokenizer."""
+    folder = tmp_path_factory.mktemp("large")
+    draw = np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdfgk" for b in ("ale", "orn", "ist", "und")]
     for name, lines in (("a", 150), ("b", 120)):
         text = [" ".join(draw.choice(words, draw.integers(2, 12))) for _ in range(lines)]
@@ -39,20 +40,10 @@ def folder(tmp_path_factory):
 
 def test_a_stream(folder, tmp_path):
     options = "--streaming --line_by_line --packing 32 --vocab_size 300 --max_steps 8".split()
-    more = [
-        "--training_arguments",
-        "save_strategy=steps",
-        "save_steps=4",
-        "eval_strategy=steps",
-        "eval_steps=4",
-    ]
-    files = [
-        "--train_file",
-        str(folder / "a.txt"),
-        str(folder / "b.txt"),
-        "--output_dir",
-        str(tmp_path / "m"),
-    ]
+    saving = "save_strategy=steps save_steps=4 eval_strategy=steps eval_steps=4".split()
+    more = ["--training_arguments", *saving]
+    files = ["--train_file", str(folder / "a.txt"), str(folder / "b.txt")]
+    files += ["--output_dir", str(tmp_path / "m")]
     assert main(["train", "causal", *files, *SMALL, *options, *more]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
@@ -66,7 +57,9 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
     ]
     made = list(cut_blocks(pieces, start=1, end=2, block_size=10, is_causal=is_causal))
     assert max(map(len, made)) <= 10
-    tokens = [token for block in made for token in block if token > 2]
+    tokens = []
+    for block in made:
+        tokens += [token for token in block if token > 2]
     assert tokens == [token for ids in documents.values() for token in ids]
     if not is_causal:
         assert all(block[0] == 1 and block[-1] == 2 for block in made)
@@ -74,7 +67,7 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
 
 @pytest.mark.parametrize("lengths", [[7] * 5, [10, 1, 1], [1], [5, 3, 3], [6, 6, 6, 4, 4, 4]])
 def test_best_fit(lengths):
-    bins = best_fit(lengths, 10)
+    bins = best_fit(lengths, capacity=10)
     assert sorted(place for own in bins for place in own) == list(range(len(lengths)))
     assert all(sum(lengths[place] for place in own) <= 10 for own in bins)
     assert len(bins) == {7: 5, 10: 2, 1: 1, 5: 2, 6: 3}[lengths[0]]
@@ -82,12 +75,13 @@ def test_best_fit(lengths):
 
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
 def test_packed_documents_do_not_see_each_other(model_class, folder):
-    """The loss of packed rows is that of the blocks, each in a row of its own."""
+    """Packed rows have the same loss as the blocks in rows of their own."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     lines = (folder / "a.txt").read_text().splitlines()[:12]
     rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
     is_causal = model_class is rl.RoFormerLiteForCausalLM
-    alone = Dataset.from_list(list(blocks(rows, tokenizer, 16, is_causal))).select(range(12))
+    of_rows = blocks(rows, tokenizer, block_size=16, is_causal=is_causal)
+    alone = Dataset.from_list(list(of_rows)).select(range(12))
     collator = BlockCollator(
         tokenizer,
         mlm=not is_causal,
@@ -96,8 +90,9 @@ def test_packed_documents_do_not_see_each_other(model_class, folder):
         random_replace_prob=0,
     )
     model = build(model_class, stack_config(vocab_size=len(tokenizer), is_decoder=is_causal)).eval()
-    losses = [model(**collator(list(rows))).loss.item() for rows in (alone, packed(alone, 32))]
-    assert len(packed(alone, 32)) < 12 and losses[0] == pytest.approx(losses[1], abs=1e-5)
+    together = packed(alone, capacity=32)
+    losses = [model(**collator(list(rows))).loss.item() for rows in (alone, together)]
+    assert len(together) < 12 and losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(folder):
@@ -118,7 +113,8 @@ def letters(count: int) -> str:
 
 
 def test_only_long_words_are_cut_and_nothing_is_lost():
-    backend, long = untrained_backend("bpe", True, None), letters(600)
+    backend = untrained_backend("bpe", lowercase=True, strip_accents=None)
+    long = letters(600)
     texts = [" ".join(WORDS * 100), f"one {long} two", f"{'红' * 300}。{'红' * 300}", "1" * 1000]
     cut = [list(cut_long_words([text], backend)) for text in texts]
     assert ["".join(parts) for parts in cut] == texts and [len(parts) for parts in cut] == [
@@ -128,24 +124,19 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
         1,
     ]
     assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
-    # a backend that splits nothing itself
+    # This backend does not split text into words by itself.
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3
 
 
 def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
     sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
     (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
-    files = [
-        "--train_file",
-        str(tmp_path / "a.iob2"),
-        "--output_dir",
-        str(tmp_path / "m"),
-        "--max_length",
-        "24",
-    ]
+    files = ["--train_file", str(tmp_path / "a.iob2"), "--output_dir", str(tmp_path / "m")]
+    files += ["--max_length", "24"]
     options = "--vocab_size 300 --num_train_epochs 5 --learning_rate 1e-2 --baselines false".split()
     assert main(["train", "tag", *files, *SMALL, *options]) == 0
-    shapes, forward = [], rl.RoFormerLiteForTokenClassification.forward
+    shapes = []
+    forward = rl.RoFormerLiteForTokenClassification.forward
 
     def noted(self, input_ids, **inputs):
         shapes.append(input_ids.shape)
@@ -161,7 +152,7 @@ def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
         [part.rpartition("/") for part in line.split(" ")]
         for line in capsys.readouterr().out.splitlines()
     ]
-    # every word has a tag
+    # Every word has a tag, because the tokens of the answers make up the lines.
     assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines
     assert max(length for _, length in shapes) <= 24 and max(rows for rows, _ in shapes) <= 8
     right = ["B-PER", "O", "O", "B-LOC", "I-LOC"] * 100

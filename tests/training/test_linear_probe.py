@@ -1,5 +1,4 @@
-"""The head that is fitted on a frozen encoder, against scikit-learn's linear models on the same
-states."""
+"""The head that is fitted on a frozen encoder agrees with linear models of scikit-learn."""
 
 from itertools import product
 from pathlib import Path
@@ -25,7 +24,9 @@ from hf_roformer_lite import (
 from roformer_lite import head
 from roformer_lite.train.trainer import Trainer
 
-COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
+COLOUR_NAMES = ["red", "green", "blue"]
+SIZES = ["small", "large", ""]
+THINGS = ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
 PENALTY = 10.0
 SMALL = {
@@ -38,8 +39,10 @@ SMALL = {
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch):
-    """Fits the head of a random encoder; returns its states, its scores before the last layer's
-    change and after."""
+    """Return a function that fits the head of a random encoder.
+
+    The function returns what the head's last layer reads and what it writes.
+    """
     monkeypatch.setattr(head, "PENALTIES", (PENALTY,))
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
 
@@ -75,7 +78,7 @@ def standardised(states: np.ndarray) -> np.ndarray:
 
 
 def centred(scores: np.ndarray) -> np.ndarray:
-    """Logits of classes mean the same when one number is added to all of a row."""
+    """Subtract the mean of each row, because logits may all be shifted by one number."""
     return scores - scores.mean(axis=-1, keepdims=True)
 
 
@@ -99,7 +102,7 @@ def test_sets_of_labels(probe):
     problem = {"num_labels": 2, "problem_type": "multi_label_classification"}
     states, logits = probe(RoFormerLiteForSequenceClassification, answers.tolist(), **problem)
     states = standardised(states)
-    # the loss is the mean over both labels, so that the penalty counts twice for each
+    # The loss is the mean over both labels, so that the penalty counts twice for each.
     for column in range(2):
         machine = LogisticRegression(C=1 / PENALTY / 2, tol=1e-6, max_iter=1000).fit(
             states, answers[:, column]
@@ -116,7 +119,7 @@ def test_numbers(probe):
 
 
 def test_tokens(probe):
-    """The model is fitted on the labelled tokens alone."""
+    """The head is fitted to the labelled tokens only."""
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     draw = np.random.default_rng(1)
     labels = [
@@ -136,8 +139,7 @@ def test_tokens(probe):
 
 
 def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatch):
-    """Labels without any relation to the texts want the strongest penalty, clear ones the
-    weakest."""
+    """Random labels need the strongest penalty, and clear labels the weakest one."""
     clear = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
     monkeypatch.setattr(head, "PENALTIES", (1e6, PENALTY))
     chosen = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
@@ -148,8 +150,7 @@ def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatc
 
 
 def test_texts_of_a_label_come_together(tmp_path):
-    """After the contrast a text is nearer to those of its label than to others, and the same seed
-    gives the same."""
+    """Contrastive training brings texts of a label together, and a seed repeats it exactly."""
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, learning_rate=3e-3)
@@ -172,10 +173,12 @@ def test_texts_of_a_label_come_together(tmp_path):
         return torch.nn.functional.normalize(torch.cat(seen), dim=-1)
 
     same = torch.tensor(COLOURS[:60, None] == COLOURS[None, :60])
-    before, after, again = states(False), states(True), states(True)
-    gaps = [
-        (cosines[same].mean() - cosines[~same].mean()).item()
-        for cosines in (s @ s.T for s in (before, after))
-    ]
+    before = states(contrasted=False)
+    after = states(contrasted=True)
+    again = states(contrasted=True)
+    gaps = []
+    for vectors in (before, after):
+        cosines = vectors @ vectors.T
+        gaps.append((cosines[same].mean() - cosines[~same].mean()).item())
     assert gaps[1] > 0.7 and gaps[0] < 0.4
     assert torch.equal(after, again)

@@ -1,4 +1,4 @@
-"""Metrics at points where the right figure is known."""
+"""Metrics are checked on data for which the right value is known."""
 
 import math
 
@@ -36,7 +36,8 @@ from roformer_lite.task_options import LanguageModelDataArguments
 
 
 def test_translation():
-    # 3 of 4 words, 2 of 3 pairs, 1 of 2 triples, smoothed 1/2 of 1 quadruple, no brevity penalty
+    # The right n-grams are 3 of 4 words, 2 of 3 pairs, 1 of 2 triples and none of 1 quadruple.
+    # Smoothing counts the quadruple as 1/2, and there is no brevity penalty.
     expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
     assert translation_metrics(["a b c x"], ["a b c d"])["bleu"] == pytest.approx(expected)
     half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"])
@@ -45,7 +46,8 @@ def test_translation():
 
 def test_perplexity_is_over_tokens_not_over_batches():
     torch.manual_seed(0)
-    logits, labels = torch.randn(3, 5, 11), torch.randint(0, 11, (3, 5))
+    logits = torch.randn(3, 5, 11)
+    labels = torch.randint(0, 11, (3, 5))
     labels[0, 1:] = -100
     labels[1] = -100
     scores = token_scores(logits, labels)
@@ -80,23 +82,26 @@ def test_scores_and_thresholds():
     right = generator.random(20_000) < scores
     assert calibration_error(scores, right) < 0.02
     assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
-    tied = np.repeat([1.0, 0.5], (900, 100)), np.repeat([True, False], (940, 60))
-    assert calibration_error(*tied) == pytest.approx(0.1 * abs(0.5 - 0.4))
-    for precision in (0.6, 0.9):  # of scores that are right as often as they say, and evenly spread
+    tied_scores = np.repeat([1.0, 0.5], (900, 100))
+    tied_right = np.repeat([True, False], (940, 60))
+    assert calibration_error(tied_scores, tied_right) == pytest.approx(0.1 * abs(0.5 - 0.4))
+    # The scores are evenly spread and right as often as they say. Among the rows with a score of at
+    # least t, a share of (1 + t) / 2 is therefore right.
+    for precision in (0.6, 0.9):
         threshold = threshold_for(scores, right, precision)
         assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
         assert right[scores >= threshold].mean() >= precision
     equal = threshold_for(np.array([0.9, 0.9]), np.array([True, False]), 0.6)
-    assert equal is None  # equal scores go together
+    # A threshold cannot separate equal scores.
+    assert equal is None
     assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
 
 
 def test_mcnemar_is_that_of_the_binomial_distribution():
-    ours, theirs = (
-        np.array([True] * 15 + [False] * 5),
-        np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3),
-    )
-    tail = sum(math.comb(12, k) for k in range(3)) / 2**12  # 10 and 2 rows that one alone has right
+    ours = np.array([True] * 15 + [False] * 5)
+    theirs = np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
+    # Only ours is right in 10 rows, and only theirs in 2 rows.
+    tail = sum(math.comb(12, k) for k in range(3)) / 2**12
     assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
     assert mcnemar(ours, ours) == 1
 
@@ -104,7 +109,8 @@ def test_mcnemar_is_that_of_the_binomial_distribution():
 def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
-    true, predicted = generator.integers(0, 2, 50), generator.integers(0, 3, 50)
+    true = generator.integers(0, 2, 50)
+    predicted = generator.integers(0, 3, 50)
     report = classification_report(
         true, predicted, target_names=labels, output_dict=True, zero_division=0
     )
@@ -131,8 +137,10 @@ def test_metrics_by_label_are_those_of_the_reports():
 
 @pytest.mark.parametrize("block_size", [8, 64])
 def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
-    """It needs the logarithm of the vocabulary for every token and every end of a text, cut into
-    blocks or not."""
+    """A uniform model needs the logarithm of the vocabulary for each token and each end of a text.
+
+    It does not matter whether the text is cut into blocks.
+    """
     (tmp_path / "a.txt").write_text("a short text, with ä\n" * 9, "utf-8")
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
@@ -148,9 +156,9 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
         recipe.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids
     ]
     measured = recipe.metrics_of(torch.cat(scores).numpy(), rows)
-    tokens = sum(
-        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]
-    ) + len(files)
+    tokens = len(files)
+    for text in rows["text"]:
+        tokens += len(tokenizer(text, add_special_tokens=False)["input_ids"])
     size = sum((tmp_path / name).stat().st_size for name in ("a.txt", "b.txt"))
     assert measured["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / size)
 
@@ -221,7 +229,10 @@ def test_tagging_counts_whole_entities():
 
 
 def tagged_sentences(scheme: str, generator: np.random.Generator) -> list[list[str]]:
-    """Random entities, some next to others of their type, in the tags of a scheme."""
+    """Return sentences with random entities in the tags of a scheme.
+
+    Some entities are next to others of the same type.
+    """
     first_and_single = {"IOB1": "II", "IOB2": "BB", "IOBES": "BS", "BILOU": "BU"}
     begin, single = first_and_single[scheme]
     end = {"IOBES": "E", "BILOU": "L"}.get(scheme, "I")
@@ -243,15 +254,17 @@ def tagged_sentences(scheme: str, generator: np.random.Generator) -> list[list[s
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES", "BILOU"])
 def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
-    """As seqeval counts them, IOB1 and IOB2 as conlleval does."""
+    """The counts are the same as in seqeval, which counts IOB1 and IOB2 as conlleval does."""
     generator = np.random.default_rng(0)
     true = tagged_sentences(scheme, generator)
     assert scheme_of(true) == scheme
     names = sorted({tag for tags in true for tag in tags})
-    changed = [
-        [tag if generator.random() < 0.8 else str(generator.choice(names)) for tag in tags]
-        for tags in true
-    ]
+    changed = []
+    for tags in true:
+        changed.append([])
+        for tag in tags:
+            is_kept = generator.random() < 0.8
+            changed[-1].append(tag if is_kept else str(generator.choice(names)))
     options = {"zero_division": 0}
     if scheme in ("IOBES", "BILOU"):
         options |= {"mode": "strict", "scheme": getattr(seqeval.scheme, scheme)}
@@ -280,7 +293,7 @@ def test_tags_without_a_scheme():
 
 
 def test_bleu_has_a_tokenizer_for_the_language():
-    """A sentence of a language without spaces is no single word."""
+    """A sentence in a language without spaces must not be read as a single word."""
     texts = {
         "13a": "The weather is fine today. 天气 Überall, где",
         "zh": "今天天气很好，我们去公园 2024 吧。",
@@ -298,7 +311,7 @@ def test_bleu_has_a_tokenizer_for_the_language():
 
 @pytest.mark.parametrize("score", [0.55, 0.95])
 def test_scores_that_are_no_probabilities_are_named(score):
-    """Half of the answers are right."""
+    """Half of the answers are right, so that a score of 0.95 is much too high."""
     outcomes = [
         Outcome(f"a:{number}", {}, severity=number % 2, score=score) for number in range(40)
     ]

@@ -1,4 +1,4 @@
-"""The measured cards, as the Hub and a shell read them, and what a card shows of its training."""
+"""The Hub can read the measured cards, and a card shows what it should of its training."""
 
 import json
 import re
@@ -21,23 +21,28 @@ CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
 def test_measured_card(path):
-    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics
-    of results.json."""
+    """The classes of huggingface_hub read the metadata and write them again unchanged.
+
+    The metrics are the ones of results.json.
+    """
     card = ModelCard.load(path)
-    data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
+    data = card.data
+    results = json.loads(path.with_name("results.json").read_text("utf-8"))
     recipe_class = RECIPES[results["task"]]
     recipe = path.with_name("recipe.sh").read_text("utf-8")
-    # one recipe may run another
+    # A recipe may run another recipe, but both must have the same license.
     (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))
     assert (data.license, data.library_name, data.pipeline_tag) == (
         license,
         recipe_class.library,
         recipe_class.pipeline_tag,
     )
-    # positions
-    other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
+    # These models do not have rotary positions.
+    without_rope = ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
+    other = path.parent.name in without_rope
     assert data.language and recipe_class.name in data.tags and ("rope" in data.tags) != other
-    assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)  # a BERT stays one
+    # A BERT stays a BERT and does not get our tag.
+    assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)
     assert (
         ModelCardData(**data.to_dict()).to_yaml()
         == data.to_yaml()
@@ -46,14 +51,14 @@ def test_measured_card(path):
 
     name, evaluations = model_index_to_eval_results(data.to_dict()["model-index"])
     assert name == path.parent.name and evaluations == data.eval_results
+    measured = {}
+    for split, metrics in results["metrics"].items():
+        for metric, value in metrics.items():
+            if metric != "loss":
+                measured[split, metric] = round(value, 4)
     assert {
         (result.dataset_split, result.metric_name): result.metric_value for result in evaluations
-    } == {
-        (split, metric): round(value, 4)
-        for split, metrics in results["metrics"].items()
-        for metric, value in metrics.items()
-        if metric != "loss"
-    }
+    } == measured
     assert {result.metric_type for result in evaluations} == set(data.metrics)
     assert {result.dataset_type for result in evaluations} == set(data.datasets or ["text"])
 
@@ -75,22 +80,23 @@ def test_measured_card(path):
 
 
 def card_of(folder, results: dict, task: str, *options: str, stack: str = "default") -> ModelCard:
-    """The card of a training that never was, with these results, on a file in `folder`."""
+    """Write and load the card of an invented training on a file in `folder`."""
     rows = {
         "mlm": {"text": "my secret"},
         "classify": {"text": "my secret", "text_pair": "too", "label": "x"},
+        "seq2seq": {"source": "my secret", "target": "too"},
     }
-    rows["seq2seq"] = {"source": "my secret", "target": "too"}
     path = folder / "private" / "data.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows[task]) + "\n")
     run = parse_run(task, ["--train_file", str(path), *options])
     recipe = RECIPES[task](run.data)
-    # That of another family than ours.
+    # A tokenizer of another family may have another mask token.
     recipe.tokenizer = SimpleNamespace(mask_token="<mask>")
-    is_pair = task == "seq2seq"
-    head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
-    model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
+    if task == "seq2seq":
+        model = build(RoFormerLiteForConditionalGeneration, seq2seq_config(stack))
+    else:
+        model = build(RoFormerLiteForMaskedLM, stack_config(stack))
     example = recipe.select_columns({**rows[task], "origin": "data.jsonl:1"})
     finished = FinishedTraining(
         run=run,
@@ -148,16 +154,8 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
         f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
     )
 
-    card = card_of(
-        tmp_path,
-        {},
-        task,
-        "--output_dir",
-        "models/m",
-        "--card_example",
-        "--dataset_title",
-        "Letters",
-    )
+    given = ["--output_dir", "models/m", "--card_example", "--dataset_title", "Letters"]
+    card = card_of(tmp_path, {}, task, *given)
     assert "my " in card.text and "roformer-lite predict models/m" in card.text
     assert (
         "rope"
@@ -170,15 +168,8 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roformer_lite.errors._refusal_of_hub", lambda name: None)
-    options = [
-        "--model_name_or_path",
-        "google/bert",
-        "--output_dir",
-        "m",
-        "--push_to_hub",
-        "--hub_model_id",
-        "me/m2",
-    ]
+    options = ["--model_name_or_path", "google/bert", "--output_dir", "m"]
+    options += ["--push_to_hub", "--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text
     assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"

@@ -1,4 +1,4 @@
-"""What the program adds to the Trainer: batches by tokens, a limit on the time, and Muon."""
+"""The program adds batches by tokens, a limit on the time, and Muon to the Trainer."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ LENGTHS = np.minimum(
 def batches_of(
     budget: int, *places: int, lengths: list[int] = LENGTHS, seed: int = 1, epoch: int = 0
 ) -> list:
-    """The batches of an epoch, those of one process or all."""
+    """Return the batches of an epoch, for one process or for all."""
     sampler = TokenBudgetBatchSampler(lengths, budget, seed, *places)
     sampler.set_epoch(epoch)
     batches = list(sampler)
@@ -33,19 +33,27 @@ def batches_of(
     return batches
 
 
+def tokens_of(batch: list[int], lengths: list[int] = LENGTHS) -> int:
+    """Return the number of tokens of the examples of a batch."""
+    return sum(lengths[index] for index in batch)
+
+
 @pytest.mark.parametrize("budget", [130, 4_096, 10**6])
 def test_every_example_once_and_never_over_the_budget(budget):
     for epoch in range(3):
         batches = batches_of(budget, epoch=epoch)
         assert sorted(index for batch in batches for index in batch) == list(range(len(LENGTHS)))
-        totals = [sum(LENGTHS[index] for index in batch) for batch in batches]
-        # well filled
+        totals = [tokens_of(batch) for batch in batches]
+        # The batches of a middle budget are well filled, too.
         assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)
 
 
 @pytest.mark.parametrize(("world_size", "budget"), [(2, 4_096), (24, 4_096), (32, 8_192)])
 def test_processes_share_the_batches_evenly(world_size, budget):
-    """The batches of a step have nearly as many tokens, and are those of a single process."""
+    """The batches of a step have nearly equal numbers of tokens.
+
+    Together they are the batches of a single process.
+    """
     lengths = LENGTHS * 10
     shares = [
         batches_of(budget, rank, world_size, lengths=lengths, seed=3) for rank in range(world_size)
@@ -59,16 +67,16 @@ def test_processes_share_the_batches_evenly(world_size, budget):
         and interleaved[count:] == interleaved[: len(interleaved) - count]
     )
     assert interleaved[:count] == batches_of(budget, lengths=lengths, seed=3)
-    tokens = np.array(
-        [[sum(lengths[index] for index in batch) for batch in share] for share in shares]
-    )
+    tokens = np.array([[tokens_of(batch, lengths) for batch in share] for share in shares])
     spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
     assert tokens.shape[1] > 3 and spread.max() < 0.03
 
 
 def test_the_order_is_random():
-    """Of examples and of batches, by the seed and the epoch: nothing goes from full batches to less
-    full ones."""
+    """Examples and batches are shuffled by the seed and the epoch.
+
+    The batches do not become less full in the course of an epoch.
+    """
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
     assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
@@ -77,7 +85,7 @@ def test_the_order_is_random():
     shortest = [min(lengths[index] for index in batch) for batch in batches]
     longest = [max(lengths[index] for index in batch) for batch in batches]
     assert max(shortest) < np.quantile(LENGTHS, 0.5) < min(longest)
-    tokens = np.array([sum(lengths[index] for index in batch) for batch in batches])
+    tokens = np.array([tokens_of(batch, lengths) for batch in batches])
     middle = tokens[: len(tokens) // 24 * 24].reshape(-1, 24)
     assert abs(np.corrcoef(np.arange(len(middle)), middle.mean(1))[0, 1]) < 0.5
 
@@ -90,7 +98,7 @@ def fake_time(monkeypatch):
 
 
 def run_until_stopped(clock: TrainingClock, fake_time, steps: int, control: TrainerControl) -> int:
-    """How many of the steps, of half a second each, are made."""
+    """Return how many steps are made, of half a second each."""
     args = SimpleNamespace(world_size=1, save_strategy="steps")
     state = TrainerState()
     clock.on_train_begin(args, state, control)
@@ -112,7 +120,8 @@ def test_time_spent_survives_a_checkpoint(fake_time):
     clock = TrainingClock(limit=50.0)
     assert run_until_stopped(clock, fake_time, 60, TrainerControl()) == 60
     state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
-    fake_time.now += 10_000  # the machine was off
+    # The machine is off for a while.
+    fake_time.now += 10_000
     resumed = TrainingClock(limit=50.0)
     resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
     assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
@@ -138,30 +147,37 @@ def one_step(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None
         optimizer.zero_grad()
 
 
+def separate_optimizers(
+    named: dict[str, torch.nn.Parameter],
+) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
+    """Return torch's Muon for the matrices of the layers, and its AdamW for all other weights."""
+    matrices = []
+    rest = {True: [], False: []}
+    for name, weight in named.items():
+        # Biases and the weights of norms are vectors, which do not decay.
+        decays = weight.ndim == 2
+        if decays and ".layers." in name:
+            matrices.append(weight)
+        else:
+            rest[decays].append(weight)
+    assert len(matrices) > 10 and all(rest.values())
+    muon = torch.optim.Muon(
+        matrices, lr=2e-3, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    groups = [
+        {"params": rest[True], "weight_decay": 0.1},
+        {"params": rest[False], "weight_decay": 0.0},
+    ]
+    return muon, torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
+
+
 def test_equals_the_two_optimizers_side_by_side(tmp_path):
-    """Also after it was saved and loaded, and while a schedule changes the rates."""
-    ours, theirs = make_model("mlm"), make_model("mlm")
+    """They stay equal after saving and loading, and while a schedule changes the rates."""
+    ours = make_model("mlm")
+    theirs = make_model("mlm")
     optimizer = optimizer_for(ours, tmp_path)
     named = dict(theirs.named_parameters())
-    matrices = {name for name, weight in named.items() if ".layers." in name and weight.ndim == 2}
-    # neither biases nor norms
-    decayed = {name for name, weight in named.items() if weight.ndim == 2}
-    muon = torch.optim.Muon(
-        [named[name] for name in named if name in matrices],
-        lr=2e-3,
-        momentum=0.9,
-        weight_decay=0.1,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    rest = {
-        decays: [n for n in named if n not in matrices and (n in decayed) == decays]
-        for decays in (True, False)
-    }
-    assert len(matrices) > 10 and all(rest.values())
-    groups = [
-        {"params": [named[n] for n in rest[d]], "weight_decay": 0.1 * d} for d in (True, False)
-    ]
-    adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
+    muon, adamw = separate_optimizers(named)
     every = [optimizer, muon, adamw]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(part, 0.8) for part in every]
     for step in range(6):
@@ -182,9 +198,8 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
 def test_frozen_weights_are_left_alone(tmp_path):
     model = make_model("seq2seq")
     model.get_input_embeddings().requires_grad_(False)
-    next(
-        module for name, module in model.named_modules() if name.endswith(".layers")
-    ).requires_grad_(False)
+    stacks = [module for name, module in model.named_modules() if name.endswith(".layers")]
+    stacks[0].requires_grad_(False)
     names = {weight: name for name, weight in model.named_parameters() if weight.requires_grad}
     groups = [
         [names[weight] for weight in group["params"]]
@@ -195,15 +210,17 @@ def test_frozen_weights_are_left_alone(tmp_path):
 
 
 def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
-    """250 texts, truncated at 2,048 tokens, are 8 million tokens in 15.6 passes, and four of them
-    have 8,192."""
+    """The 250 texts of 2,048 tokens make 8 million tokens in 15.6 epochs.
+
+    Four of them make a batch of 8,192 tokens.
+    """
     rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
-    common = "--size tiny --vocab_size 300 --max_steps 1 --linear_model false --baselines false --use_cpu "
-    common += (
+    common = (
+        "--size tiny --vocab_size 300 --max_steps 1 --linear_model false --baselines false "
         "--config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
+        "--validation_fraction 0 --disable_tqdm --use_cpu"
     )
-    common += "--validation_fraction 0 --disable_tqdm"
     for options, epochs, batch in ((common, 15, 4), (f"{common} --max_length 64", 20, 32)):
         out = tmp_path / str(epochs)
         files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(out)]

@@ -1,5 +1,4 @@
-"""A model directory is complete or not there; what was there before is lost only when it is
-replaced."""
+"""A model directory is complete or absent, and an old one is lost only when it is replaced."""
 
 import errno
 import gzip
@@ -99,18 +98,20 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 
 def sentences(path: Path, words: int) -> str:
-    """A file of tagged sentences of so many words."""
-    lines = [
-        [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)]
-        for row in range(8)
-    ]
-    path.write_text("".join("\n".join(sentence) + "\n\n" for sentence in lines))
+    """Write a file of tagged sentences with this number of words, and return its path."""
+    content = ""
+    for row in range(8):
+        for number in range(words):
+            tag = "B-X" if (number + row) % 3 == 0 else "O"
+            content += f"w{number}\t{tag}\n"
+        content += "\n"
+    path.write_text(content)
     return str(path)
 
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
-    """Test data whose metrics raise an error: with other data the same command measures again."""
+    """If the metrics of test data raise an error, the same command may be given other test data."""
     measured = Tag.measure
 
     def measure(recipe: Tag, answers: list[Any], rows: Dataset) -> dict[str, float]:
@@ -119,29 +120,18 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
         return measured(recipe, answers, rows)
 
     monkeypatch.setattr(Tag, "measure", measure)
-    short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
+    short = sentences(tmp_path / "short.conll", words=6)
+    long = sentences(tmp_path / "long.conll", words=40)
     files = ["--train_file", short, "--validation_file", short]
-    command = [
-        "train",
-        "tag",
-        *files,
-        "--size",
-        "tiny",
-        "--max_length",
-        "16",
-        "--vocab_size",
-        "300",
-    ]
+    command = ["train", "tag", *files, *"--size tiny --max_length 16 --vocab_size 300".split()]
     command += ["--config", "position_embedding_type=learned", "max_position_embeddings=16"]
     command += ["--max_steps", "2", "--output_dir", str(tmp_path / "model"), *more.split()]
     assert main([*command, "--test_file", long]) == 2
     said = capsys.readouterr().err
-    kept = (
-        tmp_path
-        / "model.training"
-        / ("seed-1.training" if "seeds" in more else "")
-        / "checkpoint-2"
-    )
+    folder = tmp_path / "model.training"
+    if "seeds" in more:
+        folder = folder / "seed-1.training"
+    kept = folder / "checkpoint-2"
     assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
     assert (
         AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
@@ -155,20 +145,10 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
 
 def test_a_refused_training_leaves_nothing(tmp_path, capsys):
     table = tmp_path / "rows.csv"
-    table.write_text("text,label\na,x\nb,x\n")  # a single label
-    assert (
-        main(
-            [
-                "train",
-                "classify",
-                "--train_file",
-                str(table),
-                "--output_dir",
-                str(tmp_path / "model"),
-            ]
-        )
-        == 2
-    )
+    # These data have only one label, so that there is nothing to learn.
+    table.write_text("text,label\na,x\nb,x\n")
+    files = ["--train_file", str(table), "--output_dir", str(tmp_path / "model")]
+    assert main(["train", "classify", *files]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 

@@ -1,4 +1,4 @@
-"""run.yaml: every training writes it, a command repeats it, options after it override it."""
+"""Every training writes run.yaml, a command repeats it, and options after it override it."""
 
 import shutil
 
@@ -11,8 +11,11 @@ from roformer_lite.errors import InputError
 from roformer_lite.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
-SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
-SMALL += "--validation_fraction 0.25 --use_cpu --disable_tqdm --training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
+SMALL = (
+    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 "
+    "--vocab_size 300 --max_steps 4 --validation_fraction 0.25 --use_cpu --disable_tqdm "
+    "--training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def test_the_file_repeats_the_training(trained, capsys):
 
 
 def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
-    """A folder with data, models and run.yaml may be moved, and the command be given anywhere."""
+    """A folder with data, models and run.yaml may be moved and used from any directory."""
     moved = shutil.copytree(trained, tmp_path / "moved")
     (moved / "link").symlink_to("first", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
@@ -68,18 +71,17 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_former_names_of_options(trained, tmp_path, value):
-    """On the command line and in files, of interrupted trainings too."""
+    """They work on the command line and in files, including files of interrupted trainings."""
     path = trained / "first" / "run.yaml"
     former = path.with_name("former.yaml")
     former.write_text(f"{path.read_text()}text_scores: {value}\n")
-    runs = [
-        parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")])
-        for given, options in (
-            (former, []),
-            (path, ["--text_scores", value]),
-            (path, ["--linear_model", value]),
-        )
-    ]
+    runs = []
+    for given, options in (
+        (former, []),
+        (path, ["--text_scores", value]),
+        (path, ["--linear_model", value]),
+    ):
+        runs.append(parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")]))
     assert [run.data.linear_model for run in runs] == [value == "true"] * 3
     assert runs[0].content() == runs[1].content() == runs[2].content()
     assert "text_scores" not in runs[0].command()
@@ -119,7 +121,7 @@ def test_a_person_edits_it(trained, tmp_path):
 
 @pytest.mark.parametrize("mark", ["-", "--", "-1", "--text_column", "a b", "-a b", "=", "--a=b"])
 def test_columns_may_have_any_name(trained, tmp_path, mark):
-    """Also one that looks like an option, in run.yaml and, after an equals sign, in a line."""
+    """A name may look like an option, in run.yaml and after an equals sign on the command line."""
     names = [f"{mark}text", f"{mark}label", "other"]
     options = ["--train_file", str(trained / "train.csv"), "--output_dir", str(tmp_path / "out")]
     options += [f"--text_column={names[0]}", f"--label_column={names[1]}"]

@@ -1,5 +1,7 @@
-"""`train --seeds`: what each seed gives is what it gives alone, the best one is kept, and an
-interruption changes nothing."""
+"""Each seed of `train --seeds` gives the model that it gives in a command of its own.
+
+The best model is kept, and an interruption changes nothing.
+"""
 
 import contextlib
 import json
@@ -28,11 +30,18 @@ WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
 
 
 def write_rows(path: Path, amount: int, seed: int) -> None:
-    """Texts whose label is hard to learn, and sometimes wrong: seeds give different metrics."""
+    """Write texts with a label that is hard to learn and sometimes wrong.
+
+    The metrics of different seeds therefore differ.
+    """
     draw = random.Random(seed)
     texts = [draw.choices(WORDS, k=4) for _ in range(amount)]
-    labels = ["ab"[(("red" in text) != ("warm" in text)) ^ (draw.random() < 0.1)] for text in texts]
-    rows = [f"{' '.join(text)},{label}" for text, label in zip(texts, labels, strict=True)]
+    rows = []
+    for text in texts:
+        is_b = ("red" in text) != ("warm" in text)
+        is_wrong = draw.random() < 0.1
+        label = "b" if is_b != is_wrong else "a"
+        rows.append(f"{' '.join(text)},{label}")
     path.write_text("\n".join(["text,label", *rows]) + "\n")
 
 
@@ -46,19 +55,19 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder) -> Path:
-    """The model of a command with several seeds, from the first step to the last; `shown.txt` has
-    what it printed."""
+    """The model of a command with several seeds that was not interrupted.
+
+    The file `shown.txt` has what the command printed.
+    """
     with (folder / "shown.txt").open("w") as shown, contextlib.redirect_stdout(shown):
         assert main(command(folder, "whole", "--seeds", *SEEDS)) == 0
     return folder / "whole"
 
 
 def command(folder: Path, name: str, *options: str) -> list[str]:
-    files = [
-        part
-        for split in ("train", "validation", "test")
-        for part in (f"--{split}_file", f"{folder}/{split}.csv")
-    ]
+    files = []
+    for split in ("train", "validation", "test"):
+        files += [f"--{split}_file", f"{folder}/{split}.csv"]
     return ["train", "classify", *files, *OPTIONS, *options, "--output_dir", str(folder / name)]
 
 
@@ -67,7 +76,7 @@ def results_of(model: Path) -> dict:
 
 
 def of_seeds(model: Path) -> dict:
-    """All that `results.json` says of the seeds, without what a clock measured."""
+    """Return all that `results.json` says of the seeds, without the time that they took."""
     return {
         name: value for name, value in results_of(model)["seeds"].items() if name != "whole_minutes"
     }
@@ -77,7 +86,8 @@ def of_seeds(model: Path) -> dict:
 def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole):
     results = results_of(whole)
 
-    several, alone = results["seeds"], {}
+    several = results["seeds"]
+    alone = {}
     for seed in SEEDS:
         assert main(command(folder, f"alone-{seed}", "--seed", seed)) == 0
         alone[seed] = results_of(folder / f"alone-{seed}")
@@ -110,12 +120,9 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
 
 @pytest.mark.slow
 def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
-    """It is killed in the first seed, and again in the last one."""
-    arguments = [
-        str(folder),
-        json.dumps([[0, 3, 4], [0, 1, 8]]),
-        *command(folder, "killed", "--seeds", *SEEDS),
-    ]
+    """The command is killed in the first seed and again in the last one."""
+    killed_at = json.dumps([[0, 3, 4], [0, 1, 8]])
+    arguments = [str(folder), killed_at, *command(folder, "killed", "--seeds", *SEEDS)]
     left = folder / "killed.training"
     for place in (0, 2):
         ended = subprocess.run(
@@ -137,17 +144,9 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
 
 
 def test_refused_before_anything_is_trained(folder, capsys):
-    files = [
-        "train",
-        "classify",
-        "--train_file",
-        str(folder / "train.csv"),
-        *OPTIONS,
-        "--seeds",
-        *SEEDS,
-    ]
-    # of fewer than 100 rows none are held out
-    assert main([*files, "--output_dir", str(folder / "no")]) == 2
+    typed = ["train", "classify", "--train_file", str(folder / "train.csv"), *OPTIONS]
+    # None of fewer than 100 rows are held out.
+    assert main([*typed, "--seeds", *SEEDS, "--output_dir", str(folder / "no")]) == 2
     assert (
         "--seeds: there are no validation data for choosing the best model"
         in capsys.readouterr().err

@@ -1,5 +1,7 @@
-"""train embed and rerank: what they save opens in sentence-transformers, with the same answers; the
-example too."""
+"""Models of `train embed` and `train rerank` give the same results in sentence-transformers.
+
+The example that trains two other kinds of models is tested, too.
+"""
 
 import csv
 import json
@@ -62,8 +64,8 @@ def write_data(folder: Path) -> None:
     tables = {
         "pairs": [("anchor", "positive"), *pairs],
         "scores": [("sentence1", "sentence2", "score"), *scores],
+        "triplets": [("anchor", "positive", "negative"), *triplets],
     }
-    tables["triplets"] = [("anchor", "positive", "negative"), *triplets]
     for name, table in tables.items():
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
             csv.writer(stream).writerows(table)
@@ -87,37 +89,23 @@ def test_a_fresh_process_opens_them(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "colbert"])
 def test_the_example_trains_the_other_two_kinds(kind, trained):
-    """A positive text is nearer to its anchor than the texts about other things are, in a fresh
-    process."""
+    """A query is nearer to the document about its topic than to the other documents."""
     folder, _ = trained
     if not (folder / "language").exists():
         options = "--size tiny --vocab_size 300 --block_size 16 --use_cpu true --disable_tqdm true --max_steps 20"
-        files = [
-            "--train_file",
-            str(folder / "texts.txt"),
-            "--output_dir",
-            str(folder / "language"),
-        ]
+        files = ["--train_file", str(folder / "texts.txt")]
+        files += ["--output_dir", str(folder / "language")]
         assert main(["train", "mlm", *options.split(), *files]) == 0
     script = [sys.executable, str(ROOT / "examples" / "sparse_and_colbert.py"), kind]
-    options = [
-        "--use_cpu",
-        "--num_train_epochs",
-        "4",
-        "--learning_rate",
-        "1e-3",
-        "--per_device_train_batch_size",
-        "8",
-    ]
-    subprocess.run(
-        [*script, *(str(folder / name) for name in ("language", "pairs.csv", kind)), *options],
-        check=True,
-    )
-    opener = (
-        sentence_transformers.SparseEncoder
-        if kind == "sparse"
-        else sentence_transformers.MultiVectorEncoder
-    )
+    options = (
+        "--use_cpu --num_train_epochs 4 --learning_rate 1e-3 --per_device_train_batch_size 8"
+    ).split()
+    places = [str(folder / name) for name in ("language", "pairs.csv", kind)]
+    subprocess.run([*script, *places, *options], check=True)
+    if kind == "sparse":
+        opener = sentence_transformers.SparseEncoder
+    else:
+        opener = sentence_transformers.MultiVectorEncoder
     model = opener(str(folder / kind), device="cpu")
     documents = ["wave tide boat", "dough oven crust", "comet star sky"]
     scores = model.similarity(
@@ -127,15 +115,8 @@ def test_the_example_trains_the_other_two_kinds(kind, trained):
 
 
 def train(folder: Path, task: str, data: str, name: str, *more: str) -> dict:
-    command = [
-        "train",
-        task,
-        "--train_file",
-        str(folder / data),
-        "--output_dir",
-        str(folder / name),
-    ]
-    assert main([*command, *OPTIONS, *more]) == 0
+    files = ["--train_file", str(folder / data), "--output_dir", str(folder / name)]
+    assert main(["train", task, *files, *OPTIONS, *more]) == 0
     return json.loads((folder / name / "results.json").read_text("utf-8"))
 
 
@@ -163,7 +144,7 @@ def test_results_and_card(trained):
         card = (folder / task / "README.md").read_text("utf-8")
         assert ("No baseline was measured" in card) == (task == "rerank")
         assert "library_name: sentence-transformers" in card and 'pip install ".[embed]"' in card
-        # a heading needs an empty line before it
+        # A heading needs an empty line before it.
         assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])
     assert results["embed"]["metrics"]["validation"]["spearman"] > 0.5
     assert "spearman" in results["embed"]["baselines"]["TF-IDF cosine"]["validation"]
@@ -178,9 +159,8 @@ def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
     for name, options in (("again", []), ("cut", ["--max_length", "5"])):
         files = ["--test_file", str(folder / "scores.csv"), "--output_dir", str(tmp_path / name)]
         assert main(["evaluate", str(folder / "embed"), "--device", "cpu", *files, *options]) == 0
-        found[name] = json.loads((tmp_path / name / "results.json").read_text("utf-8"))["metrics"][
-            "test"
-        ]
+        results = json.loads((tmp_path / name / "results.json").read_text("utf-8"))
+        found[name] = results["metrics"]["test"]
     assert found["again"] == pytest.approx(noted)
     assert found["cut"].keys() == noted.keys() and found["cut"]["spearman"] != pytest.approx(
         noted["spearman"]
@@ -188,16 +168,13 @@ def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
 
 
 def test_a_teacher_is_learnt(trained):
-    """By a student of another width and tokenizer, which is measured by its vectors and, if there
-    are any, scores."""
+    """The student has another width and another tokenizer than its teacher.
+
+    It is measured by the vectors of the teacher, or by scores if the validation data have any.
+    """
     folder, _ = trained
-    teacher = [
-        "--teacher",
-        str(folder / "embed"),
-        "--config",
-        "hidden_size=8",
-        "num_attention_heads=2",
-    ]
+    narrow = ["--config", "hidden_size=8", "num_attention_heads=2"]
+    teacher = ["--teacher", str(folder / "embed"), *narrow]
     scored = ["--validation_file", str(folder / "scores.csv"), "--validation_fraction", "0"]
     found = train(folder, "embed", "texts.txt", "student", *teacher)
     assert set(found["metrics"]["validation"]) == {"spearman", "pearson"}
@@ -209,20 +186,12 @@ def test_a_teacher_is_learnt(trained):
 
 
 def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
-    """Distances between the vectors: see test_fine_tuning.py."""
+    """The distances between the vectors are tested in test_fine_tuning.py."""
     folder, _ = trained
     options = " ".join(OPTIONS).replace("--vocab_size 300 ", "").split()
-    teacher = [
-        "--teacher",
-        str(folder / "embed"),
-        "--max_steps",
-        "1",
-        "--output_dir",
-        str(folder / "begun"),
-    ]
-    assert (
-        main(["train", "embed", "--train_file", str(folder / "texts.txt"), *options, *teacher]) == 0
-    )
+    options += ["--teacher", str(folder / "embed"), "--max_steps", "1"]
+    files = ["--train_file", str(folder / "texts.txt"), "--output_dir", str(folder / "begun")]
+    assert main(["train", "embed", *files, *options]) == 0
     vocabularies = [saved_model(folder, name).tokenizer.get_vocab() for name in ("embed", "begun")]
     assert vocabularies[0] == vocabularies[1]
     assert "token embeddings initialised from embed" in (folder / "begun" / "README.md").read_text(
@@ -236,15 +205,9 @@ def test_the_modules_of_a_given_model_are_kept(trained):
     pooling = folder / "first" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text("utf-8").replace('"mean"', '"cls"'), "utf-8")
     more = ["--model_name_or_path", str(folder / "first"), "--max_steps", "1", "--remote_code"]
-    command = [
-        "train",
-        "embed",
-        "--train_file",
-        str(folder / "pairs.csv"),
-        "--output_dir",
-        str(folder / "second"),
-    ]
-    assert main([*command, "--disable_tqdm", "true", "--use_cpu", "true", *more]) == 0
+    files = ["--train_file", str(folder / "pairs.csv"), "--output_dir", str(folder / "second")]
+    command = ["train", "embed", *files, "--disable_tqdm", "true", "--use_cpu", "true"]
+    assert main([*command, *more]) == 0
     saved = saved_model(folder, "second")
     assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
     for file in ("config.json", "tokenizer_config.json"):
@@ -288,34 +251,27 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
-    if name not in ("too wide", "one pair alone"):  # which only the model shows
-        # nothing is trained before
+    # Only the model shows these two mistakes. All others are found before a tokenizer is trained.
+    if name not in ("too wide", "one pair alone"):
         monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
-    command = [
-        "train",
-        task,
-        "--train_file",
-        str(tmp_path / "a.csv"),
-        "--output_dir",
-        str(tmp_path / "m"),
-        *OPTIONS,
-    ]
-    assert main([*command, "--validation_fraction", "0", *more]) == 2
+    files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", task, *files, *OPTIONS, "--validation_fraction", "0", *more]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert not (tmp_path / "m").exists()
 
 
 def test_principal_axes_keep_the_products():
     draw = np.random.default_rng(0)
-    # of rank 4
+    # Four axes are enough for these vectors, because their rank is 4.
     vectors = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 10))).astype(np.float32)
     dataset = Dataset.from_dict({"label": vectors.tolist()}).with_format("numpy", dtype=np.float32)
-    axes = principal_axes(dataset, 4)
+    axes = principal_axes(dataset, width=4)
     rotated = vectors @ axes
     np.testing.assert_allclose(rotated @ rotated.T, vectors @ vectors.T, atol=1e-3)
-    assert (np.diff((rotated**2).sum(0)) < 0).all()  # the largest first
+    # The axes are sorted, with the largest one first.
+    assert (np.diff((rotated**2).sum(0)) < 0).all()
 
 
 def test_baselines_and_candidates():
@@ -332,7 +288,7 @@ def test_baselines_and_candidates():
     )
     samples = candidates(rows)
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
-    # on from its own place
+    # The negative texts begin after the row of the query and go on from the first row.
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
     many = Dataset.from_dict(
         {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}

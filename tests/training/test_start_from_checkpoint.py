@@ -1,5 +1,4 @@
-"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer,
-and stock files."""
+"""Training from a checkpoint of transformers gives the losses and the files of stock training."""
 
 import csv
 import json
@@ -31,7 +30,7 @@ COMMON = "--disable_tqdm true --use_cpu true --training_arguments save_strategy=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Rows of uneven lengths with a label each, other data, and a directory `bert`."""
+    """A folder with labelled rows of uneven lengths, other data, and a model `bert`."""
     folder = tmp_path_factory.mktemp("start")
     draw = torch.Generator().manual_seed(0)
     with open(folder / "rows.csv", "w", encoding="utf-8", newline="") as file:
@@ -83,8 +82,7 @@ def config_of(directory: Path) -> dict:
 
 
 def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list[float]:
-    """What the stock Trainer logs for the stock class: the script that a user of transformers would
-    write."""
+    """Return the losses of the stock Trainer, in a script as users of transformers write it."""
     transformers.set_seed(42)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.BertForSequenceClassification.from_pretrained(directory, num_labels=3)
@@ -112,7 +110,7 @@ def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list
 
 
 def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
-    """Twenty steps with the same batches, from the same pooler and classifier, without dropout."""
+    """Both make twenty steps without dropout, on the same batches and from the same head."""
     torch.manual_seed(1)
     directory = save(
         transformers.BertForSequenceClassification(bert_config()), folder, "classifier"
@@ -122,8 +120,10 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
         "max_steps": STEPS,
         "per_device_train_batch_size": 8,
         "warmup_steps": 0.1,
+        "weight_decay": 0.01,
+        "logging_steps": 1,
+        "seed": 42,
     }
-    options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
     typed = [f"--{name}={value}" for name, value in options.items() if name != "logging_steps"]
     typed += ["--keep_checkpoints", "--training_arguments", "logging_steps=1"]
@@ -134,7 +134,8 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     assert "new head" not in capsys.readouterr().err
     assert config_of(tmp_path / "ours")["architectures"] == ["BertForSequenceClassification"]
     assert len(ours) == len(expected) == STEPS
-    assert max(ours) - min(ours) > 0.1  # it learns
+    # The losses change enough to show that the model learns.
+    assert max(ours) - min(ours) > 0.1
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)
 
 
@@ -148,7 +149,7 @@ FILES = {"classify": "rows.csv", "tag": "tags.iob2", "embed": "pairs.csv", "caus
 
 @pytest.fixture(scope="module")
 def stock(folder) -> dict[str, Path]:
-    """Directories that were trained from `bert` and from a decoder, for four tasks."""
+    """Models that were trained from `bert` or from a decoder, for four tasks."""
     llama = save(
         transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VOCABULARY)),
         folder,
@@ -156,13 +157,18 @@ def stock(folder) -> dict[str, Path]:
     )
     packed = ["--line_by_line", "true", "--block_size", 16, "--packing", 64]
     for task, file in FILES.items():
-        start, options = (llama, packed) if task == "causal" else (folder / "bert", [])
+        if task == "causal":
+            start = llama
+            options = packed
+        else:
+            start = folder / "bert"
+            options = []
         train(task, folder / f"of-{task}", folder / file, start, *SHORT, *options)
     return {task: folder / f"of-{task}" for task in FILES}
 
 
 def test_what_comes_out_is_a_stock_model(folder, stock):
-    """Its class, its files, its config and its tokenizer are those of transformers."""
+    """The class, the files, the config and the tokenizer are the ones of transformers."""
     for task, name in {**CLASSES, "causal": "LlamaForCausalLM"}.items():
         fields = config_of(stock[task])
         assert fields["architectures"] == [name] and "auto_map" not in fields
@@ -221,34 +227,26 @@ def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, 
     results = train("classify", tmp_path / "out", folder / "rows.csv", start, *SHORT)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert results["settings"]["max_length"] == 9 == tokenizer.model_max_length
-    typed = [
-        "train",
-        "classify",
-        "--train_file",
-        str(folder / "rows.csv"),
-        "--model_name_or_path",
-        str(start),
-    ]
+    typed = ["train", "classify", "--train_file", str(folder / "rows.csv")]
+    typed += ["--model_name_or_path", str(start)]
     assert main([*typed, "--max_length", "10", "--output_dir", str(tmp_path / "no")]) == 2
     assert "--max_length 10 is more than the model has positions for" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_defaults_of_fine_tuning(folder, tmp_path):
-    """Rates of a checkpoint and of a model that the command has trained; explicit options override
-    them."""
+    """The default rate depends on the model that is trained further, and options override it."""
     rows = folder / "rows.csv"
     found = train("classify", tmp_path / "a", rows, folder / "bert", *SHORT)["training"]
     assert found["arguments"]["learning_rate"] == 1e-4 and not found["own_weights"]
-    scratch = train(
-        "mlm", tmp_path / "b", rows, None, "--size", "tiny", "--vocab_size", 270, *SHORT
-    )["training"]
+    small = ["--size", "tiny", "--vocab_size", 270]
+    scratch = train("mlm", tmp_path / "b", rows, None, *small, *SHORT)["training"]
     assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
     own = train("classify", tmp_path / "c", rows, tmp_path / "b", *SHORT)["training"]
     assert own["arguments"]["learning_rate"] == 3e-4
-    # as from scratch
-    told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
-    again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *told)["training"]
+    # These options ask for the values of a training from scratch.
+    given = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
+    again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *given)["training"]
     assert (
         again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
     )
@@ -256,7 +254,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
 
 
 def test_other_families(folder, tmp_path, capsys):
-    """An encoder with windows, and a pair, both without padding; they stay what they are."""
+    """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
         **SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4
     )
@@ -267,16 +265,12 @@ def test_other_families(folder, tmp_path, capsys):
         and "padding is computed" not in capsys.readouterr().err
     )
     assert config_of(tmp_path / "classes")["model_type"] == "modernbert"
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    layers = {
-        f"{side}_{name}": n
-        for side in ("encoder", "decoder")
-        for name, n in (("layers", 1), ("ffn_dim", 48))
-    }
+    sizes = {}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_attention_heads": 2, f"{side}_layers": 1, f"{side}_ffn_dim": 48}
     pair = transformers.BartConfig(
         **VOCABULARY,
-        **heads,
-        **layers,
+        **sizes,
         d_model=32,
         decoder_start_token_id=2,
         max_position_embeddings=64,

@@ -1,5 +1,4 @@
-"""A tagger gives the same entities in every way that there is to use it, and its card says what
-`predict` does."""
+"""A tagger gives the same entities in every way of using it, and its card agrees with `predict`."""
 
 import json
 import re
@@ -28,13 +27,16 @@ STRATEGIES = ("simple", "first", "average", "max")
 def rows_of(
     words: list[str], names: Sequence[str], seed: int, lengths: tuple[int, int] = (1, 16)
 ) -> list[dict]:
-    """Random sentences with random tags of IOB2, in which entities of one type often adjoin."""
-    generator, rows = np.random.default_rng(seed), []
+    """Return random sentences with IOB2 tags, in which entities of one type often adjoin."""
+    generator = np.random.default_rng(seed)
+    rows = []
     for _ in range(60):
         tags: list[str] = []
         for _ in range(generator.integers(*lengths)):
-            following = [f"I-{tags[-1][2:]}"] * 2 if tags and tags[-1] != "O" else []
-            tags.append(str(generator.choice(["O", *(f"B-{name}" for name in names), *following])))
+            choices = ["O", *(f"B-{name}" for name in names)]
+            if tags and tags[-1] != "O":
+                choices += [f"I-{tags[-1][2:]}"] * 2
+            tags.append(str(generator.choice(choices)))
         rows.append({"tokens": generator.choice(words, len(tags)).tolist(), "tags": tags})
     return rows
 
@@ -49,21 +51,17 @@ def run(*arguments: str | Path) -> None:
 
 
 def tagger(folder: Path, rows: list[dict], options: str) -> Path:
-    run(
-        "train",
-        "tag",
-        "--train_file",
-        write(folder / "a.jsonl", rows),
-        "--output_dir",
-        folder / "m",
-        *options.split(),
-    )
-    return folder / "m"
+    data = write(folder / "a.jsonl", rows)
+    model = folder / "m"
+    run("train", "tag", "--train_file", data, "--output_dir", model, *options.split())
+    return model
 
 
 def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, int, int]]:
-    """Types and places in the text."""
-    found, start, left = [], 0, "O"
+    """Return the type, the start and the end of each entity in the joined text."""
+    found = []
+    start = 0
+    left = "O"
     for word, tag in zip(words, tags, strict=True):
         end = start + len(word)
         if tag.startswith("B-"):
@@ -71,58 +69,62 @@ def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, 
         elif tag != "O":
             assert left[1:] == tag[1:], f"{tag} after {left}"
             found[-1] = (*found[-1][:2], end)
-        start, left = end + len(joiner), tag
+        start = end + len(joiner)
+        left = tag
     return found
+
+
+def places_of(found: list[dict]) -> list[tuple[str, int, int]]:
+    """Return the type, the start and the end of each entity that a pipeline found in a text."""
+    return [(each["entity_group"], each["start"], each["end"]) for each in found]
+
+
+def tags_of_words(found: list[dict], words: list[str], joiner: str) -> list[str]:
+    """Return the tag that a pipeline gave to the token at the start of each word."""
+    by_start = {each["start"]: each["entity"] for each in found}
+    starts = np.cumsum([0, *(len(word) + len(joiner) for word in words[:-1])]).tolist()
+    return [by_start.get(start, "O") for start in starts]
 
 
 @pytest.mark.parametrize(
     "options", ["--linear_model false", "--tokenizer_algorithm unigram", "--unit characters"]
 )
 def test_every_way_gives_the_same_entities(options, tmp_path):
-    """Of a model that hardly learned, so that impossible transitions and tags inside words are as
-    likely as others."""
+    """The model has hardly learned, so that impossible transitions are as likely as others.
+
+    Tags that begin or end inside a word are as likely, too.
+    """
     by_character = "characters" in options
-    words, joiner = (list(CHINESE), "") if by_character else (ENGLISH.split(), " ")
-    model = tagger(
-        tmp_path,
-        rows_of(words, ("X", "Y"), 0),
-        f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}",
-    )
+    words = list(CHINESE) if by_character else ENGLISH.split()
+    joiner = "" if by_character else " "
+    rows = rows_of(words, ("X", "Y"), seed=0)
+    model = tagger(tmp_path, rows, f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}")
     saved = open_model(model)
     assert saved.model.config.decode_tags
     torch.manual_seed(0)
     with torch.no_grad():
         saved.model.classifier.out_proj.weight.normal_(std=0.5)
-    sentences = [row["tokens"] for row in rows_of(words, ("X", "Y"), 1)]
+    sentences = [row["tokens"] for row in rows_of(words, ("X", "Y"), seed=1)]
     texts = [joiner.join(sentence) for sentence in sentences]
-    answers = [answer.columns["tags"] for answer in shown_answers(saved, sentences, 8)]
-    assert answers == [answer.columns["tags"] for answer in shown_answers(saved, texts, 64)]
+    answers = [answer.columns["tags"] for answer in shown_answers(saved, sentences, batch_size=8)]
+    of_texts = shown_answers(saved, texts, batch_size=64)
+    assert answers == [answer.columns["tags"] for answer in of_texts]
     wanted = [entities(*pair, joiner) for pair in zip(sentences, answers, strict=True)]
     assert sum(map(len, wanted)) > 50 and len({tag for tags in answers for tag in tags}) == 5
     parts = {"model": saved.model, "tokenizer": saved.tokenizer}
     for strategy in STRATEGIES:
         found = pipeline("token-classification", aggregation_strategy=strategy, **parts)(texts)
-        places = [
-            [(each["entity_group"], each["start"], each["end"]) for each in of_text]
-            for of_text in found
-        ]
+        places = [places_of(of_text) for of_text in found]
         assert places == wanted, strategy
     for text, sentence, tags in zip(texts, sentences, answers, strict=True):
-        found = {
-            each["start"]: each["entity"]
-            for each in pipeline("token-classification", **parts)(text)
-        }
-        starts = np.cumsum([0, *(len(word) + len(joiner) for word in sentence[:-1])]).tolist()
-        assert [found.get(start, "O") for start in starts] == tags
+        found = pipeline("token-classification", **parts)(text)
+        assert tags_of_words(found, sentence, joiner) == tags
 
 
 def test_the_card_is_what_predict_gives(tmp_path, capsys):
-    """Also of sentences longer than the model reads at once, and of tags that the training data
-    lack."""
-    rows, longer = (
-        rows_of(ENGLISH.split(), ("X",), 0),
-        rows_of(ENGLISH.split(), ("X", "NEW"), 1, (1, 60)),
-    )
+    """This includes sentences that are too long to be read at once, and tags that are new."""
+    rows = rows_of(ENGLISH.split(), ("X",), seed=0)
+    longer = rows_of(ENGLISH.split(), ("X", "NEW"), seed=1, lengths=(1, 60))
     test = write(tmp_path / "test.jsonl", longer)
     options = (
         f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24 --test_file {test}"
@@ -145,11 +147,12 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys):
 
 
 def test_words_given_to_a_tagger_of_characters(tmp_path):
-    """They are split into their characters, and each has the tag of its first."""
-    model = tagger(tmp_path, rows_of(list(CHINESE), ("X", "Y"), 0), f"{SHORT} --unit characters")
+    """Words are split into characters, and each word has the tag of its first character."""
+    rows = rows_of(list(CHINESE), ("X", "Y"), seed=0)
+    model = tagger(tmp_path, rows, f"{SHORT} --unit characters")
     saved = open_model(model)
     words = ["张三", "和", "李四", "在", "2019年", "去了", "北京 大学", "，", "Bob"]
-    split = [character for word in words for character in word if character != " "]
+    split = list("".join(words).replace(" ", ""))
     ours, characters = (answer.columns["tags"] for answer in shown_answers(saved, [words, split]))
     starts = np.cumsum([0, *(len(word.replace(" ", "")) for word in words[:-1])]).tolist()
     assert [tag[1:] for tag in ours] == [characters[start][1:] for start in starts]
@@ -159,7 +162,9 @@ def test_words_given_to_a_tagger_of_characters(tmp_path):
 
 
 def test_weights_of_a_field_are_found_in_parts(monkeypatch):
-    tokens, tags, generator = 1000, 4, np.random.default_rng(0)
+    tokens = 1000
+    tags = 4
+    generator = np.random.default_rng(0)
     answers = generator.integers(0, tags, tokens)
     logits, scores = (
         np.eye(tags)[answers] + generator.normal(size=(tokens, tags)) for _ in range(2)
@@ -174,11 +179,11 @@ def test_weights_of_a_field_are_found_in_parts(monkeypatch):
         lambda joint: {"mean": joint.mean()},
         chain,
     )
-    whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
+    whole = best_weights(split, problem_type=None)
+    whole_logits = split.join((1, 1, 1))
     monkeypatch.setattr(weights, "NUM_TOKENS_TOGETHER", 50)
-    # so that memory does not grow with the transitions between all tokens
+    # Parts keep the memory for transitions from growing with the number of all tokens.
     assert len(list(split.parts())) > 10
-    assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)
-    torch.testing.assert_close(
-        torch.cat([part.join((1, 1, 1)) for part in split.parts()]), whole_logits
-    )
+    assert best_weights(split, problem_type=None) == pytest.approx(whole, rel=1e-4)
+    logits_of_parts = [part.join((1, 1, 1)) for part in split.parts()]
+    torch.testing.assert_close(torch.cat(logits_of_parts), whole_logits)

@@ -1,5 +1,4 @@
-"""Our models under the stock Trainer and its collators: losses and gradients do not depend on how
-batches are made."""
+"""Losses and gradients under the stock Trainer do not depend on how batches are made."""
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def logged(trainer: Trainer, name: str = "loss") -> list[float]:
 
 
 def trained(kind: str, out, **options) -> torch.Tensor:
-    """Loss and norm of the gradient of every step."""
+    """Return the loss and the norm of the gradient of every step."""
     trainer = Trainer(make_model(kind), arguments(out, **options), train_dataset=make_rows(kind))
     trainer.train()
     return torch.tensor([logged(trainer), logged(trainer, "grad_norm")], dtype=torch.float64)
@@ -39,7 +38,7 @@ def trained(kind: str, out, **options) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_accumulating_gradients_equals_one_batch(kind, tmp_path):
-    """Also the Trainer finds the labels of every head, so that it measures the loss."""
+    """The Trainer also finds the labels of every head, so that it measures the loss."""
     once = trained(kind, tmp_path, max_steps=2, per_device_train_batch_size=8)
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     accumulated = trained(kind, tmp_path, max_steps=2, **options)
@@ -53,16 +52,15 @@ def test_accumulating_gradients_equals_one_batch(kind, tmp_path):
 @pytest.mark.parametrize("kind", LM_KINDS)
 def test_gradient_checkpointing(kind, use_reentrant):
     """The gradients are the same, and the first feed-forward runs again in the backward pass."""
-    gradients, forwards = [], []
+    gradients = []
+    forwards = []
     for checkpointed in (False, True):
         model = make_model(kind).train()
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
             model.enable_input_require_grads()
-        mlp = next(
-            module for name, module in model.named_modules() if name.endswith("layers.0.mlp")
-        )
-        mlp.register_forward_pre_hook(
+        mlps = [module for name, module in model.named_modules() if name.endswith("layers.0.mlp")]
+        mlps[0].register_forward_pre_hook(
             lambda *_, checkpointed=checkpointed: forwards.append(checkpointed)
         )
         model(**make_batch(kind)).loss.backward()
@@ -77,10 +75,16 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     model = make_model(kind)
     expected = model(**batch)
     assert expected.logits.shape == (*batch["labels"].shape, VOCAB)
-    seen, forward = [], model.lm_head.forward
+    seen = []
+    forward = model.lm_head.forward
+
+    def noted(states: torch.Tensor) -> torch.Tensor:
+        seen.append(states.shape[:-1].numel())
+        return forward(states)
+
     labels = batch["labels"][:, 1:] if kind == "causal" else batch["labels"]
     torch.testing.assert_close(model.train()(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
-    model.lm_head.forward = lambda states: seen.append(states.shape[:-1].numel()) or forward(states)
+    model.lm_head.forward = noted
     torch.testing.assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert seen == [int((labels != -100).sum())]
     del model.lm_head.forward
@@ -91,7 +95,8 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
-    with torch.no_grad():  # The Trainer leaves such a batch out of an evaluation.
+    # The Trainer leaves a batch whose loss is not a number out of an evaluation.
+    with torch.no_grad():
         assert model(**nothing).loss.isnan()
 
 
@@ -112,18 +117,14 @@ def test_stock_collator_builds_the_decoder_input(tokenizer):
     ):
         pads = len(labels) - len(row["labels"])
         assert labels == row["labels"] + [-100] * pads
-        assert (
-            inputs
-            == [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads][
-                : len(labels)
-            ]
-        )
+        padded = [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads]
+        assert inputs == padded[: len(labels)]
 
 
 def without_padding(
     rows: list[dict[str, torch.Tensor]], first_label: int | None = None
 ) -> list[dict]:
-    """The rows as lists of their real tokens; collators pad them again."""
+    """Return the rows as lists of their real tokens, which collators pad again."""
     found = []
     for row in rows:
         real = row["attention_mask"].bool()
@@ -139,7 +140,8 @@ def without_padding(
 def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
     rows = without_padding(make_rows(kind), first_label=-100)
     flattening = DataCollatorWithFlattening(**{f"return_{told}": True, "return_seq_idx": True})
-    runs, shapes = [], []
+    runs = []
+    shapes = []
     for collator in (DataCollatorForSeq2Seq(tokenizer), flattening):
         model = make_model(kind)
         model.register_forward_pre_hook(
@@ -154,11 +156,8 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
             data_collator=collator,
         )
         trainer.train()
-        runs.append(
-            torch.tensor(
-                [*logged(trainer), *logged(trainer, "grad_norm"), trainer.evaluate()["eval_loss"]]
-            )
-        )
+        measured = trainer.evaluate()["eval_loss"]
+        runs.append(torch.tensor([*logged(trainer), *logged(trainer, "grad_norm"), measured]))
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-5)
     assert (
         shapes[0][0] == 4
@@ -168,7 +167,7 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
-    """Whatever was drawn before, as in a training that continues."""
+    """The masks do not depend on earlier draws, so that a training can be continued."""
     masks = SeededCollator(DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3), seed=1)
     rows = [{"input_ids": list(range(5, 45))}] * 4
 
@@ -181,7 +180,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
 
 
 def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch):
-    """Even if no loader can be made for the training."""
+    """It comes back even if no loader can be made for the training."""
 
     def fail(trainer: Trainer) -> None:
         raise RuntimeError
@@ -201,7 +200,7 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("kind", [kind for kind in HEADS if kind not in ("question", "choice")])
 def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
-    """Whatever the size and the order of the batches, one of which may have no labels."""
+    """The size and the order of the batches do not matter, and a batch may have no labels."""
     rows = make_rows(kind)
     if kind not in ("multi", "regression"):
         rows += [{**row, "labels": torch.full_like(row["labels"], -100)} for row in rows[:4]]
@@ -216,7 +215,7 @@ def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
 
 
 def test_evaluation_loss_of_a_class_without_a_type_of_loss(tmp_path):
-    """GPT-2's class does not say that its labels are shifted. Batches of unequal size."""
+    """The class of GPT-2 does not say that its labels are shifted. The batches differ in size."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=50, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1

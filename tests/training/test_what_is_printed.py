@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line for each epoch, and a summary that is honest."""
+"""A training prints a line for each epoch and an honest summary."""
 
 import json
 import re
@@ -19,8 +19,10 @@ OPTIONS = (
 
 
 def train(folder: Path, options: str, **shifts: int) -> dict:
-    """Results of a classifier. The labels of each split are those of the texts, or shifted, which
-    makes them wrong."""
+    """Train a classifier and return its results.
+
+    The label of a text is its colour. A shift makes the labels of a split wrong.
+    """
     command = ["train", "classify", "--output_dir", str(folder / "m"), *OPTIONS.split()]
     for split, shift in shifts.items():
         rows = [
@@ -54,7 +56,7 @@ def test_a_line_for_each_epoch(tmp_path, capsys, bars):
     ],
 )
 def test_steps_and_evaluations(tmp_path, capsys, options, lines):
-    """Forty rows in batches of eight: an epoch has five steps."""
+    """Forty rows in batches of eight make five steps in an epoch."""
     common = "--max_steps 12 --per_device_train_batch_size 8 --training_arguments save_strategy=no "
     train(tmp_path, common + options, train=0, validation=0)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Step")]
@@ -75,7 +77,7 @@ def test_the_summary_says_that_the_linear_model_alone_answers(tmp_path, capsys):
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
-    """With wrong labels in the test data, sure answers are wrong."""
+    """If the labels of the test data are wrong, confident answers are wrong."""
     options = (
         "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --linear_model false"
     )
@@ -89,8 +91,7 @@ def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shi
 @pytest.mark.parametrize("has_parts", [True, False])
 @pytest.mark.parametrize("of_whole", [1.0, 0.26])
 def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
-    """The encoder is as good as the most frequent class. A model with other parts is judged as a
-    whole."""
+    """The encoder is as good as the most frequent class, but all parts are judged together."""
     args = SimpleNamespace(
         metric_for_best_model="eval_accuracy",
         greater_is_better=True,
