@@ -91,7 +91,9 @@ class LabelArguments(TaskArguments):
             class.
     """
 
-    linear_model: bool | None = field(default=None, metadata={"aliases": "--text_scores"})
+    linear_model: bool | None = field(
+        default=None, metadata={"aliases": ["--text_scores", "--text-scores"]}
+    )
     fit_head: bool = True
 
 

@@ -174,6 +174,7 @@ class DocumentMask:
         self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
         self.mask_function: Callable[..., torch.Tensor] = arguments["mask_function"]
+        self.dtype: torch.dtype = arguments["dtype"]  # of the hidden states
         self.config = arguments["config"]  # of the model that asks for a mask
         self._cross: FlatMask | None = None
 
@@ -204,18 +205,16 @@ class DocumentMask:
             return torch.ones(self.key_shape, dtype=torch.bool, device=device)
         return attention_mask
 
-    def is_nearly_full(self, dtype: torch.dtype) -> bool:
+    @cached_property
+    def is_nearly_full(self) -> bool:
         """Whether a batch has so little padding that a flat row would cost more than it saves.
 
         Packed rows and windows are always worth it, and in half precision on a CPU attention by
         document is faster even for a full batch.
-
-        Args:
-            dtype: That of the hidden states.
         """
         if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
             return False
-        is_half = dtype in HALF_PRECISION or torch.is_autocast_enabled("cpu")
+        is_half = self.dtype in HALF_PRECISION or torch.is_autocast_enabled("cpu")
         if is_half and torch.device(self.arguments["device"]).type == "cpu":
             return False
         attention_mask = self.arguments["attention_mask"]
@@ -300,7 +299,6 @@ def padding_free_mask(
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
     **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
@@ -314,7 +312,6 @@ def padding_free_mask(
         "q_length": q_length,
         "kv_length": kv_length,
         "attention_mask": attention_mask,
-        "dtype": dtype,
         **options,
     }
     if q_length <= 1 or isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0:
@@ -327,12 +324,7 @@ def padding_free_mask(
         return make_dense(**arguments)
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules do not know that they are causal.
-    documents = DocumentMask(make_dense=make_dense, **arguments)
-    # A layer with cross-attention is flat on both sides or on none. Its mask looks like this one
-    # only where source and target have the same length.
-    if kv_length == q_length and documents.is_nearly_full(dtype):
-        return documents.dense
-    return documents
+    return DocumentMask(make_dense=make_dense, **arguments)
 
 
 # Attention

@@ -161,24 +161,27 @@ def enter_with_own_mask(
 
 
 def documents_of(layer: nn.Module, mask: torch.Tensor, dtype: torch.dtype) -> DocumentMask | None:
-    """The documents that are read off a mask; None where it is of another kind, or where the batch
-    is nearly full."""
+    """The documents that are read off a mask; None where it is of another kind.
+
+    Args:
+        dtype: That of the hidden states.
+    """
     read, mask_function = OWN_MASKS[name_in_transformers(layer)]
     is_real = read(mask)
     if is_real is None:
         return None
     batch_size, length = is_real.shape
     mask_class = TimeMajorMask if read is column_is_real else DocumentMask
-    documents = mask_class(
+    return mask_class(
         batch_size=batch_size,
         q_length=length,
         kv_length=length,
         mask_function=mask_function,
         attention_mask=is_real,
         device=mask.device,
+        dtype=dtype,
         config=None,
     )
-    return None if documents.is_nearly_full(dtype) else documents
 
 
 # Classes with something around their `forward`

@@ -166,7 +166,9 @@ def flat_arguments(
 ) -> dict[str, Any] | None:
     """The arguments `given`, by name, for a flat row; None where the layer must compute the
     batch."""
-    if not may_be_flat(mask, given) or mask.flat is None or has_user_hook(layer):
+    if mask.is_nearly_full or not may_be_flat(mask, given):
+        return None
+    if mask.flat is None or has_user_hook(layer):
         return None
     # A flat row would not count the padding between tokens in a bias of distances.
     if mask.has_holes and has_bias(layer, given):

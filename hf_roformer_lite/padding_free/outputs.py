@@ -66,7 +66,7 @@ def class_without_logits(stock_class: Any) -> Any:
         return partial(stock_class, **self), ()
 
     fields = {
-        "__module__": __name__,
+        "__module__": stock_class.__module__,
         "__post_init__": post_init,
         "__getitem__": getitem,
         "__reduce__": reduce,

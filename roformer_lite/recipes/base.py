@@ -88,6 +88,7 @@ class Recipe(ABC):
         answer_options: The options of `predict` that its models accept.
         takes_pairs: Whether the model reads two texts together.
         truncates: Whether the model reads only the beginning of a text that is too long.
+        stops_after_fitting: Whether the training ends once a new head is fitted, without a step.
     """
 
     name: ClassVar[str]
@@ -105,6 +106,7 @@ class Recipe(ABC):
     has_labels: ClassVar[bool] = False
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
+    stops_after_fitting: bool = False
 
     def __init_subclass__(cls) -> None:
         if "options_class" in vars(cls):

@@ -98,8 +98,6 @@ class Classify(LabelRecipe):
         self.label_separator = options.label_separator or ","
         # `predict` leaves out labels with a lower score.
         self.threshold: float | None = None
-        # Whether the training ends once the head is fitted.
-        self.stops_after_fitting = False
 
     # Reading the data.
 
@@ -279,14 +277,13 @@ class Classify(LabelRecipe):
             )
             train_contrastively(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
-        if self.stops_after_fitting and is_fitted:
+        self.stops_after_fitting = self.stops_after_fitting and is_fitted
+        if self.stops_after_fitting:
             print(
                 "The fitted head is final, because there are no validation data to decide whether "
                 "further training helps",
                 file=sys.stderr,
             )
-            trainer.args.max_steps = -1
-            trainer.args.num_train_epochs = 0
         if self.options.teacher is not None:
             model: Any = trainer.model
             take_over_tokens(model.get_input_embeddings(), open_teacher(self.options.teacher))

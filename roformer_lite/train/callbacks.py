@@ -299,8 +299,11 @@ class DivergenceGuard(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # Every training ends with an epoch, which may be incomplete.
+        # A training may end in the middle of an epoch.
         self._check(args, state, kwargs["model"])
+
+    # A training that makes no step has no epoch.
+    on_train_end = on_epoch_end
 
     def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         with torch.no_grad():

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
+    SchedulerType,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -388,9 +389,12 @@ def fit(
             trainer.accelerator.native_amp = True
         if checkpoint is None:
             recipe.prepare_head(trainer, train)
-            trainer.train()
+            if recipe.stops_after_fitting:
+                _train_without_steps(trainer)
+            else:
+                trainer.train()
         else:
-            _resume(trainer, train, checkpoint)
+            _resume(trainer, checkpoint)
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -406,7 +410,7 @@ def fit(
     vars(trainer.model).pop("forward", None)
 
 
-def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> None:
+def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
     args = trainer.args
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
@@ -422,17 +426,35 @@ def _resume(trainer: RoFormerLiteTrainer, train: Dataset, checkpoint: str) -> No
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)
         return
-    # The training has ended, and only the final evaluation is missing. The Trainer loads the
-    # weights, but makes no step.
-    planned_steps = args.max_steps
-    planned_epochs = args.num_train_epochs
-    if isinstance(train, Dataset):
+    # The training has ended, and only the final evaluation is missing.
+    _train_without_steps(trainer, checkpoint, num_steps=saved.global_step)
+    trainer.state.max_steps = saved.max_steps
+
+
+def _train_without_steps(
+    trainer: RoFormerLiteTrainer, checkpoint: str | None = None, num_steps: int = 0
+) -> None:
+    """Let the Trainer begin and end a training without a step in between.
+
+    Args:
+        checkpoint: The checkpoint whose weights and state are loaded, if any.
+        num_steps: The number of steps that led to it.
+    """
+    args = trainer.args
+    planned = {
+        "max_steps": args.max_steps,
+        "num_train_epochs": args.num_train_epochs,
+        "lr_scheduler_type": args.lr_scheduler_type,
+    }
+    if isinstance(trainer.train_dataset, Dataset):
         args.max_steps = -1
         args.num_train_epochs = 0
     else:
         # A stream has no epochs. It is read until its last step.
-        args.max_steps = saved.global_step
+        args.max_steps = num_steps
+    if args.lr_scheduler_type == SchedulerType.POLYNOMIAL:
+        # This schedule divides by the number of steps.
+        args.lr_scheduler_type = SchedulerType.LINEAR
     trainer.train(resume_from_checkpoint=checkpoint)
-    args.max_steps = planned_steps
-    args.num_train_epochs = planned_epochs
-    trainer.state.max_steps = saved.max_steps
+    for name, value in planned.items():
+        setattr(args, name, value)

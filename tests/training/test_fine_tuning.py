@@ -307,6 +307,8 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
 
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     saving = ["--training_arguments", "save_strategy=epoch", "eval_strategy=no"]
+    # This schedule cannot be made for a training without steps.
+    saving += ["lr_scheduler_type=polynomial"]
     start = ["--model_name_or_path", encoder, *saving]
     with monkeypatch.context() as patch:
         patch.setattr(TrainingClock, "on_train_end" if is_kept else "on_step_begin", interrupt)
@@ -314,6 +316,26 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     model = train("classify", data, tmp_path / "m", *start)
     results = json.loads((model / "results.json").read_text())
     assert results["training"]["steps"] == (0 if is_kept else 4)
+    assert (model / "loss_curve.png").exists() != is_kept
+
+
+def test_a_model_that_diverged_before_the_training_is_not_saved(
+    encoder, tmp_path, monkeypatch, capsys
+):
+    """The fitted head is final here, so that no step of the training shows it."""
+
+    def fit_head(trainer, train) -> bool:
+        with torch.no_grad():
+            next(trainer.model.parameters()).fill_(torch.nan)
+        return True
+
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    monkeypatch.setattr(labels, "fit_head", fit_head)
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, status=2)
+    assert "diverged" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("task", ["classify", "rerank"])
