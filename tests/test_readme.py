@@ -4,6 +4,7 @@ The blocks of a page run from top to bottom in one directory. The blocks of docs
 of the README, are slow tests.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -44,7 +45,6 @@ SAVED = {
         "tokenizer.json",
         "config.json",
         "README.md",
-        "loss_curve.png",
         "run.yaml",
     },
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
@@ -103,6 +103,9 @@ def test_block(block: Block, directory_of, hub):
     for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", lines):
         saved = {path.name for path in (folder / name).iterdir()}
         assert SAVED[command] <= saved
+        if command == "train":
+            results = json.loads((folder / name / "results.json").read_text())
+            assert ("loss_curve.png" in saved) == (results["training"]["steps"] > 0)
     if "dates-again" in block.code:
         before = load_file(folder / "dates" / "model.safetensors")
         after = load_file(folder / "dates-again" / "model.safetensors")
