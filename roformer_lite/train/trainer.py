@@ -21,7 +21,6 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
-    SchedulerType,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -198,6 +197,12 @@ class RoFormerLiteTrainer(Trainer):
             model = model or self.model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
         return super().create_optimizer(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        # Not every schedule can be made for a training without steps.
+        return super().create_scheduler(max(num_training_steps, 1), optimizer)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -441,20 +446,14 @@ def _train_without_steps(
         num_steps: The number of steps that led to it.
     """
     args = trainer.args
-    planned = {
-        "max_steps": args.max_steps,
-        "num_train_epochs": args.num_train_epochs,
-        "lr_scheduler_type": args.lr_scheduler_type,
-    }
+    planned_steps = args.max_steps
+    planned_epochs = args.num_train_epochs
     if isinstance(trainer.train_dataset, Dataset):
         args.max_steps = -1
         args.num_train_epochs = 0
     else:
         # A stream has no epochs. It is read until its last step.
         args.max_steps = num_steps
-    if args.lr_scheduler_type == SchedulerType.POLYNOMIAL:
-        # This schedule divides by the number of steps.
-        args.lr_scheduler_type = SchedulerType.LINEAR
     trainer.train(resume_from_checkpoint=checkpoint)
-    for name, value in planned.items():
-        setattr(args, name, value)
+    args.max_steps = planned_steps
+    args.num_train_epochs = planned_epochs

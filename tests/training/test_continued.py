@@ -181,7 +181,8 @@ def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
     """The training stopped long before its last step, and was killed before it was measured."""
     options = ["--early_stopping_patience", "1", "--learning_rate", "1e-9", "--max_steps", "90"]
     # This schedule cannot be made for a training without steps.
-    options += ["--training_arguments", "lr_scheduler_type=polynomial"]
+    options += ["--optim", "adamw_torch", "--training_arguments", "lr_scheduler_type=polynomial"]
+    options += ["lr_scheduler_kwargs={lr_end: 0}"]
     arguments = command(folder, "mlm", "over", *options, "--ema_decay", "0")
     assert main([*arguments, "--keep_checkpoints", "--title", "whole"]) == 0
     whole = shutil.move(folder / "over", tmp_path / "whole")
