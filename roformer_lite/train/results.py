@@ -256,13 +256,14 @@ def verdict(
 
 
 def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
-    """Sentences for the summary and the card about a training whose best checkpoint is kept."""
-    args = finished.trainer.args
+    """Sentences for the summary and the card about a training that made no step, or whose best
+    checkpoint is kept; empty for all others."""
     if not finished.trainer.state.global_step:
         return (
             "No training followed the fitting of the head, because there are no validation data to "
             "decide whether it helps."
         )
+    args = finished.trainer.args
     metric = args.metric_for_best_model.removeprefix("eval_")
     key = f"eval_{metric}"
     measured = [entry for entry in finished.trainer.state.log_history if key in entry]
