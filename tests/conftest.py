@@ -21,6 +21,9 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
+# This module asserts, too.
+pytest.register_assert_rewrite("documentation")
+
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
@@ -28,6 +31,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 
 # These files take minutes, or have few tests, and would come last in the usual order.
 LONG_FILES = (
+    "test_pages.py",
     "test_readme.py",
     "test_padding_free_models.py",
     "test_every_file.py",

@@ -14,8 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import torch
 from conftest import ROOT
-from hub_server import ENVIRONMENT
+from hub_server import ENVIRONMENT, HubServer
+from safetensors.torch import load_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -30,10 +33,21 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteTokenizer
 
 README = ROOT / "README.md"
+REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 CLI = f"{sys.executable} -m roformer_lite.cli "
 # Blocks with these words are not run here: they prepare a machine, or they need several machines.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
+SAVED = {
+    "train": {
+        "model.safetensors",
+        "tokenizer.json",
+        "config.json",
+        "README.md",
+        "run.yaml",
+    },
+    "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
+}
 BLOCK = re.compile(
     r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
@@ -248,3 +262,56 @@ def answer_of_page(port: str) -> str:
 
     client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)
     return str(client.predict("a fine film", api_name="/answer"))
+
+
+class Directories:
+    """The directory of each page, in which its blocks run.
+
+    Pages of docs that use the model `dates` find it there, trained by the example of the README."""
+
+    def __init__(self, factory: pytest.TempPathFactory):
+        self.factory = factory
+        self.examples = factory.mktemp("examples")
+        self.known: dict[Path, Path] = {}
+        write_examples(self.examples)
+
+    def of(self, page: Path) -> Path:
+        if page not in self.known:
+            self.known[page] = self.factory.mktemp(page.stem)
+            shutil.copytree(self.examples, self.known[page], dirs_exist_ok=True)
+            if page != README and '"dates"' in page.read_text("utf-8"):
+                shutil.copytree(self.trained_dates(), self.known[page] / "dates")
+        return self.known[page]
+
+    def trained_dates(self) -> Path:
+        dates = self.of(README) / "dates"
+        if not (dates / "config.json").exists():
+            example = next(block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code)
+            run_python(example, self.of(README), "")
+        return dates
+
+
+def check_block(block: Block, folder: Path, hub: HubServer) -> None:
+    """Run a block, and check what it prints, saves and sends to the Hub."""
+    is_python = block.language == "python"
+    out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
+    if block.printed is not None:
+        # A Trainer prints its log first, which the page does not show.
+        shown = out[-len(block.printed) :] if "Trainer(" in block.code else out
+        assert shown == block.printed
+    lines = block.code.replace("\\\n", " ")
+    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", lines):
+        saved = {path.name for path in (folder / name).iterdir()}
+        assert SAVED[command] <= saved
+        if command == "train":
+            results = json.loads((folder / name / "results.json").read_text())
+            assert ("loss_curve.png" in saved) == (results["training"]["steps"] > 0)
+    if "dates-again" in block.code:
+        before = load_file(folder / "dates" / "model.safetensors")
+        after = load_file(folder / "dates-again" / "model.safetensors")
+        assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
+        there = hub.files(name)
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
+        weights = (folder / "dates" / "model.safetensors").read_bytes()
+        assert there["model.safetensors"].content == weights

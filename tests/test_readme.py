@@ -1,25 +1,18 @@
-"""Every block of README and docs runs, and prints the output that the page shows.
+"""Every block of the README runs, and prints the output that it shows; its links lead somewhere.
 
-The blocks of a page run from top to bottom in one directory. The blocks of docs, and the trainings
-of the README, are slow tests.
+The blocks of a page run from top to bottom in one directory. Those that train are slow tests.
+`test_pages.py` runs the blocks of docs.
 """
 
-import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import ROOT
-from documentation import PAGES, README, Block, blocks_of, run_bash, run_python, write_examples
+from documentation import PAGES, README, REFERENCE, Block, Directories, blocks_of, check_block
 from hub_server import running_hub
-from safetensors.torch import load_file
 
-REFERENCE = ROOT / "docs" / "reference.md"
 CONVERSION = ROOT / "conversion" / "README.md"
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 QUICK = [
     block
     for page in (REFERENCE, CONVERSION)
@@ -28,27 +21,15 @@ QUICK = [
 ]
 
 
-def is_slow(block: Block) -> bool:
-    """Whether a block trains, or belongs to the pages of docs."""
-    trains = ".train()" in block.code or "roformer-lite train" in block.code
-    return block.page != README or trains
+def trains(block: Block) -> bool:
+    return ".train()" in block.code or "roformer-lite train" in block.code
 
 
 RUNNING = [
-    pytest.param(block, marks=[pytest.mark.slow] * is_slow(block), id=str(block))
-    for block in BLOCKS
-    if block.runs_here and block.page != REFERENCE
+    pytest.param(block, marks=[pytest.mark.slow] * trains(block), id=str(block))
+    for block in blocks_of(README)
+    if block.runs_here
 ]
-SAVED = {
-    "train": {
-        "model.safetensors",
-        "tokenizer.json",
-        "config.json",
-        "README.md",
-        "run.yaml",
-    },
-    "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
-}
 LINKED = [
     README,
     ROOT / "CHANGELOG.md",
@@ -65,62 +46,20 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
-    """A function that returns the directory of a page.
-
-    Pages of docs that use the model `dates` find it there, trained by the example of the README."""
-    directories: dict[Path, Path] = {}
-    examples = tmp_path_factory.mktemp("examples")
-    write_examples(examples)
-
-    def directory_of(page: Path) -> Path:
-        if page not in directories:
-            directories[page] = tmp_path_factory.mktemp(page.stem)
-            shutil.copytree(examples, directories[page], dirs_exist_ok=True)
-            if page != README and '"dates"' in page.read_text("utf-8"):
-                dates = directory_of(README) / "dates"
-                if not (dates / "config.json").exists():
-                    example = next(
-                        block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code
-                    )
-                    run_python(example, directory_of(README), "")
-                shutil.copytree(dates, directories[page] / "dates")
-        return directories[page]
-
-    return directory_of
+def directories(tmp_path_factory) -> Directories:
+    return Directories(tmp_path_factory)
 
 
 @pytest.mark.parametrize("block", RUNNING)
-def test_block(block: Block, directory_of, hub):
-    folder = directory_of(block.page)
-    is_python = block.language == "python"
-    out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
-    if block.printed is not None:
-        # A Trainer prints its log first, which the page does not show.
-        shown = out[-len(block.printed) :] if "Trainer(" in block.code else out
-        assert shown == block.printed
-    lines = block.code.replace("\\\n", " ")
-    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", lines):
-        saved = {path.name for path in (folder / name).iterdir()}
-        assert SAVED[command] <= saved
-        if command == "train":
-            results = json.loads((folder / name / "results.json").read_text())
-            assert ("loss_curve.png" in saved) == (results["training"]["steps"] > 0)
-    if "dates-again" in block.code:
-        before = load_file(folder / "dates" / "model.safetensors")
-        after = load_file(folder / "dates-again" / "model.safetensors")
-        assert all(torch.equal(after[name], weight) for name, weight in before.items())
-    for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
-        there = hub.files(name)
-        assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
-        weights = (folder / "dates" / "model.safetensors").read_bytes()
-        assert there["model.safetensors"].content == weights
+def test_block(block: Block, directories, hub):
+    check_block(block, directories.of(block.page), hub)
 
 
 def test_what_is_printed_is_shown():
+    blocks = [block for page in PAGES for block in blocks_of(page)]
     assert not [
         str(block)
-        for block in BLOCKS
+        for block in blocks
         if block.language == "python" and ("print(" in block.code) != bool(block.printed)
     ]
 

@@ -51,7 +51,7 @@ def test_is_causal_says_what_the_stack_is():
 
 
 def test_what_the_command_refuses(tmp_path, capsys):
-    """(The server itself runs in test_readme.py.)"""
+    """(The server itself runs in test_pages.py.)"""
     encoder = str(save_model("mlm", tmp_path / "mlm"))
     saved = str(save_model("causal", tmp_path / "causal"))
     with socket.create_server(("localhost", 0)) as taken:
