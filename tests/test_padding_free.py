@@ -456,6 +456,13 @@ def test_hooks_that_know_rows(place, is_first):
     assert_same_gradients(free, stock, batch_for("bert mlm"))
 
 
+def test_the_trial_does_not_depend_on_the_default_device():
+    model = make("bert classes")
+    with torch.device("meta"):
+        padding_free(model)
+    assert model.config._attn_implementation == "padding_free"
+
+
 def test_the_trial_is_seen_by_nobody():
     model = make("bert classes")
     seen = []

@@ -72,17 +72,17 @@ def kind_of(layer: nn.Module) -> list[Any]:
 def random_batches(model: PreTrainedModel) -> list[Batch]:
     """Random rows with labels, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
-    lengths = torch.tensor([7, 5, 3])
-    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([7, 5, 3], device="cpu")
+    generator = torch.Generator(device="cpu").manual_seed(0)
     shape = (len(lengths), int(lengths[0]))
-    ids = torch.randint(config.vocab_size, shape, generator=generator)
+    ids = torch.randint(config.vocab_size, shape, generator=generator, device="cpu")
     padding = getattr(config, "pad_token_id", None) or 0
     ids[ids == padding] = (padding + 1) % config.vocab_size
     mask_token = getattr(config, "mask_token_id", None) or 0
     if 0 < mask_token < config.vocab_size:
         ids[0, 3] = mask_token  # Some models count them.
-    is_labelled = torch.rand(shape, generator=generator) < 0.5
-    on_the_right = (torch.arange(shape[1]) < lengths[:, None]).long()
+    is_labelled = torch.rand(shape, generator=generator, device="cpu") < 0.5
+    on_the_right = (torch.arange(shape[1], device="cpu") < lengths[:, None]).long()
     batches = []
     for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
         # A causal head compares a token after padding with the state of padding.
