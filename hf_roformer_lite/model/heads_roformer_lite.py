@@ -131,6 +131,8 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     """The labels `(B, L)`, with -100 at padding."""
     if not is_padding_mask(attention_mask):
         return labels
+    # PEFT's prefix tuning gives a mask that is longer by its prefix.
+    attention_mask = attention_mask[:, -labels.shape[-1] :]
     if labels.shape != attention_mask.shape:
         return labels
     return labels.masked_fill(attention_mask.to(labels.device) == 0, IGNORE_INDEX)
@@ -524,6 +526,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
                 attention_mask=attention_mask,
                 position_ids=position_ids,
                 cu_seq_lens_q=cu_seq_lens_q,
+                has_cache=cache is not None,
             )
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(

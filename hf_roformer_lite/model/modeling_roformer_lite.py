@@ -1122,13 +1122,16 @@ def number_tokens(
     """The number of the document of each of the tokens `given`, `(B, L)`, from 1, and 0 at padding.
 
     Args:
+        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks do not show where
+            padding is.
         documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
     """
     if documents is None:
         rows = torch.arange(1, given.shape[0] + 1, device=given.device)
         documents = rows[:, None].expand(given.shape[:2])
     if is_padding_mask(attention_mask):
-        documents = documents * (attention_mask.to(given.device) != 0)
+        is_real = attention_mask[:, -given.shape[1] :].to(given.device) != 0
+        documents = documents * is_real
     return documents
 
 

@@ -168,3 +168,28 @@ def test_prefix_tuning_of_a_classifier():
     together = tuned(IDS[1:2].repeat(2, 1), attention_mask=masks).logits
     alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
     torch.testing.assert_close(together[1:], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"classifier_text_features": 8}, {"token_dropout_mask_id": 4}, {}], ids=str
+)
+def test_prefixes_before_what_reads_ids_masks_and_positions(fields):
+    """With a prefix, the mask is longer than the ids."""
+    config = stack_config(num_labels=3, is_decoder=False, **fields)
+    model = build(rl.RoFormerLiteForSequenceClassification, config).eval()
+    prefix = PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)
+    tuned = get_peft_model(model, prefix).eval()
+    positions = torch.arange(IDS.shape[1]).expand(len(IDS), -1)
+    together = tuned(IDS, attention_mask=MASK, position_ids=positions).logits
+    alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
+    torch.testing.assert_close(together[1:2], alone, rtol=0, atol=1e-5)
+
+
+def test_prefix_tuning_ignores_labels_of_padding():
+    model = build(rl.RoFormerLiteForTokenClassification, stack_config(num_labels=3))
+    prefix = PrefixTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=3)
+    tuned = get_peft_model(model, prefix).eval()
+    labels = torch.arange(IDS.numel()).view(IDS.shape) % 3
+    ignored = labels.masked_fill(MASK == 0, -100)
+    losses = [tuned(IDS, attention_mask=MASK, labels=given).loss for given in (labels, ignored)]
+    assert losses[0] == losses[1]
