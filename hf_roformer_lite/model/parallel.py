@@ -59,14 +59,16 @@ class DistributedLoading:
         distribute = super().maybe_distribute_model  # type: ignore[misc]
         if distributed_config is None:
             return distribute(model, distributed_config, mesh)
-        if distributed_config.pp_size not in (None, 1):
+        if distributed_config.pp_size > 1:
             raise ValueError(
                 f"DistributedConfig(pp_size={distributed_config.pp_size}): transformers cannot "
                 "cut these."
             )
-        if distributed_config.fsdp_size in (None, 1):
+        # Transformers 5.19 has no replicas of shards.
+        num_replicas = getattr(distributed_config, "dp_replicate_size", 1)
+        if num_replicas * distributed_config.fsdp_size == 1:
             return distribute(model, distributed_config, mesh)
-        if distributed_config.tp_size in (None, 1):
+        if distributed_config.tp_size == 1:
             # Tensor parallelism, on the other hand, has to cut tied weights one by one.
             model.tie_weights()
         for target, source in model.all_tied_weights_keys.items():
