@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
@@ -124,30 +123,11 @@ class RoFormerLiteStackedUnit(nn.Module):
         init.constant_(self.slope, SLOPE)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if states.device.type == "cpu" and not is_tracing(states):
-            return self._one_by_one(states)
         normed = F.layer_norm(states, states.shape[-1:], eps=self.norm_eps)
         normed = torch.addcmul(self.norm_bias.unsqueeze(1), normed, self.norm_weight.unsqueeze(1))
         # (stack, N, inner)
         inner = F.prelu(self.up_proj(normed).unsqueeze(0), self.slope).squeeze(0)
         return states + self.down_proj(self.dropout(inner))
-
-    def _one_by_one(self, states: torch.Tensor) -> torch.Tensor:
-        """The same for one member of the stack after the other, whose inner states then fit into
-        the cache of a CPU."""
-        maps = [
-            zip(part.weight, [None] * len(states) if part.bias is None else part.bias, strict=True)
-            for part in (self.up_proj, self.down_proj)
-        ]
-        parts = zip(
-            states, self.norm_weight, self.norm_bias, self.slope.split(1), *maps, strict=True
-        )
-        outputs = []
-        for member, weight, bias, slope, up, down in parts:
-            normed = F.layer_norm(member, member.shape[-1:], weight, bias, self.norm_eps)
-            inner = F.prelu(F.linear(normed, *up), slope)  # (N, inner)
-            outputs.append(member + F.linear(self.dropout(inner), *down))
-        return torch.stack(outputs)
 
 
 class RoFormerLitePReLU(nn.PReLU):
