@@ -160,8 +160,7 @@ def register_pipelines() -> None:
             "pt": (AutoModelForSeq2SeqLM,),
             "type": "text",
         }
-        # Older versions of transformers have no such table.
-        getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)
+        pipelines.REMOVED_TASKS.pop(task, None)
 
 
 __all__ = [

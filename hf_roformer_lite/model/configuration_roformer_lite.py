@@ -165,13 +165,13 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
     def check_names(self, given: dict[str, Any]) -> None:
         """Refuse arguments that no field takes, because transformers silently accepts every name.
 
-        A saved configuration has a `model_type` or a `transformers_version`. It always loads,
-        whichever program or version has added fields to it.
+        A saved configuration has a `model_type`. It always loads, whichever program or version has
+        added fields to it.
 
         Raises:
             TypeError: naming the argument and, if there is one, the field that was meant.
         """
-        if "model_type" in given or "transformers_version" in given:
+        if "model_type" in given:
             return
         fields = type(self).__dataclass_fields__
         known = {*fields, *dir(type(self)), *NAMES_OF_TRANSFORMERS}
@@ -305,7 +305,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         tie_word_embeddings (`bool`, defaults to `True`): Uses one matrix for token embedding and LM
             head.
         skip_logits (`bool`, defaults to `True`): In training with labels, only labelled positions
-            go through the LM head, and `logits` is None. Set it to False, or pass
+            go through the LM head, and using `logits` is an error. Set it to False, or pass
             `skip_logits=False`, where a training loop reads the logits. Version 0.1 called it
             `sparse_prediction`.
         chunk_size_feed_forward (`int`, defaults to 0): The number of tokens that go through the
@@ -323,7 +323,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"sparse_prediction": "skip_logits"}
     default_theta = 10000.0
     base_model_tp_plan = TensorParallelPlan()
@@ -694,7 +694,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
     # The two stacks have plans of their own.
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}

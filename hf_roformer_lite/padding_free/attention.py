@@ -31,7 +31,7 @@ from .batch import RealTokens, shared, state
 varlen_attn: Callable[..., Any] | None
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch has it from 2.10 on, and not in every build
+except ImportError:  # Not every build of torch has it.
     varlen_attn = None
 
 NAME = "padding_free"
