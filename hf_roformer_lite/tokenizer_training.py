@@ -1,22 +1,19 @@
-"""Training of tokenizers: the texts, very long words in them, and Unigram with byte fallback.
+"""Training of tokenizers: the texts, and very long words in them.
 
 `RoFormerLiteTokenizer` calls this module, which is not a part of a model and does not travel to the
 Hub with one. Tokenizers of saved bundles call `trained` and `read_texts` by name.
 """
 
 import gzip
-import json
 import os
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from tokenizers.trainers import UnigramTrainer
+from tokenizers import Tokenizer, models
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
@@ -32,19 +29,6 @@ LONG_RUN = re.compile(
 )
 # The number of characters of a run that are split into words at once.
 MAX_RUN_LENGTH = 2**20
-
-# SentencePiece (Kudo & Richardson 2018) recommends to cover this share of the characters of running
-# Chinese and Japanese text.
-CHARACTER_COVERAGE = 0.9995
-# Words with this count are candidates for a piece. A count of 5 makes 2 % fewer tokens than 2 in
-# English and 4 % fewer in Chinese, and 3 lies between them (27,000 short Chinese–English sentence
-# pairs, 8,192 entries).
-MIN_COUNT_OF_WORD = 5
-# These two characters never get a piece. While Unigram is trained, the first delimits words and the
-# second marks their ends.
-DELIMITER = "\x00"
-MARK = "\uffff"
-NUM_BYTES = 256
 
 
 def trained(
@@ -68,30 +52,25 @@ def trained(
         kwargs: Further arguments of the trainer in `tokenizers`.
 
     Raises:
-        ValueError: if `vocab_size` is too small and `is_bound`, or if there is no text.
+        ValueError: if `vocab_size` is too small and `is_bound`, if there is no text, or for a
+            Unigram tokenizer.
     """
-    texts = cut_long_words(texts_of(text_iterator), tokenizer.backend_tokenizer)
-    special_tokens = {
-        "new_special_tokens": new_special_tokens,
-        "special_tokens_map": special_tokens_map,
-    }
     if isinstance(tokenizer.backend_tokenizer.model, models.Unigram):
-        # A throwaway text arranges the special tokens as for the other algorithms. Then the pieces
-        # are replaced.
-        new = TokenizersBackend.train_new_from_iterator(
-            tokenizer, ["a"], vocab_size, show_progress=False, **special_tokens
+        raise ValueError(
+            "a Unigram tokenizer of an earlier version cannot be trained on other text; train a new "
+            "tokenizer with algorithm='bpe'"
         )
-        train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
-    else:
-        new = TokenizersBackend.train_new_from_iterator(
-            tokenizer,
-            texts,
-            vocab_size,
-            length,
-            min_frequency=min_frequency,
-            **special_tokens,
-            **kwargs,
-        )
+    texts = cut_long_words(texts_of(text_iterator), tokenizer.backend_tokenizer)
+    new = TokenizersBackend.train_new_from_iterator(
+        tokenizer,
+        texts,
+        vocab_size,
+        length,
+        min_frequency=min_frequency,
+        new_special_tokens=new_special_tokens,
+        special_tokens_map=special_tokens_map,
+        **kwargs,
+    )
     # The ids of the special tokens may have changed.
     new.backend_tokenizer.post_processor = new.template()
     new.add_bos_token = tokenizer.add_bos_token
@@ -200,104 +179,3 @@ def offsets_of_words(text: str, backend: Tokenizer) -> list[tuple[int, int]]:
     if backend.pre_tokenizer is None:
         return [(0, len(text))]
     return [offsets for _, offsets in backend.pre_tokenizer.pre_tokenize_str(text)]
-
-
-def train_unigram(
-    tokenizer: TokenizersBackend,
-    texts: Iterable[str],
-    vocab_size: int,
-    min_frequency: int,
-    **options: Any,
-) -> None:
-    """
-    Give `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from
-    `texts`.
-    """
-    backend = tokenizer.backend_tokenizer
-    split = backend.pre_tokenizer[0]
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(word for word, _ in split.pre_tokenize_str(text))
-    alphabet = alphabet_of(words, min_frequency)
-
-    added_tokens = sorted(backend.get_added_tokens_decoder().items())
-    special_tokens = [token.content for _, token in added_tokens]
-    num_learned = max(vocab_size - len(special_tokens) - NUM_BYTES, len(alphabet))
-    pieces = [(token, 0.0) for token in special_tokens]
-    pieces += [(f"<0x{byte:02X}>", 0.0) for byte in range(NUM_BYTES)]
-    pieces += learn_pieces(words, alphabet, num_learned, **options)
-    backend.model = models.Unigram(
-        pieces,
-        unk_id=special_tokens.index(tokenizer.unk_token),
-        byte_fallback=True,
-    )
-    # Neighbouring characters without a piece would fall back to bytes as one and share their
-    # offsets, so each of them is set apart.
-    known = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
-    set_apart = pre_tokenizers.Split(Regex(f"[^{known}]"), "isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split, set_apart])
-
-
-def alphabet_of(words: Counter[str], min_frequency: int) -> set[str]:
-    """The characters that get a piece each: the space, and frequent ones up to the
-    `CHARACTER_COVERAGE`."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    enough = CHARACTER_COVERAGE * characters.total()
-    alphabet = {" "}
-    covered = 0
-    for character, count in characters.most_common():
-        if count < min_frequency or covered >= enough:
-            break
-        alphabet.add(character)
-        covered += count
-    return alphabet - {DELIMITER, MARK}
-
-
-def learn_pieces(
-    words: Counter[str],
-    alphabet: set[str],
-    num_pieces: int,
-    **options: Any,
-) -> list[tuple[str, float]]:
-    """Learn `num_pieces` pieces, including the alphabet, with their scores."""
-    trainer = UnigramTrainer(vocab_size=num_pieces + 1, **options)  # One more is for the mark.
-    learned = Tokenizer(models.Unigram())
-    learned.pre_tokenizer = pre_tokenizers.Split(DELIMITER, "removed")
-    learned.train_from_iterator(texts_for_trainer(words, alphabet), trainer)
-    scores = {}
-    for piece, score in json.loads(learned.to_str())["model"]["vocab"]:
-        if MARK not in piece:
-            scores[piece] = score
-    # The trainer ends with the characters that it had pruned, each 1e-4 above the other, in an
-    # order that changes from run to run, as do the last digits of all scores. Here they share the
-    # lowest score.
-    lowest = min(scores.values(), default=0.0)
-    for character in alphabet:
-        if scores.get(character, lowest) < lowest + 1e-4 * (len(alphabet) + 1):
-            scores[character] = lowest
-    pieces = [(piece, round(score, 6)) for piece, score in scores.items()]
-    return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
-
-
-def texts_for_trainer(words: Counter[str], alphabet: set[str]) -> Iterator[str]:
-    """
-    The words as the trainer of `tokenizers` needs them, divided by delimiters.
-
-    The trainer does not know byte fallback: it makes a piece for every character, so characters
-    that are to become bytes are withheld from it. It also reads every distinct word only once, and
-    proposes as pieces only strings that continue in two ways: of the common word " that" it
-    proposes " tha". So common words are repeated with a mark after each.
-    """
-    unknown = {character for word in words for character in word} - alphabet
-    withhold = str.maketrans(dict.fromkeys(unknown, DELIMITER))
-    common: Counter[str] = Counter()
-    for word, count in words.items():
-        known = word.translate(withhold)
-        yield DELIMITER.join([known] * count)
-        for part in filter(None, known.split(DELIMITER)):
-            common[part] += count
-    marked = [part + MARK for part, count in common.items() if count >= MIN_COUNT_OF_WORD]
-    yield DELIMITER.join(marked)

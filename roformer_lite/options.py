@@ -106,8 +106,8 @@ class ModelArguments:
     Args:
         tokenizer: Tokenizer to use. Default: train one on the training data.
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
-        tokenizer_algorithm: Algorithm of a new tokenizer; bpe and unigram decode any text exactly.
-            Default: bpe.
+        tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
+            bpe.
         tokenizer_min_frequency: How often a token must occur in the training data to enter the
             vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
@@ -123,7 +123,7 @@ class ModelArguments:
 
     tokenizer: str | None = None
     vocab_size: int | None = None
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = None
+    tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
     tokenizer_min_frequency: int | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: list[str] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from conftest import ROOT
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -15,6 +16,8 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import hf_roformer_lite as rl
+
+UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 
 SPECIAL_TOKENS = {
     "pad_token": "<pad>",
@@ -147,7 +150,7 @@ def bpe_with_word_ends(texts: list[str]) -> PreTrainedTokenizerFast:
 
 TOKENIZERS: dict[str, Callable[[list[str]], PreTrainedTokenizerBase]] = {
     "own bpe": partial(own, "bpe"),
-    "own unigram": partial(own, "unigram"),
+    "own unigram": lambda texts: rl.RoFormerLiteTokenizer.from_pretrained(UNIGRAM),
     "own wordpiece": partial(own, "wordpiece"),
     "jieba": jieba,
     "sentencepiece bpe": sentencepiece_bpe,

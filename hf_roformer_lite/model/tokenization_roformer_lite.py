@@ -1,4 +1,4 @@
-"""Tokenizer: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
+"""Tokenizer: byte-level BPE, which is lossless, or BERT's WordPiece."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ SPECIAL_TOKEN_OF = {
     "mask_token": "[MASK]",
 }
 SPECIAL_TOKENS = tuple(SPECIAL_TOKEN_OF.values())
-ALGORITHMS = ("bpe", "unigram", "wordpiece")
+ALGORITHMS = ("bpe", "wordpiece")
 TEMPLATE_FLAGS = ("add_bos_token", "add_eos_token")
 
 # Scripts that are written without spaces. The last two characters are the long-vowel signs, whose
@@ -74,17 +74,19 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     therefore the labels moved to the right by one, with `[CLS]` in front. `max_length` and
     `max_target_length` count the `[SEP]`.
 
-    **Lossless.** With BPE and Unigram, `decode(encode(text), skip_special_tokens=True) == text` for
-    any string that UTF-8 can hold. A literal `[SEP]` in the text is the special token, as
-    everywhere in transformers, unless `split_special_tokens=True`. A lone surrogate is not Unicode
-    text, and encoding it raises `TypeError`.
+    **Lossless.** With BPE, `decode(encode(text), skip_special_tokens=True) == text` for any string
+    that UTF-8 can hold. A literal `[SEP]` in the text is the special token, as everywhere in
+    transformers, unless `split_special_tokens=True`. A lone surrogate is not Unicode text, and
+    encoding it raises `TypeError`.
 
-    **Text split into words** (`is_split_into_words=True`). With BPE and Unigram, a word that begins
-    with a letter of a script written with spaces is encoded as within a sentence, with the space
-    before it. Chinese, digits and punctuation get none. Offsets count from the start of each word.
-    For Chinese that is labelled character by character, take WordPiece, the only one whose tokens
-    never span two Chinese characters. In running text, `word_ids()` of a Unigram tokenizer count
-    each character without a piece as a word.
+    **Text split into words** (`is_split_into_words=True`). With BPE, a word that begins with a
+    letter of a script written with spaces is encoded as within a sentence, with the space before
+    it. Chinese, digits and punctuation get none. Offsets count from the start of each word. For
+    Chinese that is labelled character by character, take WordPiece, the only one whose tokens never
+    span two Chinese characters.
+
+    **Unigram.** Tokenizers of this kind, which version 0.1 trained, load and encode as before. They
+    are lossless, and encode split words, like BPE. They cannot be trained on other text.
 
     **Limits.** `token_type_ids` are not among `model_input_names`, because `generate` of an
     encoder–decoder refuses them; ask for them with `return_token_type_ids=True`. Encoding labels or
@@ -103,6 +105,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json"}
     model_input_names = ["input_ids", "attention_mask"]
+    _encodes_target = False  # Whether the next text is a `text_target`.
 
     def __init__(self, *, model_max_length: int = 512, **kwargs: Any):
         # tokenizer.json holds the added tokens. A second list would bring back the names that
@@ -147,10 +150,6 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
         * `"bpe"`: pieces of UTF-8 bytes (Sennrich et al. 2016, on bytes as in GPT-2). It never
           gives [UNK].
-        * `"unigram"`: pieces of characters (Kudo 2018). A character without a piece is written as
-          one `<0x..>` token for each of its UTF-8 bytes, so it never gives [UNK] either. Spaces
-          stay spaces and nothing is normalised. Characters that occur less than `min_frequency`
-          times, or in the rarest 0.05 % of the text, get no piece of their own.
         * `"wordpiece"`: BERT's WordPiece (Devlin et al. 2019). Control characters are removed,
           Chinese characters are set apart, and text is optionally put into lower case and
           stripped of accents. It is not lossless, and unknown characters are [UNK].
@@ -165,18 +164,17 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 list of such paths, or any iterable of texts. A list is taken for paths if its first
                 item is a path object, names a file, or ends in .txt or .gz.
             vocab_size: An upper bound on the number of entries, including special tokens and bytes.
-            min_frequency: Pairs that occur less often are not merged (bpe, wordpiece); see above
-                for unigram.
+            min_frequency: Pairs that occur less often are not merged.
             lowercase, strip_accents: For wordpiece only. The default is lower case, and the same
                 for accents as for case.
             model_max_length: As in the class.
             trainer_options: Further arguments of the trainer in `tokenizers`, such as
-                `limit_alphabet` (bpe, wordpiece).
+                `limit_alphabet`.
 
         Raises:
-            ValueError: for an unknown algorithm, `lowercase` or `strip_accents` with a lossless
-                algorithm, a source without text, a line that is not UTF-8 (its file and number are
-                named), or a `vocab_size` below the alphabet.
+            ValueError: for an unknown algorithm, `lowercase` or `strip_accents` with bpe, a source
+                without text, a line that is not UTF-8 (its file and number are named), or a
+                `vocab_size` below the alphabet.
             FileNotFoundError, TypeError: for a path without a file, or an item of the source that
                 is not a string.
         """
@@ -223,6 +221,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         texts. `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in
         `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
         `vocab_size` if the alphabet already is, and a warning says so.
+
+        Raises:
+            ValueError: for a Unigram tokenizer.
         """
         return _training_module().trained(
             self,
@@ -235,36 +236,21 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             **kwargs,
         )
 
-    def __call__(
-        self,
-        text: Any = None,
-        text_pair: Any = None,
-        text_target: Any = None,
-        text_pair_target: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> BatchEncoding:
-        """As in every tokenizer of transformers, except that `text_target` gives labels without a
-        leading `[CLS]`."""
-        if text_target is None:
-            return super().__call__(text, text_pair, None, None, *args, **kwargs)
-        inputs = None
-        if text is not None:
-            inputs = super().__call__(text, text_pair, None, None, *args, **kwargs)
-        with self._replaced(post_processor=self.template(start=False)):
-            target = super().__call__(None, None, text_target, text_pair_target, *args, **kwargs)
-        if inputs is None:
-            return target
-        inputs["labels"] = target["input_ids"]
-        return inputs
+    def _switch_to_target_mode(self) -> None:
+        # Transformers calls this method, if a class has it, before it encodes a `text_target`.
+        self._encodes_target = True
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         # All ways of encoding call this private method of transformers, and no public one.
+        parts: dict[str, Any] = {}
+        if self._encodes_target:
+            self._encodes_target = False
+            parts["post_processor"] = self.template(start=False)
         is_lossless = not isinstance(self.backend_tokenizer.model, models.WordPiece)
         if is_lossless and kwargs.get("is_split_into_words"):
-            with self._replaced(normalizer=SPACE_BEFORE_WORD):
-                return super()._encode_plus(*args, **kwargs)
-        return super()._encode_plus(*args, **kwargs)
+            parts["normalizer"] = SPACE_BEFORE_WORD
+        with self._replaced(**parts):
+            return super()._encode_plus(*args, **kwargs)
 
     @contextmanager
     def _replaced(self, **parts: Any) -> Iterator[None]:
@@ -328,12 +314,6 @@ def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | Non
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
         backend.decoder = decoders.ByteLevel()
-    elif algorithm == "unigram":
-        pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
-        unknown_id = SPECIAL_TOKENS.index("[UNK]")
-        backend = Tokenizer(models.Unigram(pieces, unk_id=unknown_id))
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split])
-        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     else:
         vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
         backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))

@@ -3,7 +3,7 @@ was trained to produce."""
 
 import pytest
 import torch
-from conftest import build, stack_config
+from conftest import ROOT, build, stack_config
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -17,6 +17,7 @@ PAIRS = [
     ("6 dogs", "sechs Hunde ."),
     ("one dog and a rather long tail of words", "ein Hund ."),
 ]
+UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
 
@@ -27,10 +28,7 @@ def translator(tmp_path_factory) -> str:
 
     Its tokenizer is of the kind Unigram, whose decoding leaves all spaces as they are."""
     torch.manual_seed(0)
-    texts = [text for pair in PAIRS for text in pair] * 3
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        texts, vocab_size=330, algorithm="unigram", show_progress=False
-    )
+    tokenizer = rl.RoFormerLiteTokenizer.from_pretrained(UNIGRAM)
     fields = {
         "hidden_size": 32,
         "num_hidden_layers": 1,

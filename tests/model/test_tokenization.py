@@ -1,9 +1,12 @@
-"""Tests of RoFormerLiteTokenizer: lossless texts, labels, words, offsets, storage and training."""
+"""Tests of RoFormerLiteTokenizer: lossless texts, labels, words, offsets, storage and training.
+
+Version 0.1 could train Unigram tokenizers, too. One of them is in `data`."""
 
 import copy
 import gzip
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
@@ -21,19 +24,23 @@ CHINESE = [
 ]
 CORPUS = (ENGLISH + CHINESE) * 6
 LOSSLESS = ["bpe", "unigram"]
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+UNIGRAM = Path(__file__).parent / "data" / "version_0_1" / "tokenizer-unigram"
+every_algorithm = pytest.mark.parametrize("algorithm", [*ALGORITHMS, "unigram"])
+trainable = pytest.mark.parametrize("algorithm", ALGORITHMS)
 lossless = pytest.mark.parametrize("algorithm", LOSSLESS)
 
 
 @pytest.fixture(scope="module")
 def trained():
-    """One tokenizer per algorithm, trained on `CORPUS`."""
-    return {
+    """One tokenizer per algorithm, trained on `CORPUS`, and the saved one."""
+    tokenizers = {
         name: RoFormerLiteTokenizer.train(
             CORPUS, vocab_size=700, algorithm=name, show_progress=False
         )
         for name in ALGORITHMS
     }
+    tokenizers["unigram"] = RoFormerLiteTokenizer.from_pretrained(UNIGRAM)
+    return tokenizers
 
 
 TRICKY = [
@@ -98,9 +105,11 @@ def test_any_text_comes_back_exactly(trained, algorithm):
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
     assert set(ids[1:-1]).isdisjoint(tokenizer.all_special_ids)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    # Tokenizers are lossless even if their corpus had almost nothing to learn from.
+
+
+def test_lossless_after_almost_nothing_to_learn_from():
     for corpus in (["ab"], ["\x00"], ["\x00a\uffffb" * 9]):
-        poor = RoFormerLiteTokenizer.train(corpus, algorithm=algorithm, show_progress=False)
+        poor = RoFormerLiteTokenizer.train(corpus, show_progress=False)
         encoded = poor([*corpus, *CHINESE])["input_ids"]
         assert poor.batch_decode(encoded, skip_special_tokens=True) == corpus + CHINESE
 
@@ -131,6 +140,7 @@ def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     with pytest.raises(TypeError):
         tokenizer(["fine", "a lone surrogate \ud800"], is_split_into_words=True)
     assert tokenizer.backend_tokenizer.to_str() == before
+    assert tokenizer(target)["input_ids"] == [2, *ids, 3]
 
 
 @every_algorithm
@@ -204,7 +214,7 @@ def test_storage(trained, algorithm, tmp_path):
     assert stock.batch_decode(ids) == tokenizer.batch_decode(ids)
 
 
-@every_algorithm
+@trainable
 def test_train_new_from_iterator(trained, algorithm, tmp_path):
     trained[algorithm].save_pretrained(tmp_path)
     tokenizer = RoFormerLiteTokenizer.from_pretrained(tmp_path, model_max_length=77)
@@ -239,10 +249,15 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
     assert again.get_vocab() == new.get_vocab() and again.cls_token_id == 2
 
 
-@lossless
-def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
-    tokenizer = trained[algorithm]
-    # A frequent word is one token, although `tokenizers` does not propose it for Unigram.
+def test_unigram_cannot_be_trained_again(trained):
+    with pytest.raises(ValueError, match="algorithm='bpe'"):
+        trained["unigram"].train_new_from_iterator(iter(CORPUS), 400)
+    with pytest.raises(ValueError, match="unigram"):
+        RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram")
+
+
+def test_pieces_respect_scripts_digits_and_words(trained):
+    tokenizer = trained["bpe"]
     expected = [*tokenizer.tokenize(" doesn"), "'t", *tokenizer.tokenize(" jump")]
     assert tokenizer.tokenize("x doesn't jump")[-3:] == expected
     assert len(tokenizer.tokenize(" jump")) == 1
@@ -294,7 +309,7 @@ def test_every_source_gives_the_same_vocabulary(trained, tmp_path):
         assert tokenizer.get_vocab() == trained["bpe"].get_vocab()
 
 
-@every_algorithm
+@trainable
 def test_bad_sources_are_named(algorithm, tmp_path):
     bad = tmp_path / "bad.txt"
     broken = tmp_path / "broken.gz"
@@ -319,8 +334,8 @@ def test_bad_sources_are_named(algorithm, tmp_path):
             train(source)
     with pytest.raises(ValueError, match="vocab_size=40 is too small.* take [0-9]+ entries"):
         train(CORPUS, vocab_size=40)
-    with pytest.raises(ValueError, match="lowercase=True.*unigram is lossless"):
-        RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram", lowercase=True)
+    with pytest.raises(ValueError, match="lowercase=True.*bpe is lossless"):
+        RoFormerLiteTokenizer.train(CORPUS, algorithm="bpe", lowercase=True)
 
 
 FLAGS = ("add_bos_token", "add_eos_token")

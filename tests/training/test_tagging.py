@@ -87,7 +87,7 @@ def tags_of_words(found: list[dict], words: list[str], joiner: str) -> list[str]
 
 
 @pytest.mark.parametrize(
-    "options", ["--linear_model false", "--tokenizer_algorithm unigram", "--unit characters"]
+    "options", ["--linear_model false", "--linear_model true", "--unit characters"]
 )
 def test_every_way_gives_the_same_entities(options, tmp_path):
     """The model has hardly learned, so that impossible transitions are as likely as others.
