@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,14 +55,10 @@ logger = logging.getLogger(__name__)
 
 CHARACTERS = "characters"
 WORDS = "words"
-# If a larger share of the entities in the training data violates IOB2, the tags follow other rules.
-MAX_IMPOSSIBLE_SHARE = 0.01
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
-# Each of these characters may represent a space in tokens.
-SPACE_MARKS = f" {SPACE_MARK}Ġ"
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
@@ -201,7 +196,17 @@ class Tag(LabelRecipe):
 
     def adapt_tokenizer(self) -> None:
         """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
-        that change when they are loaded again; they get lists of units instead."""
+        that change when they are loaded again; they get lists of units instead.
+
+        Raises:
+            InputError: for a tokenizer written in Python, which does not say where tokens come
+                from.
+        """
+        if not self.tokenizer.is_fast:
+            raise InputError(
+                f"{type(self.tokenizer).__name__} is written in Python and does not say which word "
+                "a token belongs to; give a model with a fast tokenizer"
+            )
         splits = []
         if self.unit == CHARACTERS:
             # Here, (?m) lets the dot match line breaks.
@@ -210,7 +215,7 @@ class Tag(LabelRecipe):
         elif has_tokens_of_several_words(self.tokenizer):
             splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
         is_adaptable = type(self.tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
-        if not self.tokenizer.is_fast or (splits and not is_adaptable):
+        if splits and not is_adaptable:
             self.joiner = None
             return
         self.joiner = "" if self.unit == CHARACTERS else " "
@@ -279,12 +284,9 @@ class Tag(LabelRecipe):
         """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a
         rare word and regard it as the first token of the word, although it does not have the word's
         tag."""
-        if not self.tokenizer.is_fast:
-            return set()
         spell = speller_of(self.tokenizer)
-        marks = {token for token in self.tokenizer.get_vocab() if not token.strip(SPACE_MARKS)}
-        blanks = [token for token in marks if not spell(token).strip()]
-        return set(self.tokenizer.convert_tokens_to_ids(blanks))
+        vocabulary = self.tokenizer.get_vocab().items()
+        return {number for token, number in vocabulary if not spell(token).strip()}
 
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
         """Replace units that have no token, such as a lone control character, by the unknown token,
@@ -349,8 +351,8 @@ class Tag(LabelRecipe):
         return parts
 
     def restrict_tags(self, model: RoFormerLiteForTokenClassification, train: Dataset) -> None:
-        """Let a model predict one tag per word and only transitions that are valid in the training
-        data."""
+        """Let a model predict one tag per word and only transitions that the scheme of its tags
+        allows."""
         if model.text_scores is None:
             config = decoding(model.config)
             config.classifier_text_features = 0
@@ -362,7 +364,7 @@ class Tag(LabelRecipe):
         scores.set_token_bytes(self.token_bytes)
         sentences = tags_of_words(self.token_bytes, *examples_of(train), model.config)
         self.forbid_unseen_tags(scores, sentences)
-        self.forbid_transitions(scores, sentences)
+        self.forbid_transitions(scores)
 
     def fit_text_scores(
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
@@ -398,29 +400,18 @@ class Tag(LabelRecipe):
                 scores.bias[number] = IMPOSSIBLE
 
     @torch.no_grad()
-    def forbid_transitions(
-        self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
-    ) -> None:
-        """Forbid the transitions to I-X from other tags than B-X and I-X, unless the training data
-        have them."""
-        lefts: dict[int, tuple[int, int]] = {}
-        for name, number in self.labels.items():
-            if begin_of(name) in self.labels:
-                lefts[number] = (self.labels[begin_of(name)], number)
-        counts = Counter(chain.from_iterable(sentences))
-        # -1 represents the beginning of a sentence.
-        pairs = Counter(chain.from_iterable(pairwise([-1, *tags]) for tags in sentences))
-        entities = sum(counts[begin] for begin, _ in lefts.values())
-        impossible = 0
-        for (left, tag), count in pairs.items():
-            if tag in lefts and left not in lefts[tag]:
-                impossible += count
-        if impossible > MAX_IMPOSSIBLE_SHARE * entities:
+    def forbid_transitions(self, scores: RoFormerLiteWordScores) -> None:
+        """Forbid the transitions to I-X from other tags than B-X and I-X, unless entities may begin
+        with I-X."""
+        if self.scheme in (None, "IOB1"):
             return
-        for tag, allowed in lefts.items():
-            forbidden = torch.ones(len(self.labels), dtype=torch.bool)
-            forbidden[list(allowed)] = False
-            scores.transitions[forbidden, tag] = IMPOSSIBLE
+        for tag, number in self.labels.items():
+            begin = self.labels.get(begin_of(tag))
+            if begin is None:
+                continue
+            is_forbidden = torch.ones(len(self.labels), dtype=torch.bool)
+            is_forbidden[[begin, number]] = False
+            scores.transitions[is_forbidden, number] = IMPOSSIBLE
 
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
@@ -433,12 +424,9 @@ class Tag(LabelRecipe):
         logits = np.concatenate(
             [own[: len(own_ids)] for own, own_ids in zip(predictions, ids, strict=True)]
         )
-        true = self.truth(rows)
 
         def measure(joint: np.ndarray) -> Metrics:
-            found = joint.argmax(-1)[labels != IGNORE_INDEX]
-            predicted = by_sentence(self.names_of(found), true)
-            return tagging_metrics(predicted, true, self.scheme)
+            return self.metrics_of(joint.argmax(-1)[labels != IGNORE_INDEX], rows)
 
         return make_split(scores, ids, logits, labels, measure)
 
@@ -459,18 +447,18 @@ class Tag(LabelRecipe):
         return logits.argmax(-1)
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        true = self.truth(rows)
         found = [
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        predicted = by_sentence(self.names_of(np.concatenate(found)), true)
-        return tagging_metrics(predicted, true, self.scheme)
+        return self.metrics_of(np.concatenate(found), rows)
 
-    def names_of(self, numbers: np.ndarray) -> list[str]:
-        """The tags with these numbers."""
+    def metrics_of(self, numbers: np.ndarray, rows: Dataset) -> Metrics:
+        """The metrics of the numbers of the tags that were predicted for all units of the rows."""
         names = list(self.labels)
-        return [names[number] for number in numbers]
+        true = self.truth(rows)
+        predicted = by_sentence([names[number] for number in numbers], true)
+        return tagging_metrics(predicted, true, self.scheme)
 
     # Answering.
 
@@ -648,8 +636,6 @@ def first_unit(owners: Iterable[int | None]) -> int | None:
 def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether a token may span several words, because the tokenizer does not split texts at
     spaces."""
-    if not tokenizer.is_fast:
-        return False
     backend = tokenizer.backend_tokenizer
     text = "a b"
     if backend.normalizer is not None:

@@ -10,11 +10,15 @@ import pytest
 import torch
 from answering import shown_answers
 from seqeval.metrics import f1_score
-from transformers import pipeline
+from transformers import BertConfig, BertModel, CTRLTokenizer, pipeline
 
-import hf_roformer_lite  # noqa: F401
+import hf_roformer_lite
+from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
+from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
+from roformer_lite.recipes.tag import Tag
+from roformer_lite.task_options import TagDataArguments
 from roformer_lite.text_scores import weights
 from roformer_lite.text_scores.weights import Split, best_weights
 
@@ -159,6 +163,38 @@ def test_words_given_to_a_tagger_of_characters(tmp_path):
     entities(words, ours, "")
     (line,) = shown_answers(saved, ["".join(words)])
     assert [pair.rpartition("/")[2] for pair in line.line.split()] == characters
+
+
+@pytest.mark.parametrize(
+    "scheme, forbidden",
+    [("IOB2", [("O", "I-X")]), ("IOB1", []), (None, []), ("BILOU", [("O", "I-X")])],
+)
+def test_the_scheme_says_which_transitions_are_forbidden(scheme, forbidden):
+    recipe = Tag(TagDataArguments(dataset_name="-"))
+    labels = ["O", "B-X", "I-X"]
+    recipe.set_labels(labels)
+    recipe.scheme = scheme
+    config = hf_roformer_lite.RoFormerLiteConfig(num_labels=3, decode_tags=True)
+    scores = RoFormerLiteWordScores(config, 3)
+    recipe.forbid_transitions(scores)
+    places = (scores.transitions <= IMPOSSIBLE).nonzero().tolist()
+    assert [(labels[left], labels[right]) for left, right in places] == forbidden
+
+
+def test_a_tokenizer_written_in_python_is_refused(tmp_path, capsys):
+    vocabulary = {token: number for number, token in enumerate(["<unk>", "a</w>", "b</w>", "<p>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    files = (str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    tokenizer = CTRLTokenizer(*files, pad_token="<p>")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertModel(BertConfig(vocab_size=len(tokenizer), intermediate_size=32, **sizes))
+    for part in (bert, tokenizer):
+        part.save_pretrained(tmp_path / "bert")
+    data = write(tmp_path / "a.jsonl", rows_of(["a", "b"], ("X",), seed=0))
+    command = ["train", "tag", "--train_file", str(data), "--output_dir", str(tmp_path / "m")]
+    assert main([*command, "--model_name_or_path", str(tmp_path / "bert")]) == 2
+    assert "CTRLTokenizer" in capsys.readouterr().err and not (tmp_path / "m").exists()
 
 
 def test_weights_of_a_field_are_found_in_parts(monkeypatch):
