@@ -1,4 +1,4 @@
-"""An encoder that computes one vector per text, for export and for the server."""
+"""An encoder that computes one vector per text, for export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 from .errors import InputError
 from .saved_model import load_config, sentence_modules
 
-# These modules of sentence-transformers are supported. The server always normalises.
+# These modules of sentence-transformers are supported.
 _MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
 
 

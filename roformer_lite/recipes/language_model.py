@@ -27,7 +27,7 @@ from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Input, Measured, Recipe, Shown, quoted, shown_text
-from .token_losses import longest_first, token_logits
+from .token_losses import token_logits
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -151,9 +151,6 @@ class LanguageModel(Recipe):
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, training=False)
-        # Sorting is useless for the blocks of a long document, which have nearly the same length.
-        if len(encoded) == len(rows):
-            encoded = longest_first(encoded, self.lengths(encoded))
         set_seed(seed)
         collator = self.collator(saved.model)
         scores: list[np.ndarray] = []
@@ -257,7 +254,7 @@ class MaskedLM(LanguageModel):
         """The text with a mask instead of its second word."""
         first, _, rest = row["text"].strip().partition(" ")
         _, _, rest = rest.partition(" ")
-        return f"{first} [MASK] {rest}".strip()
+        return f"{first} {self.tokenizer.mask_token} {rest}".strip()
 
     def snippet(self, row: Row) -> str:
         return (
@@ -359,11 +356,9 @@ class CausalLM(LanguageModel):
         return " ".join(row["text"].split()[:5])
 
     def snippet(self, row: Row) -> str:
-        start = "(tokenizer.cls_token or tokenizer.bos_token)"
-        if self.has_own_class:
-            start = "tokenizer.cls_token"
         return (
-            f"prompt = {start} + {quoted(self.example_line(row))}\n"
+            "start = tokenizer.cls_token or tokenizer.bos_token\n"
+            f"prompt = start + {quoted(self.example_line(row))}\n"
             "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
             "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], "
             "skip_special_tokens=True))"
@@ -393,10 +388,8 @@ def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if "repetition_penalty" in options:
         chosen["repetition_penalty"] = options["repetition_penalty"]
-    if options.get("greedy"):
-        return {**chosen, "do_sample": False, "num_beams": 1}
-    if "beams" in options:
-        return {**chosen, "do_sample": False, "num_beams": options["beams"]}
+    if options.get("greedy") or "beams" in options:
+        return {**chosen, "do_sample": False, "num_beams": options.get("beams", 1)}
     for name, default in SAMPLING.items():
         given = options.get(name, getattr(saved, name, None))
         chosen[name] = default if given is None else given

@@ -33,7 +33,6 @@ from .base import (
     quoted,
     significant,
 )
-from .token_losses import longest_first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -361,7 +360,7 @@ class Embed(SentenceRecipe):
             for module in wrapped:
                 pooling = getattr(module, "pooling_mode", None)
                 if pooling in POOLINGS:
-                    # `serve` and `export` read this field.
+                    # `export` reads this field.
                     model.config.classifier_pooling = POOLINGS[pooling]
         if run.begins_with_teachers_tokens:
             take_over_tokens(model.get_input_embeddings(), self.teacher)
@@ -486,9 +485,9 @@ class Embed(SentenceRecipe):
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
             raise InputError(ONLY_TEXTS)
-        # The pairs depend on the order of the rows. In this one, a text is compared with texts of
-        # similar length.
-        rows = longest_first(rows, self.lengths(rows))
+        # The pairs depend on the order of the rows. This one depends on their content only, and
+        # neighbours do not resemble each other.
+        rows = rows.sort("text").shuffle(seed=0)
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
         cosines = (vectors * np.roll(vectors, -1, axis=0)).sum(axis=1)
@@ -597,8 +596,9 @@ class Rerank(SentenceRecipe):
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
             made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
         else:
-            # The wrong documents of each query depend on the order of the rows.
-            rows = longest_first(rows, self.lengths(rows))
+            # The wrong documents of each query depend on the order of the rows. This one depends
+            # on their content only, and neighbours do not resemble each other.
+            rows = rows.sort(rows.column_names).shuffle(seed=0)
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
         keys = {name: name for name in self.metric_names}
         return partial(named_metrics, evaluators={"": made}, keys=keys)

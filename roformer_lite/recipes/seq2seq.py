@@ -24,6 +24,7 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
+from ..saved_model import max_positions
 from ..task_options import Seq2SeqDataArguments
 from .base import (
     Answer,
@@ -35,7 +36,7 @@ from .base import (
     quoted,
     shown_text,
 )
-from .token_losses import longest_first, token_logits
+from .token_losses import token_logits
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -70,8 +71,6 @@ class Seq2Seq(AnsweringRecipe):
 
     def __init__(self, options: Seq2SeqDataArguments):
         super().__init__(options)
-        # The number of beams in the evaluation of the trained model.
-        self.beams = 1
         # The tokenizer of sacrebleu. If it was not given, the language of the targets determines it.
         self.bleu_tokenizer: str | None = options.bleu_tokenizer
 
@@ -148,11 +147,10 @@ class Seq2Seq(AnsweringRecipe):
     def prepare_generation(
         self, model: PreTrainedModel, args: TrainingArguments
     ) -> GenerationConfig | None:
-        self.beams = args.generation_num_beams or 1
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
         model.generation_config.max_length = max_length
-        model.generation_config.num_beams = self.beams
+        model.generation_config.num_beams = args.generation_num_beams or 1
         return super().prepare_generation(model, args)
 
     # Choosing a checkpoint.
@@ -193,6 +191,8 @@ class Seq2Seq(AnsweringRecipe):
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text as `prediction`. Transformers has no pipeline for this task."""
+        if isinstance(saved.model, PreTrainedModel) and "max_new_tokens" in options:
+            check_new_tokens(saved.model, options["max_new_tokens"])
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
@@ -214,7 +214,6 @@ class Seq2Seq(AnsweringRecipe):
     def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
         """The mean cross-entropy of the tokens of the targets, in nats."""
         encoded = self.encode(rows, training=False)
-        encoded = longest_first(encoded, self.lengths(encoded))
         collator = self.collator(saved.model)
         scores = [
             token_scores(logits, labels).cpu().numpy()
@@ -248,12 +247,11 @@ class Seq2Seq(AnsweringRecipe):
     # What the card shows.
 
     def notes(self) -> list[str]:
-        beams = "1 beam" if self.beams == 1 else f"{self.beams} beams"
         return [
             f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are sacrebleu "
-            f"{version('sacrebleu')}'s on the untouched reference text; beam search with {beams}. "
-            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the mean cross-entropy "
-            "of the tokens of the references, in nats."
+            f"{version('sacrebleu')}'s on the untouched reference text. Both run from 0 to 100, "
+            "exact_match from 0 to 1; the loss is the mean cross-entropy of the tokens of the "
+            "references, in nats."
         ]
 
     def neutral_example(self) -> Row:
@@ -272,6 +270,20 @@ def is_plain_text(path: str) -> bool:
     suffix = file_format(path)
     is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
     return is_short and suffix not in (".tsv", ".csv")
+
+
+def check_new_tokens(model: PreTrainedModel, number: int) -> None:
+    """Refuse more new tokens than the decoder has learned positions.
+
+    Raises:
+        InputError: with both numbers.
+    """
+    positions = max_positions(model.get_decoder())
+    if positions is not None and number > positions:
+        raise InputError(
+            f"--max_new_tokens {number}: the decoder of this model has positions for only "
+            f"{positions} tokens"
+        )
 
 
 def generation_limits(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,12 +10,6 @@ from torch.utils.data import DataLoader
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-def longest_first(encoded: Dataset, lengths: Sequence[int]) -> Dataset:
-    """Sort examples by length, so that a batch needs little padding."""
-    order = sorted(range(len(encoded)), key=lambda place: -lengths[place])
-    return encoded.select(order)
 
 
 @torch.inference_mode()

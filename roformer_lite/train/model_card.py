@@ -94,8 +94,7 @@ def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
     line = recipe.example_line(example)
     if "\t" in line:
         return None
-    mask = recipe.tokenizer.mask_token or "[MASK]"
-    return [{"text": line.replace("[MASK]", mask)}]
+    return [{"text": line}]
 
 
 def _metadata(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import build
 from saved_models import save_model
 from transformers import (
     AutoModelForMaskedLM,
@@ -25,10 +26,12 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
+from roformer_lite.errors import InputError
 from roformer_lite.saved_model import load_model
 from roformer_lite.tables import AnswerTable
 
@@ -600,3 +603,22 @@ def test_positions_that_depend_on_the_batch_are_named(models, tmp_path, caplog):
         answers.open_model(model, device="cpu")
         said = " ".join(record.getMessage() for record in caplog.records)
         assert ("predictions depend on the batch" in said) == (kind == "dynamic")
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_new_tokens_beyond_the_positions_of_a_decoder(side, tmp_path):
+    """A short table of the encoder does not limit the generated text."""
+    directory = save_model("seq2seq", tmp_path / "m")
+    config = load_model(directory).config
+    stack = getattr(config, side)
+    stack.position_embedding_type = "learned"
+    stack.max_position_embeddings = 8
+    stack.rope_parameters = None
+    build(RoFormerLiteForConditionalGeneration, config).save_pretrained(directory)
+    saved = answers.open_model(directory, device="cpu")
+    options = {"max_new_tokens": 20}
+    if side == "encoder":
+        assert len(saved.answers(["a fine film"], batch_size=1, options=options)) == 1
+        return
+    with pytest.raises(InputError, match="max_new_tokens 20"):
+        saved.answers(["a fine film"], batch_size=1, options=options)

@@ -145,6 +145,7 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
     assert card.data.widget == [
         {"text": "The <mask> is fine today." if task == "mlm" else "a text to classify"}
     ]
+    assert "[MASK]" not in card.text
     assert 'from_pretrained("m")' in card.text and set(card.data.tags) == {
         "roformer-lite",
         "rope",

@@ -167,6 +167,22 @@ def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
     )
 
 
+def test_metrics_do_not_depend_on_the_order_of_the_rows(trained):
+    """Half of the rows have the same length, and a query has several documents."""
+    saved = saved_model(trained[0], "rerank")
+    draw = np.random.default_rng(0)
+    numbers = draw.permutation(40).tolist()
+    rows = {
+        "anchor": [f"boat {number % 9}" for number in numbers],
+        "positive": [f"wave {number:02d}" for number in numbers],
+        "negative": [text(draw, number % 3) for number in numbers],
+    }
+    data = Dataset.from_dict(rows)
+    metrics, _ = saved.recipe.evaluate(saved, data, batch_size=8, seed=0)
+    shuffled, _ = saved.recipe.evaluate(saved, data.shuffle(seed=3), batch_size=8, seed=0)
+    assert 0 < metrics["map"] < 1 and shuffled == pytest.approx(metrics)
+
+
 def test_a_teacher_is_learnt(trained):
     """The student has another width and another tokenizer than its teacher.
 
