@@ -499,19 +499,18 @@ class Classify(LabelRecipe):
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)
-        return {"loss": self.loss_of(answers, rows["labels"]), **metrics}
+        return {"loss": self.loss_of(answers, true), **metrics}
 
-    def loss_of(self, answers: list[Answer], labels: Iterable[Sequence[str]]) -> float:
-        """The mean cross-entropy of the scores, in nats, of rows whose labels the model has."""
-        smallest = float(np.finfo(np.float32).tiny)
-        losses = []
-        for answer, names in zip(answers, labels, strict=True):
-            if self.problem_type == SINGLE and names[0] in answer:
-                losses.append(-np.log(max(answer[names[0]], smallest)))
-            elif self.problem_type == MULTI:
-                right = [s if label in names else 1 - s for label, s in answer.items()]
-                losses.append(float(np.mean([-np.log(max(score, smallest)) for score in right])))
-        return float(np.mean(losses)) if losses else 0.0
+    def loss_of(self, answers: list[Answer], true: np.ndarray) -> float:
+        """The mean cross-entropy of the scores, in nats, without labels that the model does not
+        have. `true` is the result of `truth`."""
+        scores = np.array([[answer[label] for label in self.labels] for answer in answers])
+        if self.problem_type == MULTI:
+            right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
+        else:
+            is_known = true < len(self.labels)
+            right = scores[is_known, true[is_known]]
+        return float(-np.log(right.clip(min=np.finfo(np.float32).tiny)).mean())
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
@@ -521,21 +520,16 @@ class Classify(LabelRecipe):
             return Outcome(row["origin"], columns, severity=abs(row["number"] - value))
         true = row["labels"]
         predicted = self.labels_in(answer)
+        columns = {
+            **texts,
+            "label": self.label_separator.join(true),
+            "prediction": self.label_separator.join(predicted),
+        }
         if self.problem_type == MULTI:
-            columns = {
-                **texts,
-                "label": self.label_separator.join(true),
-                "prediction": self.label_separator.join(predicted),
-            }
             severity = len(set(true) ^ set(predicted))
             return Outcome(row["origin"], columns, severity, true, predicted)
         score = answer[predicted[0]]
-        columns = {
-            **texts,
-            "label": true[0],
-            "prediction": predicted[0],
-            "score": round(score, 4),
-        }
+        columns["score"] = round(score, 4)
         severity = score * (predicted != true)
         return Outcome(row["origin"], columns, severity, true, predicted, score=score)
 

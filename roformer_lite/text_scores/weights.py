@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
+from hf_roformer_lite.model.losses import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
 from hf_roformer_lite.model.tag_chain import Join, messages_of_neighbours
 from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
@@ -170,14 +170,15 @@ def search_weights(
     """The weights with the lowest loss on all parts. The first one is at most `max_encoder`."""
     from scipy.optimize import minimize
 
-    num_answers = max(1, sum(int((part.answers != -100).sum()) for part in parts))
+    problem_type = problem_type or "single_label_classification"
+    num_answers = max(1, sum(int((part.answers != IGNORE_INDEX).sum()) for part in parts))
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.tensor(values, dtype=torch.float64, requires_grad=True)
         total = 0.0
         for part in parts:
             logits = part.join(weights, torch.logsumexp)
-            value = sum_of_losses(logits, part.answers, problem_type) / num_answers
+            value = sequence_loss(logits, part.answers, problem_type, num_answers)
             value.backward()
             total += value.item()
         return total, weights.grad.numpy()
@@ -187,16 +188,6 @@ def search_weights(
     options = {"maxiter": MAX_STEPS}
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return found.x
-
-
-def sum_of_losses(
-    logits: torch.Tensor, answers: torch.Tensor, problem_type: str | None
-) -> torch.Tensor:
-    if problem_type == "regression":
-        return F.mse_loss(logits.squeeze(-1), answers.to(logits.dtype), reduction="sum")
-    if problem_type == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, answers.to(logits.dtype), reduction="sum")
-    return F.cross_entropy(logits, answers.long(), reduction="sum")
 
 
 def add_fitted_scores(
