@@ -482,7 +482,7 @@ class Tag(LabelRecipe):
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The words of a sentence as `tokens`, and their `tags`. A word gets the tag of its first
-        unit.
+        unit. With IOB2, each I-X follows B-X or I-X.
 
         Sentences that are too long for the model are split into parts, which are tagged separately.
         Only the beginning of a word that is too long is read.
@@ -493,6 +493,8 @@ class Tag(LabelRecipe):
             if self.unit == CHARACTERS:
                 lengths = [len(characters_of(word)) for word in words]
                 tags = [tags[start] for start in accumulate(lengths[:-1], initial=0)]
+            if self.scheme == "IOB2":
+                tags = legal_tags(tags, self.labels)
             answers.append({"tokens": list(words), "tags": tags})
         return answers
 
@@ -516,12 +518,9 @@ class Tag(LabelRecipe):
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`token/TAG token/TAG …` as a line; only the tags as a column."""
-        tags = answer["tags"]
-        if self.unit == CHARACTERS and self.scheme == "IOB2":
-            tags = legal_tags(tags, self.labels)
-        pairs = zip(answer["tokens"], tags, strict=True)
+        pairs = zip(answer["tokens"], answer["tags"], strict=True)
         line = " ".join(f"{token}/{tag}" for token, tag in pairs)
-        return Shown(line=line, columns={"tags": tags})
+        return Shown(line=line, columns={"tags": answer["tags"]})
 
     # Measuring.
 

@@ -125,6 +125,20 @@ def test_every_way_gives_the_same_entities(options, tmp_path):
         assert tags_of_words(found, sentence, joiner) == tags
 
 
+def test_tags_are_allowed_although_a_tokenizer_splits_words(tmp_path):
+    """WordPiece reads `U.S.` as four words, of which only the first one has the tag that counts."""
+    rows = rows_of(ENGLISH.split(), ("X", "Y"), seed=0)
+    options = "--learning_rate 1e-3 --vocab_size 330 --tokenizer_algorithm wordpiece"
+    saved = open_model(tagger(tmp_path, rows, f"{SHORT} {options}"))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        saved.model.classifier.out_proj.weight.normal_(std=0.5)
+    sentences = [row["tokens"] for row in rows_of(ENGLISH.split(), ("X", "Y"), seed=1)]
+    found = [answer.columns["tags"] for answer in shown_answers(saved, sentences)]
+    entities_found = [entities(*pair, " ") for pair in zip(sentences, found, strict=True)]
+    assert sum(map(len, entities_found)) > 60
+
+
 def test_the_card_is_what_predict_gives(tmp_path, capsys):
     """This includes sentences that are too long to be read at once, and tags that are new."""
     rows = rows_of(ENGLISH.split(), ("X",), seed=0)
