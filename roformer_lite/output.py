@@ -116,8 +116,9 @@ def complete_directory(
 ) -> Iterator[Path]:
     """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
 
-    If anything fails, the new directory is removed, and `target` stays as it was. Files that others
-    have written to `target` in the meantime are never replaced.
+    If anything fails, the new directory is removed, and `target` stays as it was. Unless `target`
+    holds results that may be replaced, files that others have written there in the meantime are
+    kept.
 
     Args:
         target: The directory.

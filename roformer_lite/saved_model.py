@@ -41,7 +41,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
 )
-# Lower limits of fields in generation_config.json, which transformers does not check.
+# Lower limits of fields in generation_config.json, most of which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
 # These are safetensors' names of types.
 REAL_TYPES = ("F64", "F32", "F16", "BF16")

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from hf_roformer_lite.version import __version__
 
@@ -28,6 +27,7 @@ from ..evaluate.report import confused_pairs, example_text, worst
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..tables import TableWriter
+from ..train.results import table_of
 
 PICTURE_FILE = "confusion.png"
 # This is the default of the training. It is used if the results of the training have no seed.
@@ -131,11 +131,9 @@ def _report_text(found: Evaluation, examples: int) -> str:
 
 
 def _print_metrics(task: str, found: Evaluation) -> None:
-    table = Table("metric", title=f"{task}: {found.rows:,} rows in {found.seconds:.1f} s")
-    table.add_column("value", justify="right")
-    for name, value in found.metrics.items():
-        table.add_row(name, f"{value:.4f}")
-    Console().print(table)
+    metrics = {name: {"test": value} for name, value in found.metrics.items()}
+    title = f"{task}, {found.seconds:.1f} s"
+    Console().print(table_of(metrics, title, rows_of_splits={"test": found.rows}))
 
 
 def _save(

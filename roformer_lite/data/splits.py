@@ -176,8 +176,10 @@ def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator
             return [named(item, inner) for item in value]
         return value
 
+    # The features of a stream may be unknown.
+    features = dataset.features or {}
     for number, row in enumerate(dataset):
-        row = {column: named(value, dataset.features[column]) for column, value in row.items()}
+        row = {column: named(value, features.get(column)) for column, value in row.items()}
         yield recipe.select_columns(
             row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
         )

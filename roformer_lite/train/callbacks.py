@@ -192,14 +192,14 @@ def _place(args: TrainingArguments, state: TrainerState) -> str:
 
 class BestCheckpoint(TrainerCallback):
     """Looks for the best checkpoint in the current output directory. The Trainer saves its absolute
-    path, which is wrong if the directory was moved before the training continued."""
+    path, and forgets it if the directory was moved before the training continued."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if state.best_model_checkpoint is not None:
-            name = Path(state.best_model_checkpoint).name
-            state.best_model_checkpoint = str(Path(args.output_dir) / name)
+        best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
+        if best.is_dir():
+            state.best_model_checkpoint = str(best)
 
 
 class WeightAveraging(TrainerCallback):

@@ -214,7 +214,8 @@ def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[s
     return {
         name: getattr(value, "value", value)
         for name, value in values.items()
-        if value not in (None, False, -1)
+        # A value of 0 means that something is not used, but a seed of 0 is one.
+        if name == "seed" or value not in (None, False, -1)
     }
 
 

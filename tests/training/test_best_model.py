@@ -94,13 +94,13 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [2, 0])
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
-    """Patience counts the evaluations before the interruption.
+    """Patience counts the evaluations before the interruption, also after the directory was moved.
 
     A training that had already stopped is only measured.
     """
     options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
-    shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
+    shutil.move(tmp_path / "whole.training", tmp_path / "again.training")
     steps = {
         int(path.name.split("-")[1]): path
         for path in (tmp_path / "again.training").glob("checkpoint-*")
