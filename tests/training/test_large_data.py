@@ -49,6 +49,15 @@ def test_a_stream(folder, tmp_path):
     assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
 
 
+def test_a_stream_of_a_data_set_that_declares_no_features(tmp_path):
+    rows = [json.dumps({"text": f"line {n} says {n}"}) + "\n" for n in range(150)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("".join(rows))
+    options = "--streaming --vocab_size 300 --block_size 16 --max_steps 2".split()
+    files = ["--dataset_name", str(tmp_path / "data"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", "causal", *files, *SMALL, *options]) == 0
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
     documents = {f"d{n}": list(range(100, 100 + n)) for n in (1, 7, 8, 9, 10, 17, 55)}
