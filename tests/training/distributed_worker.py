@@ -121,6 +121,8 @@ def main(out: Path) -> None:
     for name in SHARDED:
         model = load(name, out, fsdp_size=2)
         results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
+    model = load("shared", out, dp_replicate_size=2)
+    results["replicas/shared"] = with_trainer("seq2seq", model, out / "replicas-shared")
     for name, kind in STOCK.items():
         for is_free in (False, True):
             one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))

@@ -88,7 +88,14 @@ def assert_same_losses(got: list[float], wanted: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "name"), [("ddp", "mlm"), ("ddp", "seq2seq"), ("fsdp", "mlm"), ("fsdp", "shared")]
+    ("way", "name"),
+    [
+        ("ddp", "mlm"),
+        ("ddp", "seq2seq"),
+        ("fsdp", "mlm"),
+        ("fsdp", "shared"),
+        ("replicas", "shared"),
+    ],
 )
 def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
     assert_same_losses(two[f"{way}/{name}"], one[name])
