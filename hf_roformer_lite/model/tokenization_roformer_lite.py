@@ -308,9 +308,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
 def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
     """The pipeline of an algorithm, with only the special tokens in its vocabulary."""
-    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
     if algorithm == "bpe":
         backend = Tokenizer(models.BPE())
+        split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
         backend.decoder = decoders.ByteLevel()

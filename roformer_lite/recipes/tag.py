@@ -424,9 +424,10 @@ class Tag(LabelRecipe):
         logits = np.concatenate(
             [own[: len(own_ids)] for own, own_ids in zip(predictions, ids, strict=True)]
         )
+        true = self.truth(rows)
 
         def measure(joint: np.ndarray) -> Metrics:
-            return self.metrics_of(joint.argmax(-1)[labels != IGNORE_INDEX], rows)
+            return self.metrics_of(joint.argmax(-1)[labels != IGNORE_INDEX], true)
 
         return make_split(scores, ids, logits, labels, measure)
 
@@ -451,12 +452,16 @@ class Tag(LabelRecipe):
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        return self.metrics_of(np.concatenate(found), rows)
+        return self.metrics_of(np.concatenate(found), self.truth(rows))
 
-    def metrics_of(self, numbers: np.ndarray, rows: Dataset) -> Metrics:
-        """The metrics of the numbers of the tags that were predicted for all units of the rows."""
+    def metrics_of(self, numbers: np.ndarray, true: list[list[str]]) -> Metrics:
+        """The metrics of predicted tags.
+
+        Args:
+            numbers: The numbers of the tags of all units, one sentence after the other.
+            true: The true tags of each sentence.
+        """
         names = list(self.labels)
-        true = self.truth(rows)
         predicted = by_sentence([names[number] for number in numbers], true)
         return tagging_metrics(predicted, true, self.scheme)
 
