@@ -2,7 +2,9 @@
 
 import gc
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Scripts that tests start in processes of their own import modules of this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -25,6 +27,8 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 pytest.register_assert_rewrite("documentation")
 
 ROOT = Path(__file__).parent.parent
+# A Unigram tokenizer, which only version 0.1 could train.
+UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -101,6 +105,18 @@ STYLES: dict[str, dict] = {
     },
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
 }
+
+
+@pytest.fixture(scope="module")
+def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
+    """A function that runs a block of README or docs in the directory of its page."""
+    # Other tests need neither of the two.
+    from documentation import Directories, check_block
+    from hub_server import running_hub
+
+    directories = Directories(tmp_path_factory)
+    with running_hub() as hub:
+        yield lambda block: check_block(block, directories.of(block.page), hub)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

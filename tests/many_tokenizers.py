@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from conftest import ROOT
+from conftest import UNIGRAM
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -16,8 +16,6 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import hf_roformer_lite as rl
-
-UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 
 SPECIAL_TOKENS = {
     "pad_token": "<pad>",

@@ -1,8 +1,7 @@
 """Every block of the pages of docs runs, and prints the output that the page shows."""
 
 import pytest
-from documentation import PAGES, README, REFERENCE, Block, Directories, blocks_of, check_block
-from hub_server import running_hub
+from documentation import PAGES, README, REFERENCE, Block, blocks_of
 
 pytestmark = pytest.mark.slow
 
@@ -15,17 +14,6 @@ RUNNING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def hub():
-    with running_hub() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def directories(tmp_path_factory) -> Directories:
-    return Directories(tmp_path_factory)
-
-
 @pytest.mark.parametrize("block", RUNNING)
-def test_block(block: Block, directories, hub):
-    check_block(block, directories.of(block.page), hub)
+def test_block(block: Block, check_block):
+    check_block(block)

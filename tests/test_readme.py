@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from documentation import PAGES, README, REFERENCE, Block, Directories, blocks_of, check_block
-from hub_server import running_hub
+from documentation import PAGES, README, REFERENCE, Block, blocks_of
 
 CONVERSION = ROOT / "conversion" / "README.md"
 QUICK = [
@@ -39,20 +38,9 @@ LINKED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def hub():
-    with running_hub() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def directories(tmp_path_factory) -> Directories:
-    return Directories(tmp_path_factory)
-
-
 @pytest.mark.parametrize("block", RUNNING)
-def test_block(block: Block, directories, hub):
-    check_block(block, directories.of(block.page), hub)
+def test_block(block: Block, check_block):
+    check_block(block)
 
 
 def test_what_is_printed_is_shown():

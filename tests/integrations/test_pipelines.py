@@ -3,7 +3,7 @@ was trained to produce."""
 
 import pytest
 import torch
-from conftest import ROOT, build, stack_config
+from conftest import UNIGRAM, build, stack_config
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -17,7 +17,6 @@ PAIRS = [
     ("6 dogs", "sechs Hunde ."),
     ("one dog and a rather long tail of words", "ein Hund ."),
 ]
-UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
 
