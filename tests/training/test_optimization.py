@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from toy_training import make_batch, make_model
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 from roformer_lite.cli import main
 from roformer_lite.train import callbacks as clock_module
@@ -193,6 +193,22 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
     start = make_model("mlm").state_dict()
     for name, weight in ours.named_parameters():
         assert torch.equal(weight, named[name]) and not torch.equal(weight, start[name]), name
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "inverse_sqrt"])
+def test_the_rates_of_both_optimizers_decay_together(name, tmp_path):
+    """The schedule with polynomial decay reads the first rate from the defaults."""
+    optimizer = optimizer_for(make_model("mlm"), tmp_path)
+    schedule = get_scheduler(name, optimizer, num_warmup_steps=2, num_training_steps=20)
+    rates = []
+    for _ in range(12):
+        optimizer.step()
+        schedule.step()
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    adamw_rates, *_, muon_rates = zip(*rates, strict=True)
+    assert muon_rates == pytest.approx([2 * rate for rate in adamw_rates])
+    assert max(adamw_rates) == adamw_rates[1] == 1e-3
+    assert adamw_rates[-1] < 0.75e-3
 
 
 def test_frozen_weights_are_left_alone(tmp_path):
