@@ -4,11 +4,11 @@ of the same project, and with models of transformers of the same size.
     python -m benchmarks versions --other ../previous
     python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
 
-Each version has a process of its own, and both run during the whole comparison. In each round every
-contender works once, in another order, while all others wait. PATH is the beginning of the search
-path of the other process, and its last part is the checkout. The models of transformers are in the
-process of this version. Both versions map the same file of weights. Times are processor times, and
-models have random weights and no dropout. A `step` is the forward pass, the loss and the backward
+Each version has a process of its own, the models of transformers have another, and all run during
+the whole comparison. In each round every contender works once, in another order, while all others
+wait. PATH is the beginning of the search path of the other version, and its last part is the
+checkout. Both versions map the same file of weights. Times are processor times, and models have
+random weights and no dropout. A `step` is the forward pass, the loss and the backward
 pass. `decode` stands for 20 passes with a cache and one token in each row, and `generate` for
 greedy generation of 64 tokens. `difference` is the largest relative difference between the outcomes
 of the versions: losses, norms of gradients, sizes of states and logits, or ids.
@@ -40,6 +40,7 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 THIS = "this"
 OTHER = "other"
+TRANSFORMERS = "transformers"
 PEERS = {"causal-lm": ("llama",), "seq2seq": ("marian", "bart")}
 
 # The arguments are the folder of this checkout and the settings. The search path precedes this
@@ -121,7 +122,7 @@ class Options:
 
 
 class Process:
-    """A version of the package in a process of its own."""
+    """Some of the contenders in a process of their own."""
 
     def __init__(self, name: str, search_path: str, folder: Path, options: Options) -> None:
         self.name = name
@@ -172,22 +173,23 @@ class Process:
         self.process.communicate(timeout=60)
 
 
-def compare(case: Case, this: Process, other: Process, rounds: int) -> Row:
+def compare(case: Case, processes: dict[str, Process], rounds: int) -> Row:
     """All contenders for one kind of work."""
-    peers = PEERS.get(case.task, ())
     # This version comes first, because it writes the weights that the other one reads.
-    facts = this.ask("build", case=asdict(case), families=[OURS, *peers])
-    facts_of_other = other.ask("build", case=asdict(case), families=[OURS])[OURS]
-    sources = {THIS: (this, OURS), OTHER: (other, OURS)}
-    for peer in peers:
-        sources[peer] = (this, peer)
+    sources = {name: (processes[name], OURS) for name in (THIS, OTHER)}
+    for peer in PEERS.get(case.task, ()):
+        sources[peer] = (processes[TRANSFORMERS], peer)
+    facts = {}
+    for process in processes.values():
+        families = {family: key for key, (own, family) in sources.items() if own is process}
+        found = process.ask("build", case=asdict(case), families=list(families))
+        facts |= {families[family]: of_family for family, of_family in found.items()}
 
     def run(name: str, repeats: int) -> float:
         process, family = sources[name]
         return process.ask("measure", family=family, repeats=repeats)
 
     seconds = take_turns(list(sources), run, rounds)
-    facts = {THIS: facts.pop(OURS), OTHER: facts_of_other, **facts}
     return {
         "case": case.name,
         **asdict(case),
@@ -216,19 +218,23 @@ def take_turns(
 
 
 @contextmanager
-def both_versions(options: Options) -> Iterator[tuple[Process, Process]]:
-    """The processes of this version and of the other one, which run until the end of the
-    context."""
+def all_processes(options: Options) -> Iterator[dict[str, Process]]:
+    """The processes of this version, of the other one and of transformers, which run until the end
+    of the context."""
     folders = [str(Path(folder).resolve()) for folder in options.other.split(os.pathsep)]
-    processes: list[Process] = []
-    with tempfile.TemporaryDirectory() as name:
+    search_paths = {
+        THIS: str(ROOT),
+        OTHER: os.pathsep.join(folders),
+        TRANSFORMERS: str(ROOT),
+    }
+    processes: dict[str, Process] = {}
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            for version, search_path in ((THIS, str(ROOT)), (OTHER, os.pathsep.join(folders))):
-                processes.append(Process(version, search_path, Path(name), options))
-            this, other = processes
-            yield this, other
+            for name, search_path in search_paths.items():
+                processes[name] = Process(name, search_path, Path(folder), options)
+            yield processes
         finally:
-            for process in processes:
+            for process in processes.values():
                 process.close()
 
 
@@ -262,13 +268,13 @@ def main(arguments: list[str]) -> None:
     result |= {"task": "versions", "unit": "processor seconds"}
     result["machine"] = {**machine("cpu"), "threads": options.threads}
     result["rows"] = []
-    with both_versions(options) as (this, other):
-        result["versions"] = {THIS: this.facts, OTHER: other.facts}
+    with all_processes(options) as processes:
+        result["versions"] = {name: processes[name].facts for name in (THIS, OTHER)}
         for name, facts in result["versions"].items():
             print(f"{name}: {facts['version']}, transformers {facts['transformers']}")
         print(markdown(COLUMNS, []), flush=True)
         for case in options.chosen_cases():
-            row = compare(case, this, other, options.rounds)
+            row = compare(case, processes, options.rounds)
             result["rows"].append(row)
             print(f"| {' | '.join(cells_of(row))} |", flush=True)
     if options.out is not None:
