@@ -443,7 +443,7 @@ class RoFormerLiteMLP(nn.Module):
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=has_bias("up"))
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=has_bias("down"))
         self.act_fn = ACT2FN[config.hidden_act]
-        self.dropout = nn.Dropout(config.mlp_dropout)
+        self.dropout = config.mlp_dropout
         self.chunk_size = config.chunk_size_feed_forward
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -456,7 +456,8 @@ class RoFormerLiteMLP(nn.Module):
             inner = self.act_fn(inner)
         else:
             inner = self.act_fn(self.gate_proj(hidden_states)) * inner
-        return self.down_proj(self.dropout(inner))
+        inner = F.dropout(inner, p=self.dropout, training=self.training)
+        return self.down_proj(inner)
 
 
 class RoFormerLiteLayer(GradientCheckpointingLayer):
@@ -478,8 +479,8 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
             self.cross_attn = RoFormerLiteAttention(config, layer_idx, is_cross_attention=True)
         self.mlp_norm = make_norm(config)
         self.mlp = RoFormerLiteMLP(config)
-        self.attn_branch_dropout = nn.Dropout(config.hidden_dropout_at("attention"))
-        self.mlp_branch_dropout = nn.Dropout(config.hidden_dropout_at("mlp"))
+        self.attention_branch_dropout = config.hidden_dropout_at("attention")
+        self.mlp_branch_dropout = config.hidden_dropout_at("mlp")
 
     def forward(
         self,
@@ -505,7 +506,8 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
             cache=cache,
             **kwargs,
         )
-        hidden_states = hidden_states + self.attn_branch_dropout(branch)
+        branch = F.dropout(branch, p=self.attention_branch_dropout, training=self.training)
+        hidden_states = hidden_states + branch
         hidden_states = self.normalise(self.self_attn_norm, hidden_states, "post")
 
         if encoder_hidden_states is not None:
@@ -516,11 +518,13 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
                 cache=cache,
                 **kwargs,
             )
-            hidden_states = hidden_states + self.attn_branch_dropout(branch)
+            branch = F.dropout(branch, p=self.attention_branch_dropout, training=self.training)
+            hidden_states = hidden_states + branch
             hidden_states = self.normalise(self.cross_attn_norm, hidden_states, "post")
 
         branch = self.mlp(self.normalise(self.mlp_norm, hidden_states, "pre"))
-        hidden_states = hidden_states + self.mlp_branch_dropout(branch)
+        branch = F.dropout(branch, p=self.mlp_branch_dropout, training=self.training)
+        hidden_states = hidden_states + branch
         return self.normalise(self.mlp_norm, hidden_states, "post")
 
     def normalise(

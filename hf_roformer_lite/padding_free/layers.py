@@ -88,8 +88,9 @@ def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Make the arguments of a layer flat, or give it ordinary masks in place of documents."""
-    if any(isinstance(value, DocumentMask) for value in (*args, *kwargs.values())):
-        return arguments_of(layer, args, kwargs)
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, DocumentMask):
+            return arguments_of(layer, args, kwargs)
     return None
 
 
