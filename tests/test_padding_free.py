@@ -247,6 +247,17 @@ def test_packed_rows_equal_separate_ones(name):
     torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
 
 
+def test_t5_learns_in_bfloat16():
+    """On a CPU, short documents are computed in float32 there, with their bias of distances."""
+    stock, free, batch = pair_of("T5ForConditionalGeneration")
+    expected = stock.train()(**batch).loss
+    found = free.to(torch.bfloat16).train()(**batch).loss
+    found.backward()
+    assert abs(found - expected) < 0.02 * expected
+    gradients = [weight.grad for weight in free.parameters() if weight.grad is not None]
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients)
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
     """The causal masks of transformers separate documents only without a mask and a cache."""
@@ -257,6 +268,9 @@ def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
     alone = torch.cat([stock(piece).logits for piece in ids.split([5, 3, 4], dim=1)], dim=1)
     torch.testing.assert_close(free(**inputs).logits, alone, **CLOSE)
     assert not torch.allclose(stock(**inputs).logits, alone, atol=1e-3)
+    # Then the layers compute the batch.
+    recorded = free(**inputs, output_hidden_states=True)
+    torch.testing.assert_close(recorded.logits, alone, **CLOSE)
     labels = {"labels": ids.masked_fill(positions == 0, -100), "use_cache": False}
     assert_same_gradients(free, stock, {**inputs, **labels, "attention_mask": None})
 

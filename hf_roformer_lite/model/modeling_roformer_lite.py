@@ -900,12 +900,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         )
         is_packed = documents is not None or encoder_documents is not None
         if is_packed and not is_tracing(hidden_states):
-            num_targets = num_documents(hidden_states, documents)
-            num_sources = num_documents(encoder_hidden_states, encoder_documents)
-            if num_targets != num_sources:
+            targets = last_documents(hidden_states, documents)
+            sources = last_documents(encoder_hidden_states, encoder_documents)
+            if targets != sources:
                 raise ValueError(
-                    f"the decoder has {num_targets} documents and its encoder {num_sources}; each "
-                    "needs one."
+                    f"the rows of the decoder end with documents {targets}, those of its encoder "
+                    f"with {sources}; each row needs as many documents on both sides."
                 )
         is_same_document = None
         if documents is not None and encoder_documents is not None:
@@ -1115,9 +1115,12 @@ def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return documents
 
 
-def num_documents(given: torch.Tensor, documents: torch.Tensor | None) -> int:
-    """The number of documents of a batch `(B, L, ...)`: of its rows, unless it is packed."""
-    return len(given) if documents is None else int(documents.max())
+def last_documents(given: torch.Tensor, documents: torch.Tensor | None) -> list[int]:
+    """The number of the last document of each row of a batch `(B, L, ...)`. Unless the batch is
+    packed, a row is a document."""
+    if documents is None:
+        return list(range(1, len(given) + 1))
+    return documents[:, -1].tolist()
 
 
 def number_tokens(

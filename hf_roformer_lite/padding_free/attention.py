@@ -453,6 +453,8 @@ def attend_by_document(
     if is_slow_in_half_precision(query, mask):
         with torch.autocast("cpu", enabled=False):
             states = (query.float(), key.float(), value.float())
+            if position_bias is not None:
+                position_bias = position_bias.float()
             output = attend_by_document(module, *states, mask, position_bias, **kwargs)
         return output.to(query.dtype)
     query_runs = [(count, length) for count, length, _ in mask.runs]

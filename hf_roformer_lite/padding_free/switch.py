@@ -381,9 +381,9 @@ def run(
     given = dict(zip(names, args, strict=False)) | kwargs
     computes_padding = needs_padding(model, given)
     with changed_state(is_running=True, computes_padding=computes_padding):
+        separate_packed_rows(model, given)
         if computes_padding:
             return forward(model, **given)
-        separate_packed_rows(model, given)
         places = keep_labelled(model, given)
         if places is None:
             return forward(model, **given)

@@ -241,8 +241,24 @@ def test_packed_pair_equals_rows_alone(generator):
     dense = model(sources[0][None], **plain, output_hidden_states=True).logits[0]
     torch.testing.assert_close(dense, alone[0], **CLOSE)
     inputs["decoder_position_ids"] = torch.arange(12)[None]
-    with pytest.raises(ValueError, match="1 documents"):
+    with pytest.raises(ValueError, match="documents"):
         model(**inputs, use_cache=False)
+
+
+def test_each_row_of_a_pair_has_as_many_documents_on_both_sides():
+    """Both sides have three documents here, but the second of the decoder has no source."""
+    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
+    ids = torch.arange(5, 17).view(2, 6)
+    one = torch.arange(6)
+    two = torch.tensor([0, 1, 2, 0, 1, 2])
+    positions = torch.stack([one, two])
+    with pytest.raises(ValueError, match="documents"):
+        model(
+            ids,
+            position_ids=positions,
+            decoder_input_ids=ids,
+            decoder_position_ids=positions.flip(0),
+        )
 
 
 def test_a_source_without_tokens_gives_nothing_in_every_form():
