@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from transformers import TrainingArguments
 
 from hf_roformer_lite.model.hub import RemoteCode
@@ -147,8 +146,8 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
         repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
         if args.hub_revision:
             api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    # A ValueError is raised for an invalid name of a repository.
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
+    # Without a connection, the error depends on the HTTP library of huggingface_hub.
+    except Exception as error:
         raise InputError(
             f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}"
         ) from error
@@ -156,13 +155,25 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
 
 
 def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
-    """Upload the finished model if requested, and print a summary."""
-    if run.card.push_to_hub:
+    """Print a summary, and upload the finished model if requested.
+
+    Raises:
+        InputError: if the upload fails. The model is complete in its directory.
+    """
+    print_summary(results, run.output_dir)
+    if not run.card.push_to_hub:
+        return
+    repository = run.card.hub_model_id
+    try:
         commit = HfApi().upload_folder(
-            repo_id=run.card.hub_model_id,
+            repo_id=repository,
             folder_path=run.output_dir,
             commit_message="Upload the trained model",
             revision=args.hub_revision,
         )
-        print(f"Uploaded to {run.card.hub_model_id}: {commit.commit_url}")
-    print_summary(results, run.output_dir)
+    except Exception as error:
+        raise InputError(
+            f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "
+            f"({error}); upload it with `hf upload {repository} {run.output_dir}`"
+        ) from error
+    print(f"Uploaded to {repository}: {commit.commit_url}")

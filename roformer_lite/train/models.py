@@ -238,8 +238,8 @@ def pretrained_for_task(
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
     recipe.has_own_class = is_own
-    if wants_scores:
-        # The scores are fitted once the encoder is trained. Until then, the model has none.
+    if wants_scores or (why_new_head and getattr(model, "text_scores", None) is not None):
+        # New scores are fitted once the encoder is trained. Earlier ones are those of other labels.
         classifier: Any = model
         classifier.add_text_scores(None)
     messages += _make_padding_free(model, recipe)

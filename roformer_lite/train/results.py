@@ -184,8 +184,8 @@ def facts_of_training(
 
 def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
     device = f"CPU ({platform.machine()})"
-    if torch.cuda.is_available():
-        device = torch.cuda.get_device_name()
+    if args.device.type == "cuda":
+        device = torch.cuda.get_device_name(args.device)
     cores = os.cpu_count()
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT, build, seq2seq_config, stack_config
 from datasets import Dataset, DatasetDict
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
+from roformer_lite.errors import InputError
+from roformer_lite.options import PublishingOptions
 from roformer_lite.recipes import RECIPES
 from roformer_lite.run import parse_run
+from roformer_lite.train import finished_model
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining
 
@@ -203,3 +206,15 @@ def test_metrics_by_label(tmp_path, monkeypatch, labels):
         '"a text to classify", "the second text of a pair"' in card.text
         and card.data.get("widget") is None
     )
+
+
+def test_a_failed_upload_says_where_the_finished_model_is(tmp_path, monkeypatch):
+    def fail(self: HfApi, **kwargs: object) -> None:
+        raise ConnectionError("no route to the Hub")
+
+    monkeypatch.setattr(HfApi, "upload_folder", fail)
+    monkeypatch.setattr(finished_model, "print_summary", lambda *arguments: None)
+    card = PublishingOptions(push_to_hub=True, hub_model_id="me/m")
+    run = SimpleNamespace(card=card, output_dir=tmp_path / "m")
+    with pytest.raises(InputError, match="hf upload me/m .*m"):
+        finished_model.publish({}, run, SimpleNamespace(hub_revision=None))

@@ -282,3 +282,26 @@ def test_other_families(folder, tmp_path, capsys):
         "padding is computed" not in capsys.readouterr().err
         and config_of(tmp_path / "pair")["model_type"] == "bart"
     )
+
+
+def test_other_labels_do_not_keep_the_n_grams_of_the_first_ones(tmp_path):
+    """A classifier trained from scratch has n-gram scores, which are those of its own labels."""
+    folders = []
+    for name, labels in (("first", "ab"), ("second", "xy")):
+        rows = ["text,label"]
+        for number in range(60):
+            word = ("sun", "rain")[number % 2]
+            rows.append(f"{word} and word{number},{labels[number % 2]}")
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
+        arguments = ["--train_file", tmp_path / f"{name}.csv", "--output_dir", tmp_path / name]
+        arguments += ["--num_train_epochs", 1, "--use_cpu", "true"]
+        if folders:
+            arguments += ["--model_name_or_path", folders[0]]
+        else:
+            arguments += ["--config", "num_hidden_layers=1", "hidden_size=32"]
+        assert main(["train", "classify", *map(str, arguments)]) == 0
+        folders.append(tmp_path / name)
+    auto_class = transformers.AutoModelForSequenceClassification
+    first, second = (auto_class.from_pretrained(path) for path in folders)
+    assert first.config.classifier_text_features > 0 and first.text_scores is not None
+    assert second.config.classifier_text_features == 0 and second.text_scores is None
