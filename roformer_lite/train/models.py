@@ -233,19 +233,25 @@ def pretrained_for_task(
         stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
+        # Scores of the text are those of the old labels.
+        _remove_text_scores(model)
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
     recipe.has_own_class = is_own
-    if wants_scores or (why_new_head and getattr(model, "text_scores", None) is not None):
-        # New scores are fitted once the encoder is trained. Earlier ones are those of other labels.
-        classifier: Any = model
-        classifier.add_text_scores(None)
+    if wants_scores:
+        # The scores are fitted once the encoder is trained. Until then, the model has none.
+        _remove_text_scores(model)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
     return model
+
+
+def _remove_text_scores(model: Any) -> None:
+    if getattr(model, "text_scores", None) is not None:
+        model.add_text_scores(None)
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
