@@ -526,7 +526,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
                 attention_mask=attention_mask,
                 position_ids=position_ids,
                 cu_seq_lens_q=cu_seq_lens_q,
-                has_cache=cache is not None,
+                cache=cache,
             )
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(

@@ -733,7 +733,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             attention_mask=attention_mask,
             position_ids=position_ids,
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
-            has_cache=cache is not None,
+            cache=cache,
         )
         self.check_kwargs(kwargs, position_ids, documents, cache)
         if position_ids is None:
@@ -841,9 +841,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "separates documents: give packed input by cu_seq_lens_q, cu_seq_lens_k, "
                 "max_length_q and max_length_k."
             )
-        if has_borders and isinstance(cache, Cache):
+        if documents is not None and isinstance(cache, Cache):
             raise ValueError(
-                "cu_seq_lens_q can't be combined with a cache, which cannot hold packed documents."
+                "a cache cannot hold packed documents: leave it out, or give position_ids that "
+                "rise along each row, without cu_seq_lens_q."
             )
 
     def create_masks(
@@ -1047,7 +1048,7 @@ def find_packed_documents(
     attention_mask: Any = None,
     position_ids: torch.Tensor | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
-    has_cache: bool = False,
+    cache: Any = None,
 ) -> torch.Tensor | None:
     """The number of the document of each token, `(B, L)`, from 1 in reading order, if any row holds
     several; None if each row is one document. The numbers at padding have no meaning.
@@ -1056,14 +1057,14 @@ def find_packed_documents(
 
     Args:
         given: The tokens, `(B, L, ...)`.
-        attention_mask: `(B, L)`, nonzero where a token is real. Other masks are assumed to separate
-            the documents already.
-        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than the
-            position before it begins a new document. With a padding mask only a 0 does, because
-            `generate` gives padding the position 0 and counts on from there.
+        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks are assumed to
+            separate the documents already.
+        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than that of
+            the real token before it begins a new document.
         cu_seq_lens_q: `(documents + 1,)`, the borders in the flattened batch, the other form of
             packing (`DataCollatorWithFlattening`).
-        has_cache: Whether there is a cache. A cache cannot hold packed documents.
+        cache: That of a decoder. A graph is traced for one document in each row then, and a server
+            that gives another kind of cache separates the documents itself.
 
     Raises:
         ValueError: for borders next to a mask, which do not end with the last token, or which lie
@@ -1072,7 +1073,7 @@ def find_packed_documents(
     shape = given.shape[:2]
     device = given.device
     has_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
-    if has_cache or has_prepared_mask:
+    if has_prepared_mask or is_paged(cache):
         return None
     if cu_seq_lens_q is not None:
         if attention_mask is not None:
@@ -1080,19 +1081,28 @@ def find_packed_documents(
                 "attention_mask can't be combined with cu_seq_lens_q: packed input has no padding."
             )
         return documents_between(cu_seq_lens_q.to(device=device, dtype=torch.long), shape)
-    if position_ids is None:
+    if position_ids is None or shape[1] == 1:
+        return None
+    if cache is not None and is_tracing(position_ids):
         return None
     position_ids = position_ids.to(device).expand(shape)
-    if attention_mask is None:
-        begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
-    else:
-        is_real = attention_mask.to(device) != 0
-        is_later = is_real.long().cumsum(dim=1) > 1
-        begins = is_real & is_later & (position_ids == 0)
+    begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
+    if attention_mask is not None:
+        is_real = attention_mask[:, -shape[1] :].to(device) != 0
+        begins = is_real & begins_after_padding(position_ids, is_real)
     if not is_tracing(position_ids) and not bool(begins.any()):
         return None
     begins = begins | (torch.arange(shape[1], device=device) == 0)
     return begins.flatten().long().cumsum(dim=0).view(shape)
+
+
+def begins_after_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+    """Whether a position is not greater than that of the real token before it, `(B, L)`."""
+    columns = torch.arange(is_real.shape[1], device=is_real.device).expand_as(is_real)
+    last_real = columns.masked_fill(~is_real, -1).cummax(dim=1).values
+    last_real = F.pad(last_real[:, :-1], pad=(1, 0), value=-1)  # before each token; -1: none
+    previous = position_ids.gather(1, last_real.clamp(min=0))
+    return (last_real >= 0) & (position_ids <= previous)
 
 
 def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:

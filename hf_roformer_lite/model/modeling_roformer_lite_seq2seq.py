@@ -273,6 +273,8 @@ class RoFormerLiteForConditionalGeneration(
             # to be computed.
             is_labelled = labels != IGNORE_INDEX
             decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
+            # Scaled rotary tables depend on the largest position, which stays that of all tokens.
+            decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -81,6 +81,12 @@ def test_packed_rows_with_a_mask(more):
     torch.testing.assert_close(
         output.pooler_output, torch.cat([one.pooler_output for one in alone]), **CLOSE
     )
+    shifted = model(ids, mask, position_ids=positions + 2, **more)
+    torch.testing.assert_close(shifted.last_hidden_state, output.last_hidden_state, **CLOSE)
+    full = mask[0].bool()
+    packed = {"attention_mask": mask[:, full], "position_ids": positions[:, full] + 2}
+    states = model(ids[:, full], **packed, **more).last_hidden_state
+    torch.testing.assert_close(states, expected, **CLOSE)
     mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
     expected = model(ids[:, mask[0].bool()]).last_hidden_state

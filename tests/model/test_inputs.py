@@ -102,8 +102,10 @@ def test_inputs_beside_a_cache():
         model(IDS[:, :5], past_key_values=cache)
         with pytest.raises(ValueError, match="attention_mask"):
             model(IDS[:, 5:], attention_mask=torch.ones(4, columns), past_key_values=cache)
-    with pytest.raises(ValueError, match="cu_seq_lens_q"):
-        model(IDS[:1], cu_seq_lens_q=torch.tensor([0, 2, 8]), past_key_values=DynamicCache())
+    positions = torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5]])
+    for packed in ({"cu_seq_lens_q": torch.tensor([0, 2, 8])}, {"position_ids": positions}):
+        with pytest.raises(ValueError, match="packed documents"):
+            model(IDS[:1], past_key_values=DynamicCache(), **packed)
     right = (torch.arange(8) < torch.tensor([[8], [2], [8], [8]])).long()
     with pytest.raises(ValueError, match="prefill_chunk_size"):
         model.generate(

@@ -70,6 +70,28 @@ def test_partial_rotation(rope_type):
         assert len(model.rotary_emb["all_layers"].inv_freq) == 2
 
 
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_a_target_without_labels_at_its_end(rope_type):
+    """Tables that depend on the length stay the same if no position after the last label needs to
+    be computed."""
+    config = seq2seq_config()
+    stack = config.decoder
+    stack.rope_parameters = {"rope_type": rope_type, "rope_theta": 1e4, **ROPE[rope_type]}
+    stack.max_position_embeddings = 16
+    num_pairs = stack.head_dim // 2
+    for name in ("short_factor", "long_factor"):
+        if name in stack.rope_parameters:
+            stack.rope_parameters[name] = ROPE[rope_type][name][:num_pairs]
+    model = build(rl.RoFormerLiteForConditionalGeneration, config)
+    labels = IDS.masked_fill(torch.arange(IDS.shape[1]) >= 12, -100)
+    assert IDS.shape[1] > 32
+    losses = [
+        model(IDS, decoder_input_ids=IDS, labels=labels, skip_logits=skip_logits).loss
+        for skip_logits in (True, False)
+    ]
+    torch.testing.assert_close(*losses, **CLOSE)
+
+
 @pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
 def test_rotated_values_keep_their_size(rope_type):
     """With one token, attention returns its value, and position 0 does not turn it."""
