@@ -277,7 +277,12 @@ def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
 
 @pytest.mark.parametrize(
     "class_name, separates",
-    [("LlamaForCausalLM", True), ("OPTForCausalLM", False), ("BloomForCausalLM", False)],
+    [
+        ("LlamaForCausalLM", True),
+        ("OPTForCausalLM", False),
+        ("BloomForCausalLM", False),
+        ("BertForMaskedLM", False),
+    ],
 )
 def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, monkeypatch):
     """The outputs of such a model stay as they were, and there is one warning."""
@@ -287,9 +292,40 @@ def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, 
     free = padding_free(copy.deepcopy(stock))
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
-    inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    inputs = {"input_ids": ids, "position_ids": positions}
+    if "Bert" not in class_name:
+        inputs["use_cache"] = False
     torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
     assert ["packed rows" in warning for warning in warnings] == [True] * (not separates)
+
+
+def test_a_configuration_that_asks_for_all_layers():
+    """Such a model can be padding-free, and computes padding until its configuration changes."""
+    stock = build("BertForMaskedLM", output_hidden_states=True)
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm")
+    real = batch["attention_mask"].bool()
+    for one, other in zip(free(**batch).hidden_states, stock(**batch).hidden_states, strict=True):
+        torch.testing.assert_close(one[real], other[real], **CLOSE)
+    free.config.output_hidden_states = False
+    assert int(real.sum()) in numbers_of_computed_tokens(free, batch)
+
+
+def test_a_model_that_is_called_within_another_one():
+    """Each decides by itself whether it must compute padding."""
+    batch = batch_for("bert mlm")
+    del batch["labels"]
+    stock = build("BertForQuestionAnswering")
+    inner = padding_free(copy.deepcopy(stock))
+    outer = padding_free(build("BertForMaskedLM"))
+    found = []
+
+    def call_inner(*args: Any) -> None:
+        found.append(inner(**batch, **PLACES).loss)
+
+    outer.get_input_embeddings().register_forward_hook(call_inner)
+    outer(**batch)
+    torch.testing.assert_close(found[0], stock(**batch, **PLACES).loss, **CLOSE)
 
 
 def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, torch.Tensor]]:

@@ -151,8 +151,8 @@ class State(threading.local):
 
     Attributes:
         computes_padding: Whether models under "padding_free" compute padding, as under "sdpa".
-        is_running: Whether `run` is at work on a model, so that the base model within it has
-            nothing to decide.
+        running_base: The base model of the model that `run` is at work on. It has nothing to
+            decide any more.
         is_trial: Whether a copy is tried, which needs no warnings.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states.
@@ -160,7 +160,7 @@ class State(threading.local):
     """
 
     computes_padding: bool = False
-    is_running: bool = False
+    running_base: nn.Module | None = None
     is_trial: bool = False
     stack: nn.Module | None = None
     labelled: torch.Tensor | None = None

@@ -32,6 +32,9 @@ TABLES = (*BIASES, "rel_embeddings", *XLNET_TABLES)
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
 
+# What asks for outputs of all layers, as an argument or in a configuration.
+LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
+
 # Hooks of these do not depend on the shape of a batch: they gather weights, move tensors, or record
 # what may be recorded.
 LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
@@ -182,11 +185,11 @@ def flat_arguments(
             return None
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
+    given[name_of_mask(given)] = mask.flat
     for name, value in given.items():
         tokens = source if name.startswith("encoder_") else mask.tokens
         if tokens is not None and name not in TABLES:
             given[name] = flatten(name, value, tokens)
-    given[name_of_mask(given)] = mask.flat
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.tokens.longest)
     return given
@@ -247,9 +250,9 @@ def name_of_hook(hook: Any) -> str:
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     """Whether the arguments or a configuration ask for outputs of all layers, which are recorded
     in the shape that the layers see."""
-    names = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
     return any(
-        given.get(name) or any(getattr(config, name, False) for config in configs) for name in names
+        given.get(name) or any(getattr(config, name, False) for config in configs)
+        for name in LAYER_OUTPUTS
     )
 
 

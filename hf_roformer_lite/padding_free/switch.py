@@ -373,14 +373,15 @@ def run(
     kwargs: dict[str, Any],
 ) -> Any:
     """`forward` of a model that is switched on."""
-    if torch.compiler.is_compiling() or state.is_running or not is_switched(model):
+    is_within = model is state.running_base
+    if torch.compiler.is_compiling() or is_within or not is_switched(model):
         return forward(model, *args, **kwargs)
     names = parameters_of(model)
     if len(args) > len(names):
         return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     computes_padding = needs_padding(model, given)
-    with changed_state(is_running=True, computes_padding=computes_padding):
+    with changed_state(running_base=model.base_model, computes_padding=computes_padding):
         separate_packed_rows(model, given)
         if computes_padding:
             return forward(model, **given)
@@ -517,8 +518,7 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        leaks = switch_of(model).is_causal and not separates_documents(model)
-        if leaks:
+        if not separates_documents(model):
             warn(
                 f"in {type(model).__name__} documents of packed rows see each other, as "
                 "transformers' own class does not separate them by position_ids."

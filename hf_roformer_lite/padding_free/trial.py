@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES as CHOICES,
 )
 
-from .layers import flat_mask_in, layers_of
+from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
@@ -41,7 +41,13 @@ def copy_for_trial(module: ModuleT) -> ModuleT:
                 known[id(value)] = value
             elif name.endswith("_hooks") and isinstance(value, dict):
                 known[id(value)] = OrderedDict()
-    return copy.deepcopy(module, known).eval()
+    copied = copy.deepcopy(module, known).eval()
+    for part in copied.modules():
+        config = getattr(part, "config", None)
+        for name in LAYER_OUTPUTS:
+            if getattr(config, name, False):  # Layers compute padding for these.
+                setattr(config, name, False)
+    return copied
 
 
 def shorten(model: nn.Module) -> None:
