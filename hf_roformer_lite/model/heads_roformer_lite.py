@@ -90,14 +90,12 @@ class LMHeadMixin:
         self.lm_transform = RoFormerLiteLMTransform(config)
         self.lm_head = nn.Linear(embedding_size, config.vocab_size, bias=config.lm_head_bias)
 
-    def skips_logits(self, labels: torch.Tensor | None, skip_logits: bool | None) -> bool:
-        """Whether only labelled positions go through the LM head. By default `config.skip_logits`
-        decides while training, and all positions do otherwise."""
-        if labels is None:
-            return False
-        if skip_logits is None:
-            skip_logits = self.training and self.config.get_text_config(decoder=True).skip_logits
-        return skip_logits
+    def skips_logits(self, skip_logits: bool | None) -> bool:
+        """Whether, with labels, only labelled positions go through the LM head. By default
+        `config.skip_logits` decides while training, and all positions do otherwise."""
+        if skip_logits is not None:
+            return skip_logits
+        return self.training and self.config.get_text_config(decoder=True).skip_logits
 
     def logits_and_loss(
         self,
@@ -111,7 +109,7 @@ class LMHeadMixin:
         labels. The labels `(B, L)` are aligned with the `hidden_states` `(B, L, hidden)`."""
         if labels is None:
             return self.lm_head(self.lm_transform(hidden_states)), None
-        skips_logits = self.skips_logits(labels, skip_logits)
+        skips_logits = self.skips_logits(skip_logits)
         # In a graph, shapes cannot depend on the number of labels.
         if not skips_logits or is_tracing(hidden_states):
             logits = self.lm_head(self.lm_transform(hidden_states))

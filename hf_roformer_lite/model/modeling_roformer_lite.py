@@ -143,8 +143,8 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     if rotary_dim < states.shape[-1]:
         rotated = rotate(states[..., :rotary_dim], cos, sin)
         return torch.cat((rotated, states[..., rotary_dim:]), dim=-1)
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat((second, first), dim=-1).mul_(sin).addcmul_(states, cos)
+    exchanged = states.roll(rotary_dim // 2, dims=-1)
+    return exchanged.mul_(sin).addcmul_(states, cos)
 
 
 def sinusoidal_positions(

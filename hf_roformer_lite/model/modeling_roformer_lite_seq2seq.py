@@ -268,7 +268,7 @@ class RoFormerLiteForConditionalGeneration(
         has_plain_target = (
             decoder_attention_mask is None and decoder_position_ids is None and cache is None
         )
-        if labels is not None and has_plain_target and self.skips_logits(labels, skip_logits):
+        if labels is not None and has_plain_target and self.skips_logits(skip_logits):
             # No token of a causal row depends on later ones, so nothing after the last label needs
             # to be computed.
             is_labelled = labels != IGNORE_INDEX
