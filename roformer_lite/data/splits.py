@@ -14,7 +14,10 @@ from datasets import (
     ClassLabel,
     Dataset,
     DatasetDict,
+    Features,
     IterableDataset,
+    List,
+    Value,
     concatenate_datasets,
     load_dataset,
 )
@@ -31,6 +34,8 @@ _SPLITS = ("train", "validation", "test")
 # The default fraction and maximum number of training rows that are held out for validation.
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT_ROWS = 2000
+# The rows that are held out of a stream are a fraction of its first ones, of at most this many.
+MAX_COUNTED_ROWS = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +68,9 @@ def load_splits(
         streamed = sources.pop("train")
         num_first = 0
         if "validation" not in sources and args.validation_fraction is None:
-            counted = sum(1 for _ in islice(streamed.rows(), 5 * MAX_HELD_OUT_ROWS))
-            num_first = _rows_to_hold_out(recipe, counted, None, "the first ones")
+            counted = sum(1 for _ in islice(streamed.rows(), MAX_COUNTED_ROWS))
+            of_which = f"first {counted} training rows"
+            num_first = _rows_to_hold_out(recipe, counted, None, of_which)
         if num_first:
             sources["validation"] = Source(
                 streamed.name, lambda: islice(streamed.rows(), num_first)
@@ -77,7 +83,8 @@ def load_splits(
     train = splits.get("train")
     if isinstance(train, Dataset) and "validation" not in splits:
         which = "at random" if recipe.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(recipe, len(train), args.validation_fraction, which)
+        of_which = f"{len(train)} training rows, {which},"
+        amount = _rows_to_hold_out(recipe, len(train), args.validation_fraction, of_which)
         if amount:
             parts = train.train_test_split(amount, seed=seed, shuffle=recipe.rows_are_independent)
             splits["train"], splits["validation"] = _with_all_labels(
@@ -109,8 +116,9 @@ def _stream(recipe: Recipe, source: Source, num_skipped: int) -> Iterator[Row]:
             yield row
 
 
-def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, which: str) -> int:
-    """The number of training rows to hold out if no validation data are given.
+def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, of_which: str) -> int:
+    """The number of training rows to hold out if no validation data are given. `of_which` describes
+    the rows in a message.
 
     Raises:
         InputError: if no row would be left for training.
@@ -121,11 +129,10 @@ def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, which: 
             amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
         if amount:
             logger.warning(
-                "no validation data are given: %d of the %d training rows, %s, are held out to "
-                "choose the best checkpoint (--validation_fraction 0 holds out none)",
+                "no validation data are given: %d of the %s are held out to choose the best "
+                "checkpoint (--validation_fraction 0 holds out none)",
                 amount,
-                rows,
-                which,
+                of_which,
             )
         return amount
     amount = math.ceil(rows * fraction)
@@ -208,7 +215,10 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
-            rows_with_text, cache_dir=str(cache_dir), fingerprint=cache_dir.name
+            rows_with_text,
+            features=_features_of(next(source.rows(), {})),
+            cache_dir=str(cache_dir),
+            fingerprint=cache_dir.name,
         )
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, InputError):
@@ -219,3 +229,10 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
             "%d rows without text are left out, the first at %s", len(left_out), left_out[0]
         )
     return dataset
+
+
+def _features_of(row: Row) -> Features | None:
+    """The types of the columns: texts, lists of texts, and numbers. The library would find them in
+    the first thousand rows, whose lists may all be empty."""
+    types = {str: Value("string"), list: List(Value("string")), float: Value("float64")}
+    return Features({name: types[type(value)] for name, value in row.items()}) or None

@@ -24,11 +24,12 @@ from roformer_lite.data.data_files import (
     read_table,
     read_tagged,
 )
+from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.classify import MULTI, SINGLE
 from roformer_lite.recipes.tag import Tag
-from roformer_lite.task_options import TagDataArguments
+from roformer_lite.task_options import ClassifyDataArguments, TagDataArguments
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -307,3 +308,11 @@ def test_numbers_in_another_column_than_the_tokens(tmp_path):
     path.write_text("12 mg B\n3.5 ml B\n\n7 kg B\n8 g B\n\n1 l B\n2.5 dl B\n")
     found = [row["tokens"] for row in read_tagged(path, token_column=2)]
     assert found == [["mg", "ml"], ["kg", "g"], ["l", "dl"]]
+
+
+def test_labels_after_a_thousand_rows_without_any(write, tmp_path):
+    lines = ['{"text": "none", "label": []}'] * 1001 + ['{"text": "one", "label": ["a"]}']
+    files = [str(write("a.jsonl", "\n".join(lines)))]
+    options = ClassifyDataArguments(train_file=files, validation_fraction=0)
+    rows = load_splits(RECIPES["classify"](options), options, tmp_path / "rows", seed=0)
+    assert rows["train"][-2:]["labels"] == [[], ["a"]]

@@ -16,6 +16,9 @@ from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
+from roformer_lite.data.splits import load_splits
+from roformer_lite.recipes import RECIPES
+from roformer_lite.task_options import LanguageModelDataArguments
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
@@ -47,6 +50,16 @@ def test_a_stream(folder, tmp_path):
     assert main(["train", "causal", *files, *SMALL, *options, *more]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
+
+
+def test_a_tenth_of_the_first_rows_of_a_long_stream_is_held_out(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("a line\n" * 10_010)
+    options = LanguageModelDataArguments(
+        train_file=[str(tmp_path / "a.txt")], streaming=True, line_by_line=True
+    )
+    rows = load_splits(RECIPES["causal"](options), options, tmp_path / "rows", seed=0)
+    assert len(rows["validation"]) == 1000 and sum(1 for _ in rows["train"]) == 9010
+    assert "1000 of the first 10000 training rows" in caplog.text
 
 
 def test_a_stream_of_a_data_set_that_declares_no_features(tmp_path):
