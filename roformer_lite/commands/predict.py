@@ -15,7 +15,15 @@ from transformers import set_seed
 
 from ..answers import SavedModel, open_model
 from ..command_options import SEED, ReadingArguments
-from ..data.data_files import TABLE_FORMATS, file_format, lines_of, numbered_lines, read_table
+from ..data.data_files import (
+    TABLE_FORMATS,
+    file_format,
+    lines_of,
+    numbered_lines,
+    read_table,
+    row_of,
+    value_of,
+)
 from ..errors import InputError
 from ..output import complete_file
 from ..tables import AnswerTable
@@ -83,19 +91,19 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
         return columns
     trained = saved.recipe.text_columns()
     try:
-        first = next(read_table(files.input_file, files.column_names), {})
+        first = next(read_table(files.input_file, files.column_names), row_of({}, ""))
+        for name in trained:
+            value_of(first, name)
     except InputError:
-        first = {}
-    if all(name in first for name in trained):
-        logger.warning(
-            "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
-        )
-        return trained
-    if file_format(files.input_file) != ".tsv":
-        logger.warning(
-            "%s is read line by line; --text_column reads a column of it", files.input_file
-        )
-    return []
+        if file_format(files.input_file) != ".tsv":
+            logger.warning(
+                "%s is read line by line; --text_column reads a column of it", files.input_file
+            )
+        return []
+    logger.warning(
+        "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
+    )
+    return trained
 
 
 def _answer_lines(
