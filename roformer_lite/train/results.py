@@ -345,10 +345,15 @@ def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
     """The name and value of the validation metric that decides between models of several seeds. A
-    metric that only the Trainer computes has the value of the checkpoint."""
+    metric that only the Trainer computes has the value of the checkpoint. If no checkpoint was
+    evaluated, the main metric decides."""
     training = results["training"]
     name = training["metric_for_best_model"]
-    return name, results["metrics"]["validation"].get(name, training["best_metric"])
+    value = results["metrics"]["validation"].get(name, training["best_metric"])
+    if value is None:
+        name = results["main_metric"]
+        value = results["metrics"]["validation"][name]
+    return name, value
 
 
 def seeds_sentence(results: dict[str, Any]) -> str:

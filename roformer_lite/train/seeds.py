@@ -19,7 +19,7 @@ from .model_card import add_seeds
 from .results import chosen_by
 from .train import train
 from .trainer_classes import trainer_class
-from .training_arguments import make_training_arguments
+from .training_arguments import is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory
 
 
@@ -78,8 +78,8 @@ def train_seeds(run: Run) -> None:
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
     """The seed with the best model on the validation data, and the first of equally good ones."""
     values = {seed: chosen_by(results)[1] for seed, results in found.items()}
-    first = next(iter(found.values()))
-    choose = max if first["training"]["greater_is_better"] else min
+    name, _ = chosen_by(next(iter(found.values())))
+    choose = max if is_greater_better(name) else min
     return choose(values, key=values.__getitem__)
 
 

@@ -154,6 +154,16 @@ def test_refused_before_anything_is_trained(folder, capsys):
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()
 
 
+def test_without_checkpoints_the_main_metric_chooses(tmp_path):
+    """The loss of a tagger is only known where checkpoints are evaluated."""
+    (tmp_path / "a.conll").write_text("red B-COLOUR\nthings O\n\n" * 8)
+    files = [f"--{split}_file={tmp_path / 'a.conll'}" for split in ("train", "validation")]
+    options = ["--max_steps", "1", "--seeds", "1", "2", "--output_dir", str(tmp_path / "m")]
+    stock = ["--training_arguments", "metric_for_best_model=loss", "eval_strategy=no"]
+    assert main(["train", "tag", *files, *OPTIONS, *options, *stock]) == 0
+    assert results_of(tmp_path / "m")["seeds"]["chosen_by"] == "validation f1"
+
+
 @pytest.mark.slow
 def test_one_upload_of_the_model_that_is_kept(folder, whole, tmp_path):
     with running_hub() as hub:
