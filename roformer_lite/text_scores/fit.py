@@ -104,6 +104,7 @@ def fit_document_scores(
     weights, bias = fit_linear_model(
         features=normalize(features @ diags(1 / influence)),
         answers=answers,
+        num_labels=config.num_labels,
         problem_type=config.problem_type,
         importance=importance,
         calibrates=calibrates,

@@ -31,6 +31,7 @@ MAX_SCALE = 50.0
 def fit_linear_model(
     features: csr_matrix,
     answers: np.ndarray,
+    num_labels: int,
     problem_type: str,
     importance: np.ndarray | None,
     calibrates: bool,
@@ -40,7 +41,7 @@ def fit_linear_model(
     Args:
         features: `(rows, features)`.
         answers: Classes `(rows,)`, `(rows, labels)` of 0 and 1, or numbers `(rows,)`.
-        problem_type: As in the configuration of a model.
+        num_labels, problem_type: As in the configuration of a model.
         importance: The weight of each row, `(rows,)`. Default: equal weights.
         calibrates: Whether to scale the scores so that their softmax, or the sigmoid of each, has
             the lowest cross-entropy on held-out rows. Scores of numbers, or with fewer than
@@ -57,7 +58,7 @@ def fit_linear_model(
     labels = answers
     is_exclusive = problem_type != "multi_label_classification"
     if is_exclusive:
-        labels = np.eye(answers.max() + 1, dtype=int)[answers]
+        labels = np.eye(num_labels, dtype=int)[answers]
     has_two_classes = is_exclusive and labels.shape[1] == 2
     if has_two_classes:
         # One machine separates two classes.

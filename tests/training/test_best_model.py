@@ -180,8 +180,10 @@ def test_a_label_of_one_row_is_learned(tmp_path):
     assert found["train"] + found["validation"] == 200 and 10 <= found["validation"] < 20
 
 
-def test_linear_model_beside_a_stock_trainer(tmp_path):
-    """The linear part decides where the encoder has learned nothing, also after saving."""
+@pytest.mark.parametrize("num_labels", [4, 5])
+def test_linear_model_beside_a_stock_trainer(num_labels, tmp_path):
+    """The linear part decides where the encoder has learned nothing, also after saving. The last of
+    five labels does not occur."""
     texts = [
         f"{colour} {other} things"
         for colour in COLOURS
@@ -191,7 +193,7 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     rows = [{**tokenizer(text), "labels": COLOURS.index(text.split()[0])} for text in texts]
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_config(
-        RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=4)
+        RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=num_labels)
     )
     args = TrainingArguments(str(tmp_path / "t"), report_to="none", use_cpu=True, disable_tqdm=True)
     trainer = Trainer(
