@@ -110,7 +110,7 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
     return MuonWithAdamW(matrices, others, muon, adamw)
 
 
-def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
+def muon_arguments(optim_args: Any) -> dict[str, float | int]:
     """Parse `optim_args`, such as `lr=0.02,momentum=0.9`, into arguments of `torch.optim.Muon`,
     which checks their limits.
 
@@ -121,7 +121,7 @@ def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
     if not optim_args:
         return found
     try:
-        for part in optim_args.replace(" ", "").split(","):
+        for part in str(optim_args).replace(" ", "").split(","):
             name, _, value = part.partition("=")
             found[name] = _ARGUMENTS[name](value)
     except (KeyError, ValueError) as error:

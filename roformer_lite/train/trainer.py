@@ -349,7 +349,7 @@ def complete_arguments(
         if "per_device_train_batch_size" in run.filled and tokens:
             max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
             args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
-    if "metric_for_best_model" not in options.stock:
+    if options.stock.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
 

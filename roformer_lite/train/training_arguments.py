@@ -77,13 +77,18 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
         # transformers does not have Muon, so the trainer creates it.
-        muon_arguments(options.stock.get("optim_args"))
+        muon_arguments(values.get("optim_args"))
         values["optim"] = "adamw_torch_fused"
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
     values.setdefault("load_best_model_at_end", is_measured and is_saved_then)
     metric = values.get("metric_for_best_model")
     if metric is not None:
+        if not isinstance(metric, str):
+            raise InputError(
+                f"--training_arguments metric_for_best_model={metric}: the name of a metric is "
+                "needed"
+            )
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.

@@ -62,6 +62,8 @@ def test_refused_by_the_quick_check(task, options, message, monkeypatch):
         ("learning_rat=5", "did you mean"),
         ("optim_args=foo=1", "the names are"),
         ("optim_args=lr=abc", "the values are numbers"),
+        ("optim_args=5", "the values are numbers"),
+        ("metric_for_best_model=5", "metric_for_best_model=5: the name of a metric"),
     ],
 )
 def test_training_arguments_are_checked_by_their_full_names(given, message):
