@@ -199,7 +199,7 @@ class Page:
             places = range(1, options["top_k"] + 1)
             return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
         if self.task == "tag":
-            return self._tagged(answer.line)
+            return self._tagged(self.recipe.input_of_line(texts[0]), columns["tags"])
         return next(iter(columns.values()))
 
     def _answers(self, lines: list[str], options: dict[str, Any]) -> list[Shown]:
@@ -222,12 +222,10 @@ class Page:
         rounded = [round(score, 4) for score in scores]
         return sorted(zip(rounded, others, strict=True), reverse=True)
 
-    def _tagged(self, line: str) -> list[tuple[str, str | None]]:
-        """The tokens of a sentence, each with its tag or None, from the line `token/TAG token/TAG`
-        of `predict`."""
+    def _tagged(self, tokens: list[str], tags: list[str]) -> list[tuple[str, str | None]]:
+        """The tokens of a sentence, each with its tag, or with None instead of O."""
         space = "" if self.recipe.unit == "characters" else " "
-        parts = []
-        for pair in line.split(" "):
-            token, _, tag = pair.rpartition("/")
-            parts.append((token + space, None if tag == "O" else tag))
-        return parts
+        return [
+            (token + space, None if tag == "O" else tag)
+            for token, tag in zip(tokens, tags, strict=True)
+        ]

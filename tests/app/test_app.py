@@ -66,6 +66,16 @@ def test_tags(trial_of, predicted):
     assert {tag for _, tag in parts} - {None}
 
 
+def test_a_tag_with_a_slash(trial_of):
+    page = trial_of("tag")
+    config = page.saved.model.config
+    names = dict(config.id2label)
+    config.id2label = {number: f"{name}/2" for number, name in names.items()}
+    tags = {tag for _, tag in page.show(TEXTS[3])}
+    config.id2label = names
+    assert tags <= {f"{name}/2" for name in names.values()}
+
+
 def test_text_that_is_written(trial_of, predicted):
     shown = trial_of("seq2seq").show(TEXTS[0], 6)
     assert [shown] == predicted("seq2seq", TEXTS[:1], "--max_new_tokens", "6")
