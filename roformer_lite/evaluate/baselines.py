@@ -45,6 +45,7 @@ Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 MAX_ROWS = 100_000
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_WORD = re.compile(r"\b\w+\b")
 
 T = TypeVar("T")
 
@@ -287,16 +288,19 @@ class TfidfCosine:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.pipeline import make_union
 
-        words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
-        characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
-        self.features = make_union(words, characters)
-        self.features.fit(sample_rows(texts, MAX_ROWS))
+        known = sample_rows(texts, MAX_ROWS)
+        parts = [TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)]
+        # The vectorizer of words refuses texts without any, such as emoji.
+        if any(map(_WORD.search, known)):
+            parts = [TfidfVectorizer(token_pattern=_WORD.pattern, sublinear_tf=True), *parts]
+        self.features = make_union(*parts)
+        self.features.fit(known)
 
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""
         first = self.features.transform(pairs[0])
         second = self.features.transform(pairs[1])
-        # The vectors of both vectorizers have length 1, so the product is twice the cosine.
+        # The vectors of each vectorizer have length 1, so the product is a multiple of the cosine.
         cosines = np.asarray(first.multiply(second).sum(axis=1)).ravel()
         metrics = regression_metrics(cosines, np.array(pairs[2], dtype=float))
         return {name: metrics[name] for name in ("spearman", "pearson")}

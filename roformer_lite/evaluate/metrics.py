@@ -115,8 +115,10 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Accuracy and macro F1, which is the mean over the classes that occur, and for rows with
-    several labels also micro F1.
+    """Accuracy and macro F1, and for rows with several labels also micro F1.
+
+    Macro F1 is the mean over the classes that occur among the true or the predicted ones. For rows
+    with several labels, it is the mean over all labels, and the F1 of one that does not occur is 0.
 
     Args:
         predicted, true: The class of each row, `(rows,)`, or zeros and ones for all labels, `(rows,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from roformer_lite.evaluate.baselines import (
+    TfidfCosine,
     classification_baselines,
     sample_rows,
     tagging_baselines,
@@ -96,3 +97,9 @@ def test_text_to_text():
     metrics = text_to_text_baselines(bleu_tokenizer="13a", train=train, measured=measured)
     assert metrics["copying the source"]["test"]["exact_match"] == 0.5
     assert metrics["nearest neighbour (TF-IDF)"]["test"]["exact_match"] == 1
+
+
+def test_similarity_of_texts_without_words():
+    texts = ["😀 😀", "🎉"]
+    scored = (texts, ["😀", "😀"], [1.0, 0.0])
+    assert TfidfCosine(texts).correlations(scored)["pearson"] == pytest.approx(1)
