@@ -72,7 +72,7 @@ class EvaluateFirstStep(TrainerCallback):
             control.should_save = True
 
 
-def convert_sentence_encoder(run: Run, folder: Path) -> Run:
+def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) -> Run:
     """Convert the sentence encoder that a classifier starts from into a model of this package.
 
     The new head then reads the sentence vectors that the encoder was trained to produce, whereas
@@ -80,6 +80,7 @@ def convert_sentence_encoder(run: Run, folder: Path) -> Run:
 
     Args:
         run: The run of any task.
+        args: The arguments of the Trainer, which say whether this is the main process.
         folder: The converted model is written here.
 
     Returns:
@@ -102,16 +103,13 @@ def convert_sentence_encoder(run: Run, folder: Path) -> Run:
     try:
         convert_checkpoint("auto", name, folder)
     except ConversionError as error:
-        print(
-            f"{name}: it is trained in its own class because it cannot be converted: {error}",
-            file=sys.stderr,
-        )
-        return run
-    print(
-        f"{name}: converted to a model of this package, whose head reads the sentence vectors",
-        file=sys.stderr,
-    )
-    return replace(run, model=replace(run.model, model_name_or_path=str(folder)))
+        message = f"it is trained in its own class because it cannot be converted: {error}"
+    else:
+        message = "converted to a model of this package, whose head reads the sentence vectors"
+        run = replace(run, model=replace(run.model, model_name_or_path=str(folder)))
+    if args.should_save:
+        print(f"{name}: {message}", file=sys.stderr)
+    return run
 
 
 def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
@@ -236,10 +234,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> bool:
     model = trainer.model
     layer = _output_layer(model)
     if layer is None:
-        print(
-            "the new head keeps its random weights: it has no linear layer with a bias to fit",
-            file=sys.stderr,
-        )
+        _report_random_head(trainer, "it has no linear layer with a bias to fit")
         return False
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).
@@ -255,13 +250,15 @@ def fit_head(trainer: Trainer, train: Dataset) -> bool:
     layer.load_state_dict({"weight": weight, "bias": bias})
     if _training_loss(trainer, train) > random_loss:
         layer.load_state_dict(random_state)
-        print(
-            "the new head keeps its random weights: with dropout the fitted head has a higher loss",
-            file=sys.stderr,
-        )
+        _report_random_head(trainer, "with dropout the fitted head has a higher loss")
         return False
     trainer.add_callback(EvaluateFirstStep())
     return True
+
+
+def _report_random_head(trainer: Trainer, why: str) -> None:
+    if trainer.is_world_process_zero():
+        print(f"the new head keeps its random weights: {why}", file=sys.stderr)
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:

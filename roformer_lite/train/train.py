@@ -55,7 +55,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
     kind = trainer_class(run.task)
     args = make_training_arguments(options, kind.args_class)
     with directory.opened(args) as cache:
-        start = convert_sentence_encoder(run, cache / "encoder")
+        start = convert_sentence_encoder(run, args, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
         if run.card.push_to_hub and args.should_save:
             # A missing login is reported before the data are read.
