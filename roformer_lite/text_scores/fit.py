@@ -283,12 +283,6 @@ def tags_of_words(
 
     The arguments are those of `fit_word_scores`.
     """
-    names = [str(name) for _, name in sorted(config.id2label.items())]
-    numbers = {name: number for number, name in enumerate(names)}
-    inside = list(range(len(names)))
-    for number, name in enumerate(names):
-        if name.startswith("B-"):
-            inside[number] = numbers.get("I-" + name[2:], number)
     labelled = np.concatenate(answers)
     most_frequent_tag = int(np.bincount(labelled[labelled >= 0]).argmax())
     scores = empty_scores(RoFormerLiteWordScores, config, tokens, num_features=1)
@@ -299,7 +293,7 @@ def tags_of_words(
         own_tags = []
         tag = most_frequent_tag
         for answer, begins in zip(sentence.tolist(), left, strict=False):
-            tag = answer if answer >= 0 else inside[tag]
+            tag = answer if answer >= 0 else scores.inside[tag]
             if begins:
                 own_tags.append(tag)
         tags.append(own_tags)

@@ -50,10 +50,6 @@ class Split:
     chain: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     @property
-    def number_of_weights(self) -> int:
-        return 2 if self.chain is None else 3
-
-    @property
     def number_of_documents(self) -> int:
         """The number of documents or of sentences, where a long sentence counts as several."""
         if self.chain is None:
@@ -183,7 +179,11 @@ def search_weights(
             total += value.item()
         return total, weights.grad.numpy()
 
-    start = np.ones(parts[0].number_of_weights)
+    num_weights = 3
+    if parts[0].chain is None:
+        # There are no transitions.
+        num_weights = 2
+    start = np.ones(num_weights)
     bounds = [(0.0, max_encoder)] + [(0.0, None)] * (len(start) - 1)
     options = {"maxiter": MAX_STEPS}
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
