@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from .metrics import (
+    HAN,
+    KANA,
+    OTHERS_WITHOUT_SPACES,
     Metrics,
     classification_metrics,
     regression_metrics,
@@ -43,8 +46,6 @@ Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
 # A baseline learns from at most this many rows.
 MAX_ROWS = 100_000
-# Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
-_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _WORD = re.compile(r"\b\w+\b")
 
 T = TypeVar("T")
@@ -135,7 +136,8 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
     from sklearn.pipeline import make_union
 
     sample = "".join(sample_rows(texts, 1000))
-    if len(_WITHOUT_SPACES.findall(sample)) > len(sample) / 4:
+    scripts = (HAN, KANA, OTHERS_WITHOUT_SPACES)
+    if sum(len(script.findall(sample)) for script in scripts) > len(sample) / 4:
         return make_union(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True))
     return make_union(
         TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True),

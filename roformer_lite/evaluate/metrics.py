@@ -22,10 +22,10 @@ Metrics = dict[str, float]
 ByLabel = dict[str, Metrics]
 # Metrics that are, at least approximately, means over rows of values from 0 to 1.
 FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
-_KANA = re.compile(r"[\u3040-\u30ff]")
-_HAN = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]")
+KANA = re.compile(r"[\u3040-\u30ff]")
+HAN = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]")
 # Thai, Lao, Burmese and Khmer are also written without spaces.
-_OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
@@ -35,7 +35,7 @@ LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})
 
 
 def translation_metrics(
-    hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a"
+    hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str
 ) -> Metrics:
     """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of exact
     matches."""
@@ -51,12 +51,12 @@ def bleu_tokenizer_for(text: str) -> str:
     """The tokenizer of sacrebleu for the language of a text. The default would regard a sentence
     without spaces as a single word."""
     size = len("".join(text.split()))
-    if len(_KANA.findall(text)) > 0.1 * size:
+    if len(KANA.findall(text)) > 0.1 * size:
         has_mecab = find_spec("MeCab") is not None and find_spec("ipadic") is not None
         return "ja-mecab" if has_mecab else "char"
-    if len(_HAN.findall(text)) > 0.3 * size:
+    if len(HAN.findall(text)) > 0.3 * size:
         return "zh"
-    if len(_OTHERS_WITHOUT_SPACES.findall(text)) > 0.3 * size:
+    if len(OTHERS_WITHOUT_SPACES.findall(text)) > 0.3 * size:
         return "char"
     return "13a"
 
@@ -193,23 +193,20 @@ def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabe
             labels)`.
         labels: The labels, in the order of the columns.
     """
-    from sklearn.metrics import classification_report
+    from sklearn.metrics import precision_recall_fscore_support
 
-    # Numbers cannot be mistaken for the names of the averages, which are also in the report.
-    numbers = [str(number) for number in range(len(labels))]
-    report = classification_report(
-        true,
-        predicted,
-        labels=labels if np.ndim(true) == 1 else None,
-        target_names=numbers,
-        output_dict=True,
-        zero_division=0,
+    columns = precision_recall_fscore_support(
+        true, predicted, labels=labels if np.ndim(true) == 1 else None, zero_division=0
     )
-    return {label: _scores(report[number]) for label, number in zip(labels, numbers, strict=True)}
+    names = ("precision", "recall", "f1", "support")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {
+        label: dict(zip(names, row, strict=True)) for label, row in zip(labels, rows, strict=True)
+    }
 
 
 def _scores(row: dict[str, Any]) -> Metrics:
-    """A row of the reports of scikit-learn and seqeval."""
+    """A row of the report of seqeval."""
     return {
         "precision": float(row["precision"]),
         "recall": float(row["recall"]),
@@ -266,9 +263,7 @@ def entity_report(
         raise InputError(f"the tags of the training data follow {scheme}: {error}") from error
 
 
-def metrics_by_entity(
-    predicted: list[list[str]], true: list[list[str]], scheme: str = "IOB2"
-) -> ByLabel:
+def metrics_by_entity(predicted: list[list[str]], true: list[list[str]], scheme: str) -> ByLabel:
     """Precision, recall, F1 and support of each type of entity; see `entity_report`."""
     report = entity_report(predicted, true, scheme, output_dict=True)
     averages = ("micro avg", "macro avg", "weighted avg")

@@ -39,8 +39,8 @@ def test_translation():
     # The right n-grams are 3 of 4 words, 2 of 3 pairs, 1 of 2 triples and none of 1 quadruple.
     # Smoothing counts the quadruple as 1/2, and there is no brevity penalty.
     expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
-    assert translation_metrics(["a b c x"], ["a b c d"])["bleu"] == pytest.approx(expected)
-    half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"])
+    assert translation_metrics(["a b c x"], ["a b c d"], "13a")["bleu"] == pytest.approx(expected)
+    half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"], "13a")
     assert half["exact_match"] == 0.5 and 0 < half["chrf"] < 100
 
 
@@ -127,12 +127,12 @@ def test_metrics_by_label_are_those_of_the_reports():
     report = seqeval.metrics.classification_report(
         true, predicted, output_dict=True, zero_division=0
     )
-    for kind, metrics in metrics_by_entity(predicted, true).items():
+    for kind, metrics in metrics_by_entity(predicted, true, "IOB2").items():
         assert metrics == {
             **{n: report[kind][n] for n in ("precision", "recall", "support")},
             "f1": report[kind]["f1-score"],
         }
-    assert metrics_by_entity([["O"]], [["O"]]) == {}
+    assert metrics_by_entity([["O"]], [["O"]], "IOB2") == {}
 
 
 @pytest.mark.parametrize("block_size", [8, 64])
@@ -306,7 +306,9 @@ def test_bleu_has_a_tokenizer_for_the_language():
     near = translation_metrics(
         [reference[:-2] + "上学"], [reference], bleu_tokenizer_for(reference)
     )
-    assert near["bleu"] > 50 and translation_metrics([reference[:-1]], [reference])["bleu"] == 0
+    assert (
+        near["bleu"] > 50 and translation_metrics([reference[:-1]], [reference], "13a")["bleu"] == 0
+    )
 
 
 @pytest.mark.parametrize("score", [0.55, 0.95])
