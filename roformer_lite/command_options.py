@@ -27,9 +27,10 @@ from .errors import (
 )
 from .export.formats import (
     Engine,
+    Format,
     check_engine,
-    check_format,
     check_libraries,
+    check_quantization,
 )
 from .options import MAX_SEED, DatasetArguments, TableArguments
 from .output import (
@@ -49,8 +50,6 @@ SEED = 42
 # Logits that are divided by a smaller number are infinite in float16.
 MIN_TEMPERATURE = 1e-3
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
-# The batch size of `evaluate`, unless another one was saved with the model.
-EVALUATION_BATCH_SIZE = 64
 REPORT_FILE = "report.txt"
 # A finished evaluation consists of these files.
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
@@ -502,21 +501,21 @@ class ExportArguments:
     """Options of `roformer-lite export`.
 
     Args:
-        format: What to write: onnx, torch, ctranslate2, gguf.
+        format: What to write.
         quantization: How to store the weights, for formats with a choice (onnx: int8; ctranslate2:
             int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
         embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
             instead of the head's output (the default for models without a head).
     """
 
-    format: str = "onnx"
+    format: Format = "onnx"
     quantization: str | None = None
     embeddings: bool = False
 
     def __post_init__(self):
         if self.embeddings and self.format != "onnx":
             raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
-        check_format(self.format, self.quantization)
+        check_quantization(self.format, self.quantization)
 
 
 def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:

@@ -14,7 +14,6 @@ from hf_roformer_lite.version import __version__
 
 from ..answers import SavedModel, open_model
 from ..command_options import (
-    EVALUATION_BATCH_SIZE,
     EVALUATION_FILES,
     REPORT_FILE,
     EvaluateArguments,
@@ -24,14 +23,13 @@ from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
+from ..options import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..tables import TableWriter
 from ..train.results import table_of
 
 PICTURE_FILE = "confusion.png"
-# This is the default of the training. It is used if the results of the training have no seed.
-_SEED = 42
 # These options about data have the same names as in the training.
 _DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
 
@@ -50,7 +48,10 @@ def main(
     saved = open_model(directory, options.device)
     recipe = recipe_for(saved, options, given, saved.results.get("settings", {}))
     # The final metrics of the training depend on these arguments.
-    arguments = {"seed": _SEED, "per_device_eval_batch_size": EVALUATION_BATCH_SIZE}
+    arguments = {
+        "seed": TrainingOptions.seed,
+        "per_device_eval_batch_size": TrainingOptions.per_device_eval_batch_size,
+    }
     training = saved.results.get("training")
     if isinstance(training, dict) and isinstance(training.get("arguments"), dict):
         of_training = training["arguments"]

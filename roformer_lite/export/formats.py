@@ -9,7 +9,7 @@ from ..errors import InputError, require_packages
 Engine = Literal["torch", "onnx"]
 # The formats that transformers exports, with the names that it has for them.
 GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}
-FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
+Format = Literal["onnx", "torch", "ctranslate2", "gguf"]
 # These formats are written to a folder of the same name, next to the tokenizer.
 FOLDER_FORMATS = ("onnx", "ctranslate2")
 # The types in which a format can store weights, in addition to float32.
@@ -27,18 +27,12 @@ _LIBRARIES = {
 }
 
 
-def check_format(format: str, quantization: str | None = None) -> None:
-    """Refuse an unknown format, or a type of weights that the format does not have.
-
-    Args:
-        format: The format.
-        quantization: The type of the weights. Default: float32.
+def check_quantization(format: Format, quantization: str | None) -> None:
+    """Refuse a type of weights that the format does not have. None stands for float32.
 
     Raises:
         InputError: with the option and the possible values.
     """
-    if format not in FORMATS:
-        raise InputError(f"--format {format} is unknown; choose one of {', '.join(FORMATS)}")
     kinds = QUANTIZATIONS.get(format, ())
     if quantization is not None and quantization not in kinds:
         raise InputError(
@@ -47,7 +41,7 @@ def check_format(format: str, quantization: str | None = None) -> None:
         )
 
 
-def check_libraries(format: str) -> None:
+def check_libraries(format: Format) -> None:
     """Refuse a format whose libraries are not installed.
 
     Raises:
@@ -56,7 +50,7 @@ def check_libraries(format: str) -> None:
     require_packages(f"--format {format}", _LIBRARIES.get(format, {}))
 
 
-def check_engine(engine: Engine, directory: str, device: str | None = None) -> None:
+def check_engine(engine: Engine, directory: str, device: str | None) -> None:
     """Refuse an engine that cannot run the model in `directory`, before anything is loaded.
 
     Raises:

@@ -111,7 +111,7 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def write_graphs(
-    model: PreTrainedModel, directory: Path, format: str = "onnx", quantization: str | None = None
+    model: PreTrainedModel, directory: Path, format: str, quantization: str | None
 ) -> list[str]:
     """Export a model to `directory`, which exists.
 
@@ -124,7 +124,7 @@ def write_graphs(
         directory: The directory for the files.
         quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
             products and the table of embeddings have 8 bits, and the scale of activations is found
-            for each batch. Default: only float32.
+            for each batch. None writes only float32.
 
     Returns:
         The names of the graphs.
