@@ -27,10 +27,10 @@ from .recipes import RECIPES
 from .recipes.base import Input, Recipe
 from .saved_model import (
     load_config,
-    load_tokenizer,
     max_positions,
     read_optional_object,
     reason,
+    require_tokenizer,
     try_tokenizer,
     without_reports,
 )
@@ -95,7 +95,7 @@ class SavedModel:
         options = options or {}
         answers: list[Any] = [None] * len(inputs)
         places = [place for place, given in enumerate(inputs) if not is_empty(given)]
-        places.sort(key=lambda place: size_of(inputs[place]))
+        places.sort(key=lambda place: len("".join(inputs[place])))
         if self.recipe.truncates:
             self.warn_of_truncation([inputs[place] for place in places])
         if report is not None:
@@ -167,9 +167,7 @@ def open_model(
     config = load_config(directory)
     results = read_optional_object(directory, RESULTS_FILE)
     recipe = recipe_of(directory, config, results)
-    tokenizer = load_tokenizer(directory, config)
-    if tokenizer is None:
-        raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
+    tokenizer = require_tokenizer(directory, config)
     try_tokenizer(tokenizer, directory)
     require_packages(directory, recipe.options.packages)
     recipe.tokenizer = tokenizer
@@ -294,7 +292,3 @@ def device_named(name: str | None) -> torch.device:
 def is_empty(given: Input) -> bool:
     parts = [given] if isinstance(given, str) else given
     return not parts or not all(part.strip() for part in parts)
-
-
-def size_of(given: Input) -> int:
-    return len(given) if isinstance(given, str) else sum(map(len, given))

@@ -354,6 +354,16 @@ def load_tokenizer(
     return tokenizer
 
 
+def require_tokenizer(
+    name: str | Path, config: PreTrainedConfig | None = None
+) -> PreTrainedTokenizerBase:
+    """Like `load_tokenizer`, but a missing tokenizer is an error."""
+    tokenizer = load_tokenizer(name, config)
+    if tokenizer is None:
+        raise InputError(f"{name}: it has no tokenizer")
+    return tokenizer
+
+
 def leave_out_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Stop a tokenizer from returning `token_type_ids` for a model without segments, as BERT's
     tokenizer does."""

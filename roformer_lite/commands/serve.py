@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
+from ..answers import device_named
 from ..command_options import ServeArguments
 from ..errors import InputError
 from ..saved_model import (
     load_complete_model,
     load_config,
-    load_tokenizer,
     model_class_of,
-    reason,
+    require_tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def main(name: str, options: ServeArguments) -> None:
             be used.
     """
     config = load_config(name)
-    tokenizer = load_tokenizer(name, config)
-    if tokenizer is None:
-        raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
+    tokenizer = require_tokenizer(name, config)
     model_class = model_class_of(config, name)
     if not model_class.__name__.endswith("ForCausalLM"):
         raise InputError(
@@ -47,16 +45,10 @@ def main(name: str, options: ServeArguments) -> None:
         raise InputError(
             f"--host {options.host} --port {options.port} can't be used: {error.strerror}"
         ) from error
+    if options.device != "auto":
+        device_named(options.device)
     # The server would only warn if weights are missing.
-    model = load_complete_model(name, config, model_class)
-    try:
-        model.to(None if options.device == "auto" else options.device)
-    # torch raises an AssertionError if it was built without CUDA.
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"--device {options.device} can't be used here: {reason(error)}"
-        ) from error
-    del model
+    load_complete_model(name, config, model_class)
     with suppress(OSError):
         # Some versions of the server list the models in the cache, which may not exist yet.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)

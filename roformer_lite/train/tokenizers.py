@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..options import ModelArguments
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import load_tokenizer, try_tokenizer
+from ..saved_model import load_tokenizer, require_tokenizer, try_tokenizer
 
 # A new tokenizer is trained on at most about this many characters.
 MAX_CHARACTERS = 10**9
@@ -85,34 +85,34 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreT
 
 
 def train_tokenizer(
-    texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any] | None = None
+    texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any]
 ) -> RoFormerLiteTokenizer:
     """Train a new tokenizer. It is reported if it has fewer tokens than requested.
 
     Args:
         texts: The training texts.
         asked_for: The options of the user.
-        of_task: The arguments of the task, which include its algorithm.
+        of_task: The arguments of the task.
     """
-    given = asked_for.new_tokenizer
-    arguments = dict(of_task or {"algorithm": "bpe"})
-    algorithm = given.get("tokenizer_algorithm", arguments["algorithm"])
-    if algorithm != arguments["algorithm"]:
-        # The other arguments of the task only apply to its own algorithm.
-        arguments = {"algorithm": algorithm}
+    names: dict[str, Any] = {
+        "vocab_size": asked_for.vocab_size,
+        "algorithm": asked_for.tokenizer_algorithm,
+        "min_frequency": asked_for.tokenizer_min_frequency,
+    }
+    arguments = {name: value for name, value in names.items() if value is not None}
+    # The other arguments of the task only apply to its own algorithm.
+    if arguments.get("algorithm") in (None, of_task.get("algorithm")):
+        arguments = {**of_task, **arguments}
     try:
-        tokenizer = RoFormerLiteTokenizer.train(
-            texts,
-            vocab_size=given.get("vocab_size", 8192),
-            min_frequency=given.get("tokenizer_min_frequency", 2),
-            show_progress=False,
-            **arguments,
-        )
+        tokenizer = RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
-    if len(tokenizer) < given.get("vocab_size", 0):
-        asked = f"{given['vocab_size']:,} were requested"
-        print(f"the training data yield {len(tokenizer):,} tokens; {asked}", file=sys.stderr)
+    if len(tokenizer) < arguments.get("vocab_size", 0):
+        print(
+            f"the training data yield {len(tokenizer):,} tokens; {asked_for.vocab_size:,} were "
+            "requested",
+            file=sys.stderr,
+        )
     return tokenizer
 
 
@@ -122,8 +122,6 @@ def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         InputError: if there is none, or if it cannot encode a batch.
     """
-    tokenizer = load_tokenizer(name)
-    if tokenizer is None:
-        raise InputError(f"no tokenizer can be loaded from {name}: it has none")
+    tokenizer = require_tokenizer(name)
     try_tokenizer(tokenizer, name)
     return tokenizer

@@ -63,7 +63,7 @@ def test_what_the_command_refuses(tmp_path, capsys):
             ),
             ([saved, "--port", port], f"--port {port} can't be used: Address already in use"),
             ([saved, "--port", "0"], "--port"),
-            ([saved, "--device", "cuda:77"], "--device cuda:77 can't be used here"),
+            ([saved, "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
             ([encoder], "RoFormerLiteForMaskedLM is not a causal model"),
         ):
             assert main(["serve", *options]) == 2
