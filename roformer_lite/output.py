@@ -166,7 +166,7 @@ def is_written_directly(path: str | Path) -> bool:
     return os.path.exists(path) and is_stream
 
 
-def check_output_file(path: str | Path, option: str = "") -> None:
+def check_output_file(path: str | Path, option: str) -> None:
     """Refuse a file that cannot be written, as far as this is known in advance.
 
     Args:

@@ -23,7 +23,7 @@ def make_sentence_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
-    modules_of: str | None = None,
+    modules_of: str | None,
 ) -> BaseModel:
     """Make a model of sentence-transformers that wraps `model` and `tokenizer` and shares them.
 
@@ -32,8 +32,8 @@ def make_sentence_model(
         model: The model, with the head that `kind` reads.
         tokenizer: The tokenizer of the model.
         max_length: Longer texts are truncated to this many tokens.
-        modules_of: A saved model. If it is of the class `kind`, the modules after the model are
-            copied from it. Default: the library chooses the modules.
+        modules_of: A saved model, if there is one. If it is of the class `kind`, the modules after
+            the model are copied from it. Otherwise the library chooses them.
 
     Raises:
         InputError: if those modules cannot be used.
@@ -61,9 +61,7 @@ def make_sentence_model(
     return made
 
 
-def open_sentence_model(
-    kind: type[BaseModel], directory: str | Path, device: str | None = None
-) -> BaseModel:
+def open_sentence_model(kind: type[BaseModel], directory: str, device: str) -> BaseModel:
     """Open a saved model of sentence-transformers in its class `kind`.
 
     Raises:
@@ -71,6 +69,6 @@ def open_sentence_model(
     """
     sentence_modules(directory)
     with naming(directory):
-        model = kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+        model = kind(directory, device=device, local_files_only=os.path.isdir(directory))
     check_finite(model, directory)
     return model

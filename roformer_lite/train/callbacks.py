@@ -28,7 +28,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import STATE_FILE, last_checkpoint
+from .training_directory import last_checkpoint
 
 # A checkpoint contains this file in addition to the weights that are trained.
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"
@@ -42,15 +42,15 @@ class TrainingClock(TrainerCallback, ExportableState):
     Args:
         limit: Seconds, or None for no limit. The training stops after the first step that exceeds
             it.
-        command_started: The time of `time.monotonic` at which the command began. Default: now.
+        command_started: The time of `time.monotonic` at which the command began.
     """
 
-    def __init__(self, limit: float | None = None, command_started: float | None = None):
+    def __init__(self, limit: float | None, command_started: float):
         self.limit = limit
         self.elapsed = 0.0
         self._trained_before = 0.0
         self._last_tick = time.monotonic()
-        self._command_started = self._last_tick if command_started is None else command_started
+        self._command_started = command_started
 
     @property
     def whole_command(self) -> float:
@@ -233,7 +233,10 @@ class WeightAveraging(TrainerCallback):
         self.average = AveragedModel(kwargs["model"], multi_avg_fn=self._update)
         is_continued = state.global_step > 0
         if is_continued:
-            self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
+            # The average is updated once per step.
+            self.average.n_averaged.fill_(state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -248,15 +251,10 @@ class WeightAveraging(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint:
-            self._load(Path(state.best_model_checkpoint))
+            checkpoint = Path(state.best_model_checkpoint)
+            load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
         self._exchange(kwargs["model"])
         self.average = None
-
-    def _load(self, checkpoint: Path) -> None:
-        load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
-        steps = TrainerState.load_from_json(str(checkpoint / STATE_FILE)).global_step
-        # The average is updated once per step.
-        self.average.n_averaged.fill_(steps)
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:

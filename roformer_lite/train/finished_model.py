@@ -57,7 +57,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         results = summarise(finished, evaluations)
         run.save(folder)
         write_model_card(results, finished, folder)
-        write_results(results, folder)
+        write_json(folder / RESULTS_FILE, results)
     if not run.training.keep_checkpoints:
         directory.clear()
     return results
@@ -77,7 +77,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
         if split not in finished.rows:
             continue
         if saved is None:
-            write_results({"task": recipe.name, "settings": recipe.settings()}, folder)
+            results = {"task": recipe.name, "settings": recipe.settings()}
+            write_json(folder / RESULTS_FILE, results)
             saved = open_model(folder, device=str(args.device))
         evaluation = evaluate(
             saved=saved,
@@ -95,20 +96,13 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
     return evaluations
 
 
-def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Write `results.json`, which marks the model in `folder` as complete."""
-    write_json(folder / RESULTS_FILE, results)
-
-
-def draw_loss_curve(
-    history: list[dict[str, float]], path: Path, chosen_step: int | None = None
-) -> None:
+def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None) -> None:
     """Plot training and validation loss against the step.
 
     Args:
         history: `log_history` of a `TrainerState`.
         path: The PNG file to write.
-        chosen_step: The step of the checkpoint that is kept. A line marks it.
+        chosen_step: The step of the checkpoint that is kept, which a line marks, if it is known.
     """
     # Unlike pyplot, this class needs no display and keeps no global state.
     from matplotlib.figure import Figure

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..run import Run
 from ..saved_model import read_object
 from .defaults import with_defaults
-from .finished_model import create_repository, publish, write_results
+from .finished_model import create_repository, publish
 from .model_card import add_seeds
 from .results import chosen_by
 from .train import train
-from .trainer_classes import trainer_class
+from .trainer import trainer_class
 from .training_arguments import is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory
 
@@ -65,7 +65,7 @@ def train_seeds(run: Run) -> None:
         ) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
             add_seeds(results, folder)
-            write_results(results, folder)
+            write_json(folder / RESULTS_FILE, results)
         if run.training.keep_checkpoints:
             for path in directory.path.iterdir():
                 if path.is_dir() and path.name != f"seed-{best}.training":

@@ -22,8 +22,7 @@ from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
 from .tokenizers import make_tokenizer
-from .trainer import fit, make_trainer
-from .trainer_classes import trainer_class
+from .trainer import fit, make_trainer, trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
@@ -52,8 +51,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
     options = with_defaults(run)
     recipe = RECIPES[run.task](options.data)
     directory = TrainingDirectory(run)
-    kind = trainer_class(run.task)
-    args = make_training_arguments(options, kind.args_class)
+    args = make_training_arguments(options, trainer_class(run.task).args_class)
     with directory.opened(args) as cache:
         start = convert_sentence_encoder(run, args, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
@@ -80,7 +78,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         )
         baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
         generation_config = recipe.prepare_generation(model, args)
-        trainer = make_trainer(kind, options, recipe, args, model, rows, encoded, started)
+        trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
         fit(trainer, recipe, encoded["train"], last_checkpoint(directory.path))
         with naming_the_weights(run.checkpoints):
             parts = recipe.complete(options, trainer, rows, encoded)

@@ -7,6 +7,7 @@ Everything else, above all the training loop, is transformers' own.
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,9 @@ class RoFormerLiteTrainer(Trainer):
     `Seq2SeqTrainer`, it is a base class of the trainers of other tasks.
 
     Args:
-        options: The training options of the run. Default: none, for a trainer that only evaluates.
+        options: The training options of the run.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        command_started: Time at which the command began, for the clock. Default: now.
+        command_started: Time at which the command began, for the clock.
     """
 
     args_class: type[TrainingArguments] = TrainingArguments
@@ -99,14 +100,13 @@ class RoFormerLiteTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
-        options: TrainingOptions | None = None,
-        lengths: Sequence[int] = (),
-        command_started: float | None = None,
+        options: TrainingOptions,
+        lengths: Sequence[int],
+        command_started: float,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        # The class holds the defaults; an instance would need an output directory.
-        self.options: TrainingOptions | type[TrainingOptions] = options or TrainingOptions
+        self.options = options
         self.lengths = lengths
         needs_whole_weights = self.options.ema_decay or self.options.optim == MUON
         if self.is_fsdp_enabled and needs_whole_weights:
@@ -120,8 +120,9 @@ class RoFormerLiteTrainer(Trainer):
         if self.label_smoother is not None and model_smooths:
             self.label_smoothing = self.args.label_smoothing_factor
             self.label_smoother = None
-        minutes = self.options.time_limit_minutes
-        seconds = None if minutes is None else minutes * 60
+        seconds = None
+        if options.time_limit_minutes is not None:
+            seconds = options.time_limit_minutes * 60
         self.clock = TrainingClock(seconds, command_started)
         self.averaging: WeightAveraging | None = None
         # The sum of the losses of all evaluated batches, and the number of their labels.
@@ -287,8 +288,21 @@ class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainer, Seq2SeqTrainer):
     args_class = Seq2SeqTrainingArguments
 
 
+# Classes of the module `sentence_trainers`, which needs an optional package.
+_SENTENCE_TRAINERS = {"embed": "EmbeddingTrainer", "rerank": "RerankingTrainer"}
+
+
+def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
+    """The trainer class of a task. Its `args_class` is the class of its training arguments."""
+    if task in _SENTENCE_TRAINERS:
+        module = import_module(".sentence_trainers", __package__)
+        return getattr(module, _SENTENCE_TRAINERS[task])
+    if task == "seq2seq":
+        return RoFormerLiteSeq2SeqTrainer
+    return RoFormerLiteTrainer
+
+
 def make_trainer(
-    kind: type[RoFormerLiteTrainer],
     run: Run,
     recipe: "Recipe",
     args: TrainingArguments,
@@ -300,7 +314,6 @@ def make_trainer(
     """Make the trainer of the task. The `args` that depend on the data are filled in.
 
     Args:
-        kind: The result of `trainer_class`.
         run: The run with its defaults filled in.
         recipe, args, model: The task, its arguments and the model to train.
         rows, encoded: The data as rows and as model inputs.
@@ -316,7 +329,7 @@ def make_trainer(
         lengths = recipe.lengths(train)
     parts = recipe.trainer_parts(run, args, model, rows, encoded)
     try:
-        return kind(
+        return trainer_class(run.task)(
             args=args,
             processing_class=recipe.tokenizer,
             **parts,
@@ -374,9 +387,10 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: "Recipe") -> boo
         return False
     # Some versions of torch lack this function.
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
-    if not is_native or args.max_steps > 0:
-        return is_native and args.max_steps >= MIN_BFLOAT16_STEPS
+    if not any(map(capabilities.get, BFLOAT16_INSTRUCTIONS)):
+        return False
+    if args.max_steps > 0:
+        return args.max_steps >= MIN_BFLOAT16_STEPS
     batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
     return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
 

@@ -155,9 +155,9 @@ def is_greater_better(metric: str) -> bool:
     return not (name.endswith("loss") or name in LOWER_IS_BETTER)
 
 
-def epochs_for(examples: int, tokens: float = 0) -> float:
+def epochs_for(examples: int, tokens: float) -> float:
     """The default number of epochs: enough for 300,000 examples or, if the `tokens` of an epoch are
-    given, for 8 million tokens, but at least 3 and at most 20.
+    not 0, for 8 million tokens, but at least 3 and at most 20.
 
     Early stopping ends a training that no longer improves. The bounds keep the schedule short.
     """

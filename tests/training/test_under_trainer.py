@@ -14,6 +14,7 @@ from transformers import (
 )
 
 import hf_roformer_lite as rl
+from roformer_lite.options import TrainingOptions
 from roformer_lite.train.callbacks import SeededCollator
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 
@@ -23,6 +24,11 @@ LM_KINDS = ["mlm", "causal", "seq2seq"]
 @pytest.fixture(scope="module")
 def tokenizer() -> rl.RoFormerLiteTokenizer:
     return rl.RoFormerLiteTokenizer.train(["one line of text", "and another one"], vocab_size=300)
+
+
+def make_trainer(*args, **kwargs) -> RoFormerLiteTrainer:
+    options = TrainingOptions(output_dir="m")
+    return RoFormerLiteTrainer(*args, options=options, lengths=(), command_started=0.0, **kwargs)
 
 
 def logged(trainer: Trainer, name: str = "loss") -> list[float]:
@@ -187,7 +193,7 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
 
     monkeypatch.setattr(Trainer, "get_train_dataloader", fail)
     collator = DataCollatorForLanguageModeling(tokenizer)
-    trainer = RoFormerLiteTrainer(
+    trainer = make_trainer(
         make_model("mlm"),
         arguments(tmp_path),
         train_dataset=make_rows("mlm"),
@@ -210,7 +216,7 @@ def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
     for size in (1, 3, 4, 12):
         for order in (rows, rows[::-1]):
             options = arguments(tmp_path, per_device_eval_batch_size=size)
-            trainer = RoFormerLiteTrainer(model, options, eval_dataset=order)
+            trainer = make_trainer(model, options, eval_dataset=order)
             assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -225,7 +231,7 @@ def test_evaluation_loss_of_a_class_without_a_type_of_loss(tmp_path):
     data = [{"input_ids": row, "labels": row} for row in rows]
     options = {"per_device_eval_batch_size": 1, "report_to": "none", "use_cpu": True}
     arguments = transformers.TrainingArguments(str(tmp_path), disable_tqdm=True, **options)
-    found = RoFormerLiteTrainer(model=model, args=arguments, eval_dataset=data).evaluate()
+    found = make_trainer(model=model, args=arguments, eval_dataset=data).evaluate()
     model.eval()
     with torch.no_grad():
         losses = [model(input_ids=row[None], labels=row[None]).loss.item() for row in rows]
