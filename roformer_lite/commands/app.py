@@ -49,7 +49,7 @@ def main(options: AppArguments, directory: str) -> None:
 
 def open_page(
     name: str,
-    texts: Sequence[str],
+    texts: Sequence[str] = (),
     engine: Engine = "torch",
     device: str | None = None,
     **address: Any,
