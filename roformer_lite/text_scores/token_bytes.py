@@ -56,11 +56,8 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor | None:
 
     longest = max(len(text) for text in texts.values())
     width = min(max(longest, TOKEN_BYTES), MAX_TOKEN_BYTES)
-    table = torch.zeros(max(texts) + 1, width, dtype=torch.uint8)
-    for number, text in texts.items():
-        kept = torch.tensor(list(text[:width]), dtype=torch.uint8)
-        table[number, : len(kept)] = kept
-    return table
+    rows = [texts.get(number, b"")[:width].ljust(width, b"\0") for number in range(max(texts) + 1)]
+    return torch.frombuffer(bytearray().join(rows), dtype=torch.uint8).view(-1, width)
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -43,17 +43,6 @@ def own_weights(run: Run) -> bool:
     return True
 
 
-def default_values(run: Run) -> dict[str, Any]:
-    """The values of all training options that were not given and whose defaults depend on the task
-    and the model."""
-    values = {**_DEFAULTS, **run.data.training_defaults}
-    if run.model.pretrained:
-        values |= _FINE_TUNING
-        if own_weights(run):
-            values["learning_rate"] = _OWN_WEIGHTS_LEARNING_RATE
-    return {name: value for name, value in values.items() if getattr(run.training, name) is None}
-
-
 def fine_tuning_defaults(run: Run) -> list[str]:
     """The options that were not given and whose defaults differ in fine-tuning."""
     if not run.model.pretrained:
@@ -62,12 +51,17 @@ def fine_tuning_defaults(run: Run) -> list[str]:
 
 
 def with_defaults(run: Run) -> Run:
-    """The same run with the `default_values` filled in, and with the maximum length of texts to
-    classify if it was not given."""
+    """The same run with the training options filled in that were not given and whose defaults depend
+    on the task and the model, and with the maximum length of texts to classify."""
     data = run.data
     if isinstance(data, ClassifyDataArguments) and data.max_length is None:
         max_length = MAX_FINE_TUNING_LENGTH if run.model.pretrained else MAX_LENGTH
         data = replace(data, max_length=max_length)
-    values = default_values(run)
+    values: dict[str, Any] = {**_DEFAULTS, **run.data.training_defaults}
+    if run.model.pretrained:
+        values |= _FINE_TUNING
+        if own_weights(run):
+            values["learning_rate"] = _OWN_WEIGHTS_LEARNING_RATE
+    values = {name: value for name, value in values.items() if getattr(run.training, name) is None}
     training = replace(run.training, **values)
     return replace(run, data=data, training=training, filled=frozenset(values))
