@@ -91,7 +91,7 @@ class AnswerTable(TableWriter):
         prefix: Text before the names of the answers' columns.
     """
 
-    def __init__(self, stream: TextIO, kind: str, prefix: str = ""):
+    def __init__(self, stream: TextIO, kind: str, prefix: str):
         super().__init__(stream, kind)
         self.prefix = prefix
 

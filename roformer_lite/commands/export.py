@@ -14,7 +14,14 @@ from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
 from ..output import RESULTS_FILE, complete_directory, write_json
-from ..saved_model import load_config, load_model, load_tokenizer, naming, read_optional_object
+from ..saved_model import (
+    load_config,
+    load_model,
+    load_tokenizer,
+    naming,
+    read_optional_object,
+    require_tokenizer,
+)
 from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 
 
@@ -37,11 +44,9 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
             "the model, so an exported model would give other scores; open it with CrossEncoder"
         )
     check_sentence_modules(source)
-    tokenizer = load_tokenizer(source, load_config(source))
-    if tokenizer is None and options.format not in GRAPH_FORMATS:
-        raise InputError(
-            f"{source} has no tokenizer, from which --format {options.format} takes the vocabulary"
-        )
+    # Graphs can do without a tokenizer; other formats contain its vocabulary.
+    load = load_tokenizer if options.format in GRAPH_FORMATS else require_tokenizer
+    tokenizer = load(source, load_config(source))
     # Every runtime supports this precision.
     model = load_model(source).float()
     place = out / options.format if options.format in FOLDER_FORMATS else out

@@ -43,9 +43,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self,
         lengths: Sequence[int],
         max_tokens: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        seed: int,
+        rank: int,
+        world_size: int,
     ):
         self.lengths = np.asarray(lengths, dtype=np.int64)
         longest = self.lengths.max()

@@ -12,6 +12,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
+from ..options import TrainingOptions
 from ..run import Run
 from ..saved_model import reason
 from .muon import MUON, muon_arguments
@@ -21,20 +22,6 @@ MAX_EPOCHS = 20
 # By default, the epochs of a training add up to about this many examples or tokens.
 NUM_EXAMPLES = 300_000
 NUM_TOKENS = 8_000_000
-# These options of ours are also fields of TrainingArguments.
-SHARED = (
-    "max_steps",
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
-    "learning_rate",
-    "warmup_steps",
-    "weight_decay",
-    "optim",
-    "num_train_epochs",
-    "seed",
-    "use_cpu",
-    "disable_tqdm",
-)
 # The model is evaluated and saved after each epoch, regardless of its length. Nothing is sent to a
 # tracker by default.
 DEFAULTS = {
@@ -62,14 +49,13 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     """
     options = run.training
     values: dict[str, Any] = dict(DEFAULTS)
-    for name in SHARED:
-        if getattr(options, name) is not None:
-            values[name] = getattr(options, name)
+    for name, value in vars(options).items():
+        if name in kind.__dataclass_fields__ and value is not None:
+            values[name] = value
     values |= options.stock
     values["output_dir"] = str(run.checkpoints)
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
-        values["bf16"] = True
         # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`.
         values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()
     if not torch.cuda.is_available():
@@ -102,7 +88,9 @@ class _Parser(HfArgumentParser):
         refer to an item of --training_arguments."""
         name, _, problem = message.removeprefix("argument --").partition(": ")
         name = name.partition("/")[0]
-        option = f"--{name}" if name in SHARED else f"--training_arguments {name}"
+        option = f"--training_arguments {name}"
+        if name in TrainingOptions.__dataclass_fields__:
+            option = f"--{name}"
         raise InputError(f"{option}: {problem}")
 
 

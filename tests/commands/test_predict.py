@@ -304,10 +304,10 @@ def test_a_written_column_that_is_called_origin(tmp_path):
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
     out = io.StringIO()
-    AnswerTable(out, ".csv").add(row, {"label": "x\ny"})
+    AnswerTable(out, ".csv", prefix="").add(row, {"label": "x\ny"})
     assert out.getvalue() == 'a,origin,b,label\n1,here,2,"x\ny"\n'
     out = io.StringIO()
-    AnswerTable(out, ".tsv").add(row, {"label": "x\ny"})
+    AnswerTable(out, ".tsv", prefix="").add(row, {"label": "x\ny"})
     assert out.getvalue() == "a\torigin\tb\tlabel\n1\there\t2\tx y\n"
 
 

@@ -23,10 +23,15 @@ LENGTHS = np.minimum(
 
 
 def batches_of(
-    budget: int, *places: int, lengths: list[int] = LENGTHS, seed: int = 1, epoch: int = 0
+    budget: int,
+    rank: int = 0,
+    world_size: int = 1,
+    lengths: list[int] = LENGTHS,
+    seed: int = 1,
+    epoch: int = 0,
 ) -> list:
     """Return the batches of an epoch, for one process or for all."""
-    sampler = TokenBudgetBatchSampler(lengths, budget, seed, *places)
+    sampler = TokenBudgetBatchSampler(lengths, budget, seed, rank, world_size)
     sampler.set_epoch(epoch)
     batches = list(sampler)
     assert len(batches) == len(sampler)
@@ -60,7 +65,7 @@ def test_processes_share_the_batches_evenly(world_size, budget):
     ]
     assert len({len(share) for share in shares}) == 1
     interleaved = [batch for step in zip(*shares, strict=True) for batch in step]
-    count = TokenBudgetBatchSampler(lengths, budget).num_batches
+    count = TokenBudgetBatchSampler(lengths, budget, seed=0, rank=0, world_size=1).num_batches
     taken = sorted(index for batch in interleaved[:count] for index in batch)
     assert (
         taken == list(range(len(lengths)))
