@@ -21,8 +21,8 @@ from tempfile import gettempdir
 from .errors import InputError
 from .output import is_disk_full
 
-# Each command has a parser in `command_options.py`, and a module in `commands/` whose function
-# `main` takes the results of the parser.
+# Each command has a parser in `command_options.py`, such as `parse_export`, and a module in
+# `commands/` whose function `main` takes the results of the parser.
 COMMANDS = {
     "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # them for garbage would take a second.
         gc.disable()
         options = import_module(".command_options", __package__)
-        given = options.PARSERS[arguments.command](words)
+        parse = getattr(options, f"parse_{arguments.command}")
+        given = parse(words)
         # The options are parsed with transformers, which is therefore imported by now. Its progress
         # bars for loading and saving weights are not informative.
         import_module("transformers").logging.disable_progress_bar()

@@ -1,13 +1,15 @@
 """The options of every command, and the parsers of the command lines. The options of a training are
 in options.py and task_options.py.
 
+The results of `parse_export`, for example, are passed to `main` in `commands/export.py`.
+
 Mistakes in a command line are found here, before the module of the command in `commands/` is
 imported. Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
 import argparse
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
@@ -602,18 +604,3 @@ def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
     check_number("seed", options.seed, minimum=0, maximum=MAX_SEED)
     check_directory(options.checkpoint)
     return (options,)
-
-
-# The results of a parser are passed to the function `main` of the command's module in `commands/`.
-PARSERS: dict[str, Callable[[Sequence[str]], tuple[Any, ...]]] = {
-    "demo": parse_demo,
-    "train": parse_train,
-    "evaluate": parse_evaluate,
-    "predict": parse_predict,
-    "app": parse_app,
-    "bundle": parse_bundle,
-    "convert": parse_convert,
-    "export": parse_export,
-    "serve": parse_serve,
-    "verify": parse_verify,
-}
