@@ -191,16 +191,14 @@ def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
     """
     import pycrfsuite
 
-    trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params(
-        {
-            "c1": 0.1,
-            "c2": 0.01,
-            # More iterations of L-BFGS change little and take long.
-            "max_iterations": 60,
-            "feature.possible_transitions": True,
-        }
-    )
+    params = {
+        "c1": 0.1,
+        "c2": 0.01,
+        # More iterations of L-BFGS change little and take long.
+        "max_iterations": 60,
+        "feature.possible_transitions": True,
+    }
+    trainer = pycrfsuite.Trainer(params=params, verbose=False)
     for features, tags in sentences:
         trainer.append(features, tags)
     tagger = pycrfsuite.Tagger()

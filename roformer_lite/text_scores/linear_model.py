@@ -154,12 +154,8 @@ def fit_machines(rows: Rows, share: float) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Weights `(features, labels)` and biases `(labels,)`.
     """
-    weights = []
-    biases = []
-    for is_label in rows.labels.T:
-        own_weights, bias = fit_machine(rows, is_label, share)
-        weights.append(own_weights)
-        biases.append(bias)
+    machines = [fit_machine(rows, is_label, share) for is_label in rows.labels.T]
+    weights, biases = zip(*machines, strict=True)
     return np.stack(weights, axis=1), np.array(biases)
 
 
