@@ -150,6 +150,9 @@ class LanguageModel(Recipe):
 
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
+        if saved.positions is not None:
+            # A checkpoint of another program does not say how long the blocks of its training were.
+            self.options.block_size = min(self.options.longest_block, saved.positions)
         encoded = self.encode(rows, training=False)
         set_seed(seed)
         collator = self.collator(saved.model)

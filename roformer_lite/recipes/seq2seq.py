@@ -213,6 +213,11 @@ class Seq2Seq(AnsweringRecipe):
 
     def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
         """The mean cross-entropy of the tokens of the targets, in nats."""
+        if saved.positions is not None:
+            # Longer texts are truncated, as they are by `predict`.
+            for name in ("max_source_length", "max_target_length"):
+                length = getattr(self.options, name)
+                setattr(self.options, name, min(length, saved.positions))
         encoded = self.encode(rows, training=False)
         collator = self.collator(saved.model)
         scores = [

@@ -11,6 +11,7 @@ from saved_models import save_model
 
 from roformer_lite.cli import main
 from roformer_lite.evaluate.confusion_picture import draw_confusion, most_confused
+from roformer_lite.saved_model import load_model
 
 
 def run(*arguments: str | Path, status: int = 0) -> None:
@@ -62,6 +63,25 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
     (tmp_path / "old" / "results.json").write_text(json.dumps({"settings": {"max_length": 1}}))
     run("evaluate", tmp_path / "old", "--test_file", data, status=2)
     assert "settings: --max_length=1 must be at least 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
+def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
+    """They are split into blocks or truncated, as in a training."""
+    directory = save_model(kind, tmp_path / "m")
+    model = load_model(directory)
+    config = model.config
+    for stack in [config] if kind == "mlm" else [config.encoder, config.decoder]:
+        stack.update({"position_embedding_type": "learned", "max_position_embeddings": 12})
+        stack.rope_parameters = None
+    with_table = type(model)(config)
+    if kind == "seq2seq":
+        with_table.generation_config = model.generation_config
+    with_table.save_pretrained(directory)
+    columns = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
+    (tmp_path / "a.jsonl").write_text(json.dumps(columns) + "\n")
+    run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--output_dir", tmp_path / "e")
+    assert 0 < results_of(tmp_path / "e")["metrics"]["test"]["loss"] < 100
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
