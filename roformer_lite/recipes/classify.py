@@ -495,7 +495,7 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             metrics = regression_metrics(np.array([answer["value"] for answer in answers]), true)
             return {"loss": metrics["mse"], **metrics}
-        self.unseen_labels = self.find_unseen_labels(rows["labels"])
+        self.unseen_labels, self.num_unseen = self.find_unseen_labels(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -59,8 +58,9 @@ class LabelRecipe(AnsweringRecipe):
         super().__init__(options)
         # The labels and their numbers.
         self.labels: dict[str, int] = {}
-        # Labels that only occur in the evaluated rows, with the number of these rows.
-        self.unseen_labels: Counter[str] = Counter()
+        # Labels that only occur in the evaluated rows, and the number of items that have them.
+        self.unseen_labels: set[str] = set()
+        self.num_unseen = 0
         # The weights of the encoder and of the scores of the text, if these were added.
         self.text_weights: tuple[float, ...] = ()
         # Whether the scores of the text were also fitted to the validation rows.
@@ -120,39 +120,41 @@ class LabelRecipe(AnsweringRecipe):
                 needed.append(number)
         return needed
 
-    def find_unseen_labels(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
-        """The labels that do not occur in the training data, with their counts. The model cannot
-        predict them.
+    def find_unseen_labels(self, items: Iterable[Sequence[str]]) -> tuple[set[str], int]:
+        """The labels that do not occur in the training data, and the number of items that have such
+        labels. The model cannot predict them.
 
         Args:
-            rows: The labels of each row.
+            items: The labels of each row, or of each token.
 
         Raises:
             InputError: if all labels are unseen, for example because the wrong column was given.
         """
-        counts = Counter(chain.from_iterable(rows))
-        new = Counter({label: count for label, count in counts.items() if label not in self.labels})
-        if new and not counts.keys() - new.keys() - {self.outside}:
+        items = list(items)
+        found = set(chain.from_iterable(items))
+        unseen = found.difference(self.labels)
+        if unseen and not found - unseen - {self.outside}:
             raise InputError(
-                f"the {self.label_word}s {shown(sorted(new))} are all unknown to the model, which "
+                f"the {self.label_word}s {shown(sorted(unseen))} are all unknown to the model, which "
                 f"has: {shown(self.labels)}; choose their column with "
                 f"--{self.label_word}_column"
             )
-        return new
+        return unseen, sum(not unseen.isdisjoint(labels) for labels in items)
 
-    def note_unseen_labels(self, rows: Iterable[Sequence[str]]) -> None:
+    def note_unseen_labels(self, items: Iterable[Sequence[str]]) -> None:
         """Count and report the labels that do not occur in the training data."""
-        new = self.find_unseen_labels(rows)
-        self.unseen_labels.update(new)
-        if new:
-            print(self.unseen_labels_sentence(new), file=sys.stderr)
+        unseen, number = self.find_unseen_labels(items)
+        self.unseen_labels |= unseen
+        self.num_unseen += number
+        if unseen:
+            print(self.unseen_labels_sentence(unseen, number), file=sys.stderr)
 
-    def unseen_labels_sentence(self, counts: Counter[str]) -> str:
-        """A sentence on labels, with their counts, that only occur in the evaluated rows."""
+    def unseen_labels_sentence(self, unseen: set[str], number: int) -> str:
+        """A sentence on labels that only occur in the evaluated rows, in this number of items."""
         return (
-            f"{counts.total():,} of the {self.labelled} to measure have {len(counts):,} "
-            f"{self.label_word}s that the training data lack ({shown(counts)}): they count as "
-            "missed."
+            f"{number:,} of the {self.labelled} to measure have {len(unseen):,} "
+            f"{self.label_word}s that the training data lack ({shown(sorted(unseen))}): they count "
+            "as missed."
         )
 
     def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
@@ -298,7 +300,7 @@ class LabelRecipe(AnsweringRecipe):
     def notes(self) -> list[str]:
         notes = super().notes()
         if self.unseen_labels:
-            notes.append(self.unseen_labels_sentence(self.unseen_labels))
+            notes.append(self.unseen_labels_sentence(self.unseen_labels, self.num_unseen))
         if self.has_learned_validation_rows:
             notes.append(
                 f"After the validation metrics were measured, the {self.text_part} was fitted "

@@ -231,7 +231,7 @@ class Tag(LabelRecipe):
         """Encode the rows. Without `training`, they are encoded in the same way as in prediction: a
         long sentence becomes several consecutive examples."""
         if not training:
-            self.note_unseen_labels(self.truth(rows))
+            self.note_unseen_labels([tag] for tag in chain.from_iterable(self.truth(rows)))
         return super().encode(rows, training)
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
@@ -531,7 +531,8 @@ class Tag(LabelRecipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = self.truth(rows)
-        self.unseen_labels = self.find_unseen_labels(true)
+        tags = ([tag] for tag in chain.from_iterable(true))
+        self.unseen_labels, self.num_unseen = self.find_unseen_labels(tags)
         predicted = [answer["tags"] for answer in answers]
         return tagging_metrics(predicted, true, self.scheme)
 

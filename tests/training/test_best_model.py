@@ -118,7 +118,8 @@ def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
 def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
     """The accuracy in the results equals the accuracy of the labels that `predict` writes."""
     rows = (data / "train.tsv").read_text().splitlines()
-    label = "pink+red" if separator else "pink"
+    # A row with two of the new labels is one row.
+    label = "pink+red+teal" if separator else "pink"
     new = [f"pink pink\t{label}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
         (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
@@ -138,7 +139,8 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         own += ["--label_separator", "+"]
     model = str(tmp_path / "m")
     assert main([*command, *own, "--output_dir", model]) == 0
-    assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
+    message = "2 of the rows to measure have 2 labels that the training data lack (pink, teal)"
+    assert message in capsys.readouterr().err
     results = json.loads(Path(model, "results.json").read_text())
     assert results["by_label"]["test"]["pink"]["support"] == 1
     measured = [results["metrics"], *results["parts"].values()]
