@@ -12,6 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -540,6 +541,13 @@ def shown_text(answer: Answer) -> Shown:
     """A predicted text. Line breaks are replaced because they would end the line."""
     text = answer["prediction"]
     return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
+
+
+def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy of a tokenizer that pads on the right, for tasks with a label for each token."""
+    tokenizer = copy(tokenizer)
+    tokenizer.padding_side = "right"
+    return tokenizer
 
 
 def significant(number: float) -> float:

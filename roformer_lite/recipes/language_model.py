@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +25,7 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Measured, Recipe, Shown, quoted, shown_text
+from .base import Answer, Input, Measured, Recipe, Shown, padding_right, quoted, shown_text
 from .token_losses import token_logits
 
 if TYPE_CHECKING:
@@ -291,9 +290,7 @@ class CausalLM(LanguageModel):
     def collator(self, model: PreTrainedModel) -> BlockCollator:
         # The pipeline of this task needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
-        tokenizer = copy(self.tokenizer)
-        tokenizer.padding_side = "right"
-        return BlockCollator(tokenizer, mlm=False)
+        return BlockCollator(padding_right(self.tokenizer), mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}

@@ -39,7 +39,7 @@ from ..task_options import TagDataArguments
 from ..text_scores.fit import fit_word_scores, tags_of_words
 from ..text_scores.token_bytes import SPACE_MARK, speller_of
 from ..text_scores.weights import Split, make_split
-from .base import Answer, Input, MeasuredBaselines, Shown, quoted
+from .base import Answer, Input, MeasuredBaselines, Shown, padding_right, quoted
 from .labels import LabelRecipe, labels_of
 
 if TYPE_CHECKING:
@@ -328,7 +328,8 @@ class Tag(LabelRecipe):
         return len(encoded["input_ids"][0]) > self.tokenizer.model_max_length
 
     def collator(self, model: PreTrainedModel) -> DataCollatorForTokenClassification:
-        return DataCollatorForTokenClassification(self.tokenizer)
+        # The logits of a sentence are the first ones of its row.
+        return DataCollatorForTokenClassification(padding_right(self.tokenizer))
 
     # The model, and its training.
 

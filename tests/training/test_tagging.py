@@ -10,7 +10,7 @@ import pytest
 import torch
 from answering import shown_answers
 from seqeval.metrics import f1_score
-from transformers import BertConfig, BertModel, CTRLTokenizer, pipeline
+from transformers import AutoTokenizer, BertConfig, BertModel, CTRLTokenizer, pipeline
 
 import hf_roformer_lite
 from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
@@ -162,6 +162,20 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys):
     run("evaluate", model, "--test_file", test, "--output_dir", tmp_path / "e")
     again = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-6)
+
+
+def test_the_side_of_padding_does_not_matter(tmp_path):
+    """The encoder is weighed against the random field by the logits of all tokens."""
+    rows = rows_of(ENGLISH.split(), ("X",), seed=0)
+    options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --validation_fraction 0.5"
+    options += " --linear_model true"
+    first = tagger(tmp_path, rows, options)
+    left = tmp_path / "left"
+    AutoTokenizer.from_pretrained(first, padding_side="left").save_pretrained(left)
+    second = tagger(left, rows, f"{options} --tokenizer {left}")
+    found = [json.loads((model / "results.json").read_text("utf-8")) for model in (first, second)]
+    for name in ("parts", "metrics"):
+        assert found[0][name] == found[1][name]
 
 
 def test_words_given_to_a_tagger_of_characters(tmp_path):
