@@ -237,6 +237,13 @@ class Classify(LabelRecipe):
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.problem_type, **super().config_fields()}
 
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        is_number = config.num_labels == 1 and problem_type_of(config) == REGRESSION
+        if is_number and self.problem_type == REGRESSION:
+            # Other programs give the number another name.
+            return self.has_no_head(config)
+        return super().why_new_head(config)
+
     def trainer_parts(
         self,
         run: Run,

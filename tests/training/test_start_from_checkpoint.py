@@ -253,6 +253,21 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
     assert again["own_weights"] and again["fine_tuning_defaults"] == ["word_dropout", "ema_decay"]
 
 
+def test_a_head_for_a_number_is_continued(folder, tmp_path, capsys):
+    """Transformers calls the number LABEL_0."""
+    fields = {**bert_config().to_dict(), "id2label": {0: "LABEL_0"}, "problem_type": "regression"}
+    config = transformers.BertConfig(**{**fields, "label2id": {"LABEL_0": 0}})
+    start = save(transformers.BertForSequenceClassification(config), folder, "number")
+    rows = [f"{word} film,{number / 10}" for number, word in enumerate(WORDS)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]) + "\n", "utf-8")
+    options = ["--problem_type", "regression", "--learning_rate", 0, *SHORT]
+    train("classify", tmp_path / "m", tmp_path / "a.csv", start, *options)
+    assert "new head" not in capsys.readouterr().err
+    auto_class = transformers.AutoModelForSequenceClassification
+    old, new = (auto_class.from_pretrained(path) for path in (start, tmp_path / "m"))
+    torch.testing.assert_close(new.classifier.weight, old.classifier.weight)
+
+
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
