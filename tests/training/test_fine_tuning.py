@@ -185,6 +185,7 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
     assert "its tags are O, B-PER, I-PER, those of" in capsys.readouterr().err
     assert same_stack(other, first)
     assert [*config_of(other)["id2label"].values()] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert config_of(first)["decode_tags"] and config_of(other)["decode_tags"]
 
 
 def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
