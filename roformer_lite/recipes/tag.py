@@ -104,7 +104,7 @@ class Tag(LabelRecipe):
                 column = getattr(self.options, name)
                 if column is None:
                     continue
-                if not re.fullmatch(r"-?\d+", column):
+                if not is_place(column):
                     raise InputError(f"{path}: --{name} must be a number here, not {column}")
                 columns[name] = int(column)
             yield from read_tagged(path, **columns)
@@ -469,7 +469,11 @@ class Tag(LabelRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        return [self.options.token_column or "tokens"]
+        column = self.options.token_column
+        if column is None or is_place(column):
+            # The training data had no names of columns.
+            return ["tokens"]
+        return [column]
 
     def input_of_line(self, line: str) -> Input:
         return self.units(line.split())
@@ -594,6 +598,11 @@ class Tag(LabelRecipe):
             "print([(token, model.config.id2label[tags[first[i]]]) "
             "for i, token in enumerate(tokens)])"
         )
+
+
+def is_place(column: str) -> bool:
+    """Whether a column is given by its place in a file without names of columns."""
+    return re.fullmatch(r"-?\d+", column) is not None
 
 
 def are_texts(value: Any) -> bool:

@@ -577,14 +577,14 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     Path("other.csv").write_text("id,words\n1,a fine film\n")
     predict(models / "classify", "other.csv", "found.txt")
     assert len(Path("found.txt").read_text().splitlines()) == 2
-    # The column of this model lies in another one.
-    shutil.copytree(models / "tag", "m")
-    results = json.loads(Path("m/results.json").read_text())
-    results["settings"]["token_column"] = "sentence.words"
-    Path("m/results.json").write_text(json.dumps(results))
-    Path("rows.jsonl").write_text(json.dumps({"sentence": {"words": ["a", "fine", "film"]}}))
-    predict(Path("m"), "rows.jsonl", "found.jsonl")
-    assert len(json.loads(Path("found.jsonl").read_text())["tags"]) == 3
+    # The column of a tagger may lie in another one, or have a number in files without names.
+    words = ["Ann", "met", "Bob"]
+    tagger = shutil.copytree(models / "tag", Path("tagger"))
+    for column, row in (("2", {"tokens": words}), ("sentence.words", {"sentence": {"words": words}})):
+        (tagger / "results.json").write_text(json.dumps({"settings": {"token_column": column}}))
+        Path("rows.jsonl").write_text(json.dumps(row))
+        predict(tagger, "rows.jsonl", "found.jsonl")
+        assert len(json.loads(Path("found.jsonl").read_text())["tags"]) == 3
 
 
 @pytest.mark.parametrize("kind", ["classify", "pairs", "seq2seq", "embed", "rerank"])
