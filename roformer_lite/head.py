@@ -8,7 +8,6 @@ arXiv:2202.10054).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
@@ -27,6 +25,7 @@ from transformers import (
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 
+from .data.blocks import batches
 from .saved_model import is_ours, load_config, read_optional_object
 
 if TYPE_CHECKING:
@@ -177,15 +176,6 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
     model.train(was_training)
 
 
-def _batches(trainer: Trainer, rows: Dataset) -> Iterator[dict[str, torch.Tensor]]:
-    """Batches of encoded rows in their order, on the device of the model."""
-    loader = DataLoader(
-        rows, batch_size=trainer.args.eval_batch_size, collate_fn=trainer.data_collator
-    )
-    for batch in loader:
-        yield {name: tensor.to(trainer.model.device) for name, tensor in batch.items()}
-
-
 def _draw_by_label(labels: np.ndarray, num_rows: int, generator: np.random.Generator) -> list[int]:
     """Draw about `num_rows` rows: up to `num_rows // 2` labels, each with the same number of
     rows."""
@@ -285,7 +275,8 @@ def _labelled_states(
     hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
     was_training = model.training
     model.eval()
-    for batch in _batches(trainer, train.select(order)):
+    rows = train.select(order)
+    for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
         labels.append(batch["labels"])
         model(**batch)
         has_token_states = states[-1].ndim == 3
@@ -314,7 +305,7 @@ def _training_loss(trainer: Trainer, train: Dataset) -> float:
     model.train()
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        for batch in _batches(trainer, rows):
+        for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
             losses.append(model(**batch).loss.item())
     model.train(was_training)
     return sum(losses) / len(losses)

@@ -1,5 +1,5 @@
 """Splits tokenized documents into blocks for language models, packs them into rows, and collates
-the rows."""
+encoded rows of any task into batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
@@ -201,3 +202,11 @@ class BlockCollator(DataCollatorForLanguageModeling):
                 labels[row, place] = ids[row, place]
                 inputs[row, place] = self.tokenizer.mask_token_id
         return inputs, labels
+
+
+def batches(
+    model: Any, encoded: Dataset, collator: Any, batch_size: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Batches of encoded rows in their order, on the device of the model."""
+    for batch in DataLoader(encoded, batch_size=batch_size, collate_fn=collator):
+        yield {name: tensor.to(model.device) for name, tensor in batch.items()}

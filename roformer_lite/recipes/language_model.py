@@ -19,14 +19,13 @@ from transformers import (
     set_seed,
 )
 
-from ..data.blocks import BlockCollator, blocks, document_tokens, packed
+from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Input, Measured, Recipe, Shown, padding_right, quoted, shown_text
-from .token_losses import token_logits
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -147,6 +146,7 @@ class LanguageModel(Recipe):
 
     # Measuring.
 
+    @torch.inference_mode()
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         if saved.positions is not None:
@@ -157,7 +157,9 @@ class LanguageModel(Recipe):
         collator = self.collator(saved.model)
         scores: list[np.ndarray] = []
         true: list[np.ndarray] = []
-        for logits, labels in token_logits(saved.model, encoded, collator, batch_size):
+        for batch in batches(saved.model, encoded, collator, batch_size):
+            labels = batch["labels"]
+            logits = saved.model(**batch).logits
             scores.extend(self.reduce_logits(logits, labels).cpu().numpy())
             true.extend(labels.cpu().numpy())
         measured = zip(encoded["input_ids"], scores, true, strict=True)

@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrain
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
+from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..errors import InputError
 from ..evaluate.baselines import text_to_text_baselines
@@ -36,7 +37,6 @@ from .base import (
     quoted,
     shown_text,
 )
-from .token_losses import token_logits
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -211,6 +211,7 @@ class Seq2Seq(AnsweringRecipe):
         metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
         return {"loss": self.loss_of(saved, rows, batch_size), **metrics}, outcomes
 
+    @torch.inference_mode()
     def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
         """The mean cross-entropy of the tokens of the targets, in nats."""
         if saved.positions is not None:
@@ -220,10 +221,10 @@ class Seq2Seq(AnsweringRecipe):
                 setattr(self.options, name, min(length, saved.positions))
         encoded = self.encode(rows, training=False)
         collator = self.collator(saved.model)
-        scores = [
-            token_scores(logits, labels).cpu().numpy()
-            for logits, labels in token_logits(saved.model, encoded, collator, batch_size)
-        ]
+        scores = []
+        for batch in batches(saved.model, encoded, collator, batch_size):
+            logits = saved.model(**batch).logits
+            scores.append(token_scores(logits, batch["labels"]).cpu().numpy())
         return perplexity_metrics(np.concatenate(scores))["loss"]
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
