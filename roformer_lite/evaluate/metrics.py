@@ -103,17 +103,6 @@ def perplexity_metrics(scores: np.ndarray) -> Metrics:
     }
 
 
-def bits_per_byte(loss: float, tokens: int, size: int) -> float:
-    """The loss in bits per byte of the text, which does not depend on the vocabulary.
-
-    Args:
-        loss: Mean negative log-likelihood in nats per token.
-        tokens: Number of tokens of the text.
-        size: Number of its UTF-8 bytes.
-    """
-    return loss * tokens / math.log(2) / size
-
-
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """Accuracy and macro F1, and for rows with several labels also micro F1.
 

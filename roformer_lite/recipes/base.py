@@ -434,9 +434,11 @@ class Recipe(ABC):
         """The names of the columns of a prediction in a table."""
         return ["prediction"]
 
-    @abstractmethod
     def show(self, answer: Any, options: dict[str, Any]) -> Shown:
-        """A prediction in the form that `predict` writes."""
+        """A prediction in the form that `predict` writes: by default, a text. Its line breaks are
+        replaced because they would end the line."""
+        text = answer["prediction"]
+        return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
 
     # Measuring.
 
@@ -535,12 +537,6 @@ class AnsweringRecipe(Recipe):
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:
         """A row with its prediction, for reports and tables."""
-
-
-def shown_text(answer: Answer) -> Shown:
-    """A predicted text. Line breaks are replaced because they would end the line."""
-    text = answer["prediction"]
-    return Shown(line=re.sub(r"\r\n|\r|\n", " ", text), columns={"prediction": text})
 
 
 def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -3,7 +3,7 @@ blocks."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +22,10 @@ from transformers import (
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
-from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
+from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Measured, Recipe, Shown, padding_right, quoted, shown_text
+from .base import Answer, Input, Measured, Recipe, padding_right, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -129,9 +129,9 @@ class LanguageModel(Recipe):
 
     # Choosing a checkpoint.
 
-    @abstractmethod
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The `token_scores` of each row, `(B, 3)`."""
+        return token_scores(logits, labels)
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return self.metrics_of(prediction.predictions, rows)
@@ -140,9 +140,6 @@ class LanguageModel(Recipe):
 
     def input_of_row(self, row: Row) -> Input:
         return row["text"]
-
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        return shown_text(answer)
 
     # Measuring.
 
@@ -209,9 +206,6 @@ class MaskedLM(LanguageModel):
 
     def collator(self, model: PreTrainedModel) -> BlockCollator:
         return BlockCollator(self.tokenizer, mlm_probability=self.options.mlm_probability)
-
-    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        return token_scores(logits, labels)
 
     # Answering.
 
@@ -299,7 +293,7 @@ class CausalLM(LanguageModel):
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         # The logits at a token predict the next one.
-        return token_scores(logits[:, :-1], labels[:, 1:])
+        return super().reduce_logits(logits[:, :-1], labels[:, 1:])
 
     # Answering.
 
@@ -328,6 +322,7 @@ class CausalLM(LanguageModel):
     def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
         metrics = super().metrics_of(scores, rows)
         documents = 0
+        # The number of bytes.
         size = 0
         last = None
         for batch in rows.iter(batch_size=1000):
@@ -339,7 +334,7 @@ class CausalLM(LanguageModel):
         # and text in all others.
         predicted = int(scores[:, 1].sum(dtype=np.float64))
         tokens = predicted + len(scores) - documents
-        return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
+        return {**metrics, "bits_per_byte": metrics["loss"] * tokens / math.log(2) / size}
 
     # What the card shows.
 

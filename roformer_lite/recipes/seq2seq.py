@@ -27,16 +27,7 @@ from ..evaluate.metrics import (
 from ..evaluate.report import Outcome
 from ..saved_model import max_positions
 from ..task_options import Seq2SeqDataArguments
-from .base import (
-    Answer,
-    AnsweringRecipe,
-    Input,
-    Measured,
-    MeasuredBaselines,
-    Shown,
-    quoted,
-    shown_text,
-)
+from .base import Answer, AnsweringRecipe, Input, Measured, MeasuredBaselines, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -201,9 +192,6 @@ class Seq2Seq(AnsweringRecipe):
         """The text of generated tokens `(rows, length)`."""
         texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         return [{"prediction": text.strip()} for text in texts]
-
-    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        return shown_text(answer)
 
     # Measuring.
 
