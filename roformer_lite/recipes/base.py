@@ -214,7 +214,8 @@ class Recipe(ABC):
         Trainer."""
 
     def lengths(self, encoded: Dataset) -> list[int]:
-        """The number of tokens of each example."""
+        """The number of tokens of each example, for batches with a token budget and for the defaults
+        of tasks with labels."""
         return [len(ids) for ids in encoded["input_ids"]]
 
     def collator(self, model: PreTrainedModel) -> Any:

@@ -133,12 +133,6 @@ class SentenceRecipe(Recipe):
         """The texts, which sentence-transformers tokenises itself, and the scores."""
         return rows.select_columns(list(KINDS[kind_of(rows)]))
 
-    def lengths(self, encoded: Dataset) -> list[int]:
-        """The number of characters of each row."""
-        names = [name for name in KINDS[kind_of(encoded)] if name != "score"]
-        columns = [encoded[name] for name in names]
-        return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
-
     # The model, and its training.
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
