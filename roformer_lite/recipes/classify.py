@@ -489,13 +489,12 @@ class Classify(LabelRecipe):
 
     def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
         """The labels of each row as classes, or as zeros and ones for all `known` labels."""
+        from sklearn.preprocessing import MultiLabelBinarizer
+
+        if self.problem_type == MULTI:
+            return MultiLabelBinarizer(classes=known).fit_transform(labels)
         numbers = {label: number for number, label in enumerate(known)}
-        if self.problem_type == SINGLE:
-            return np.array([numbers[names[0]] for names in labels])
-        found = np.zeros((len(labels), len(numbers)), dtype=np.int64)
-        for row, names in zip(found, labels, strict=True):
-            row[[numbers[name] for name in names]] = 1
-        return found
+        return np.array([numbers[names[0]] for names in labels])
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = self.truth(rows)

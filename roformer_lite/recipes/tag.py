@@ -363,18 +363,16 @@ class Tag(LabelRecipe):
         scores.decodes = True
         model.config.classifier_token_bytes = self.token_bytes.shape[1]
         scores.set_token_bytes(self.token_bytes)
-        sentences = tags_of_words(self.token_bytes, *examples_of(train), model.config)
-        self.forbid_unseen_tags(scores, sentences)
+        self.forbid_unseen_tags(scores, train, model.config)
         self.forbid_transitions(scores)
 
     def fit_text_scores(
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteWordScores:
         # The scores of a random field are always calibrated.
-        ids, labels = examples_of(train)
         config = decoding(config)
-        scores = fit_word_scores(self.token_bytes, ids, labels, config)
-        self.forbid_unseen_tags(scores, tags_of_words(self.token_bytes, ids, labels, config))
+        scores = fit_word_scores(self.token_bytes, *examples_of(train), config)
+        self.forbid_unseen_tags(scores, train, config)
         return scores
 
     def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -392,9 +390,10 @@ class Tag(LabelRecipe):
 
     @torch.no_grad()
     def forbid_unseen_tags(
-        self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
+        self, scores: RoFormerLiteWordScores, train: Dataset, config: PreTrainedConfig
     ) -> None:
         """Forbid tags that no word of the training data has."""
+        sentences = tags_of_words(self.token_bytes, *examples_of(train), config)
         seen = set(chain.from_iterable(sentences))
         for number in self.labels.values():
             if number not in seen:
