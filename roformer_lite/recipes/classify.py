@@ -134,6 +134,11 @@ class Classify(LabelRecipe):
         self.require(fits, row, f"one label is needed, not {label!r}")
         return names
 
+    def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
+        if self.problem_type == REGRESSION:
+            return []
+        return rows["labels"]
+
     def is_empty(self, row: Row) -> bool:
         return not row["text"] or row.get("text_pair") == ""
 
@@ -208,11 +213,6 @@ class Classify(LabelRecipe):
         return found
 
     # Encoding.
-
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
-        if self.problem_type != REGRESSION:
-            self.note_unseen_labels(rows["labels"])
-        return super().encode(rows, training)
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
         inputs = self.tokenizer(
@@ -501,7 +501,6 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             metrics = regression_metrics(np.array([answer["value"] for answer in answers]), true)
             return {"loss": metrics["mse"], **metrics}
-        self.unseen_labels, self.num_unseen = self.find_unseen_labels(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)

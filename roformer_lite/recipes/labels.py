@@ -19,7 +19,7 @@ from ..head import fit_head
 from ..task_options import LabelArguments
 from ..text_scores.token_bytes import find_misread, token_bytes
 from ..text_scores.weights import Split, add_fitted_scores
-from .base import AnsweringRecipe, quoted
+from .base import AnsweringRecipe, Measured, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
 
+    from ..answers import SavedModel
     from ..run import Run
 
 MAX_SHOWN_LABELS = 20
@@ -67,6 +68,8 @@ class LabelRecipe(AnsweringRecipe):
         self.has_learned_validation_rows = False
         # The text of each token, if the words of the texts can be read from it.
         self.token_bytes: torch.Tensor | None = None
+
+    # Reading the data.
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Set the labels of the training data, in the order of their numbers.
@@ -120,17 +123,18 @@ class LabelRecipe(AnsweringRecipe):
                 needed.append(number)
         return needed
 
-    def find_unseen_labels(self, items: Iterable[Sequence[str]]) -> tuple[set[str], int]:
+    @abstractmethod
+    def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
+        """The labels of each labelled item: of each row, or of each token."""
+
+    def find_unseen_labels(self, rows: Dataset) -> tuple[set[str], int]:
         """The labels that do not occur in the training data, and the number of items that have such
         labels. The model cannot predict them.
-
-        Args:
-            items: The labels of each row, or of each token.
 
         Raises:
             InputError: if all labels are unseen, for example because the wrong column was given.
         """
-        items = list(items)
+        items = list(self.labels_of_items(rows))
         found = set(chain.from_iterable(items))
         unseen = found.difference(self.labels)
         if unseen and not found - unseen - {self.outside}:
@@ -140,14 +144,6 @@ class LabelRecipe(AnsweringRecipe):
                 f"--{self.label_word}_column"
             )
         return unseen, sum(not unseen.isdisjoint(labels) for labels in items)
-
-    def note_unseen_labels(self, items: Iterable[Sequence[str]]) -> None:
-        """Count and report the labels that do not occur in the training data."""
-        unseen, number = self.find_unseen_labels(items)
-        self.unseen_labels |= unseen
-        self.num_unseen += number
-        if unseen:
-            print(self.unseen_labels_sentence(unseen, number), file=sys.stderr)
 
     def unseen_labels_sentence(self, unseen: set[str], number: int) -> str:
         """A sentence on labels that only occur in the evaluated rows, in this number of items."""
@@ -161,6 +157,20 @@ class LabelRecipe(AnsweringRecipe):
         """The labels in the order of their numbers, followed by the labels that only these rows
         have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
+
+    # Encoding.
+
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        """Besides encoding the rows, count and report the labels that the training data lack."""
+        if not training:
+            unseen, number = self.find_unseen_labels(rows)
+            self.unseen_labels |= unseen
+            self.num_unseen += number
+            if unseen:
+                print(self.unseen_labels_sentence(unseen, number), file=sys.stderr)
+        return super().encode(rows, training)
+
+    # The model, and its training.
 
     def config_labels(self) -> list[str]:
         """The labels in the configuration of the model, in the order of their numbers."""
@@ -293,9 +303,20 @@ class LabelRecipe(AnsweringRecipe):
     ) -> Split:
         """The logits of the trained encoder and the scores of the text for a split."""
 
+    # Choosing a checkpoint.
+
     @property
     def metric_for_best_model(self) -> str:
         return self.main_metric
+
+    # Measuring.
+
+    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+        # Labels of a wrong column are refused before anything is predicted.
+        self.unseen_labels, self.num_unseen = self.find_unseen_labels(rows)
+        return super().evaluate(saved, rows, batch_size, seed)
+
+    # What the card shows.
 
     def notes(self) -> list[str]:
         notes = super().notes()

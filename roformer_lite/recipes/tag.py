@@ -122,6 +122,9 @@ class Tag(LabelRecipe):
         self.require(are_texts(value), row, message)
         return value
 
+    def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
+        return ([tag] for tag in chain.from_iterable(self.truth(rows)))
+
     def is_empty(self, row: Row) -> bool:
         return not row["tokens"]
 
@@ -227,14 +230,9 @@ class Tag(LabelRecipe):
         if not is_adapted:
             backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
 
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Encode the rows. Without `training`, they are encoded in the same way as in prediction: a
-        long sentence becomes several consecutive examples."""
-        if not training:
-            self.note_unseen_labels([tag] for tag in chain.from_iterable(self.truth(rows)))
-        return super().encode(rows, training)
-
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
+        """Encode some rows. Without `training`, they are encoded in the same way as in prediction: a
+        long sentence becomes several consecutive examples."""
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
         parts = self.with_unknown(sentences) if training else self.split(sentences)
         inputs, starts = self.encode_units(parts, truncation=True)
@@ -535,8 +533,6 @@ class Tag(LabelRecipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         true = self.truth(rows)
-        tags = ([tag] for tag in chain.from_iterable(true))
-        self.unseen_labels, self.num_unseen = self.find_unseen_labels(tags)
         predicted = [answer["tags"] for answer in answers]
         return tagging_metrics(predicted, true, self.scheme)
 
