@@ -1,9 +1,13 @@
 """The base class of tasks. A recipe contains everything specific to one task, in the order of a
 run: reading the data, the tokenizer, encoding, the model, choosing a checkpoint, predicting,
-evaluating, baselines, and the text of the card.
+evaluating, baselines, and the task's part of the card.
 
 An instance belongs to one run. It holds the options and the information found in the data or in a
 saved model.
+
+What all tasks share is elsewhere: `train/train.py` trains a run, and `train/trainer.py` resumes a
+killed one. `answers.py` opens a saved model, forms batches and calls `Recipe.answer`. The text of
+the card is in `train/model_card_template.md.jinja`.
 """
 
 from __future__ import annotations
@@ -107,6 +111,8 @@ class Recipe(ABC):
     has_labels: ClassVar[bool] = False
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
+    takes_pairs: bool = False
+    truncates: ClassVar[bool] = False
     stops_after_fitting: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -313,7 +319,7 @@ class Recipe(ABC):
         """The metrics on the validation data during training."""
         return ["loss", *self.metric_names]
 
-    def check_metric(self, args: TrainingArguments, best: str | None = None) -> None:
+    def check_metric(self, args: TrainingArguments, best: str | None) -> None:
         """Refuse a metric that is not available for the data.
 
         Args:
@@ -357,9 +363,6 @@ class Recipe(ABC):
         return []
 
     # Answering.
-
-    takes_pairs: bool = False
-    truncates: ClassVar[bool] = False
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
         """Load the saved model.
@@ -424,6 +427,7 @@ class Recipe(ABC):
     @abstractmethod
     def answer(self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
         """The predictions of a saved model for a batch of inputs, none of which is empty.
+        `SavedModel.answers` makes the batches.
 
         Args:
             saved: The model with its pipeline.

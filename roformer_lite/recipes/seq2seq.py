@@ -105,6 +105,19 @@ class Seq2Seq(AnsweringRecipe):
             self.bleu_tokenizer = bleu_tokenizer_for("".join(sample))
         return self.bleu_tokenizer
 
+    def check_data_options(self) -> None:
+        tokenizer = self.bleu_tokenizer
+        if tokenizer is None:
+            return
+        try:
+            translation_metrics(["a"], ["a"], tokenizer)
+        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}"
+            ) from error
+
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "bleu_tokenizer": self.bleu_tokenizer}
 
@@ -150,19 +163,6 @@ class Seq2Seq(AnsweringRecipe):
         if args.predict_with_generate:
             return super().metrics_in_training(args)
         return ["loss"]
-
-    def check_data_options(self) -> None:
-        tokenizer = self.bleu_tokenizer
-        if tokenizer is None:
-            return
-        try:
-            translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise InputError(
-                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}"
-            ) from error
 
     def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         token_ids = np.asarray(prediction.predictions)[: len(rows)]
