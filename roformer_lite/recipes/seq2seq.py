@@ -25,7 +25,7 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
-from ..saved_model import max_positions
+from ..saved_model import max_positions, reason
 from ..task_options import Seq2SeqDataArguments
 from .base import Answer, AnsweringRecipe, Input, Measured, MeasuredBaselines, quoted
 
@@ -101,8 +101,7 @@ class Seq2Seq(AnsweringRecipe):
     def choose_bleu_tokenizer(self, rows: Dataset) -> str:
         """The tokenizer of sacrebleu that was requested, or the one for the language."""
         if self.bleu_tokenizer is None:
-            sample = rows[: min(len(rows), NUM_INSPECTED)]["target"]
-            self.bleu_tokenizer = bleu_tokenizer_for("".join(sample))
+            self.bleu_tokenizer = bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
         return self.bleu_tokenizer
 
     def check_data_options(self) -> None:
@@ -113,9 +112,8 @@ class Seq2Seq(AnsweringRecipe):
             translation_metrics(["a"], ["a"], tokenizer)
         # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
         except Exception as error:
-            reason = " ".join(str(error).split())
             raise InputError(
-                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}"
+                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason(error)}"
             ) from error
 
     def settings(self) -> dict[str, Any]:

@@ -138,8 +138,7 @@ class Tag(LabelRecipe):
         self.check_labels(tags, separator=" ")
         has_begin_and_inside = self.scheme in ("IOB1", "IOB2")
         if self.unit == "auto":
-            number = min(len(rows["train"]), NUM_INSPECTED)
-            sample = rows["train"][:number]["tokens"]
+            sample = rows["train"][:NUM_INSPECTED]["tokens"]
             text = "".join(chain.from_iterable(sample))
             is_chinese = len(HAN.findall(text)) > len(text) / 2
             self.unit = CHARACTERS if is_chinese and has_begin_and_inside else WORDS
@@ -414,8 +413,8 @@ class Tag(LabelRecipe):
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
     ) -> Split:
-        ids = encoded["input_ids"][:]
-        labels = np.concatenate([np.array(own) for own in encoded["labels"]])
+        ids, own_labels = examples_of(encoded)
+        labels = np.concatenate(own_labels)
         # The weights depend on all logits.
         trainer.preprocess_logits_for_metrics = None
         predictions = trainer.predict(encoded).predictions[: len(ids)]
