@@ -215,12 +215,7 @@ class Classify(LabelRecipe):
     # Encoding.
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
-        inputs = self.tokenizer(
-            batch["text"],
-            batch.get("text_pair"),
-            truncation=True,
-            max_length=self.options.max_length,
-        )
+        inputs = self.tokenizer(batch["text"], batch.get("text_pair"), truncation=True)
         if self.problem_type == REGRESSION:
             labels = batch["number"]
         elif self.problem_type == SINGLE:

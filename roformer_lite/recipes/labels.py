@@ -59,9 +59,8 @@ class LabelRecipe(AnsweringRecipe):
         super().__init__(options)
         # The labels and their numbers.
         self.labels: dict[str, int] = {}
-        # Labels that only occur in the evaluated rows, and the number of items that have them.
-        self.unseen_labels: set[str] = set()
-        self.num_unseen = 0
+        # The labels of the items to measure that have labels which the training data lack.
+        self.unseen_items: list[Sequence[str]] = []
         # The weights of the encoder and of the scores of the text, if these were added.
         self.text_weights: tuple[float, ...] = ()
         # Whether the scores of the text were also fitted to the validation rows.
@@ -127,9 +126,9 @@ class LabelRecipe(AnsweringRecipe):
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
         """The labels of each labelled item: of each row, or of each token."""
 
-    def find_unseen_labels(self, rows: Dataset) -> tuple[set[str], int]:
-        """The labels that do not occur in the training data, and the number of items that have such
-        labels. The model cannot predict them.
+    def find_unseen_items(self, rows: Dataset) -> list[Sequence[str]]:
+        """The labels of each item that has labels which the training data lack. The model cannot
+        predict these.
 
         Raises:
             InputError: if all labels are unseen, for example because the wrong column was given.
@@ -143,14 +142,15 @@ class LabelRecipe(AnsweringRecipe):
                 f"has: {shown(self.labels)}; choose their column with "
                 f"--{self.label_word}_column"
             )
-        return unseen, sum(not unseen.isdisjoint(labels) for labels in items)
+        return [labels for labels in items if not unseen.isdisjoint(labels)]
 
-    def unseen_labels_sentence(self, unseen: set[str], number: int) -> str:
-        """A sentence on labels that only occur in the evaluated rows, in this number of items."""
+    def unseen_items_sentence(self, items: Sequence[Sequence[str]]) -> str:
+        """A sentence on the result of `find_unseen_items`."""
+        unseen = sorted(set(chain.from_iterable(items)).difference(self.labels))
         return (
-            f"{number:,} of the {self.labelled} to measure have {len(unseen):,} "
-            f"{self.label_word}s that the training data lack ({shown(sorted(unseen))}): they count "
-            "as missed."
+            f"{len(items):,} of the {self.labelled} to measure have {len(unseen):,} "
+            f"{self.label_word}s that the training data lack ({shown(unseen)}): they count as "
+            "missed."
         )
 
     def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
@@ -163,11 +163,10 @@ class LabelRecipe(AnsweringRecipe):
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         """Besides encoding the rows, count and report the labels that the training data lack."""
         if not training:
-            unseen, number = self.find_unseen_labels(rows)
-            self.unseen_labels |= unseen
-            self.num_unseen += number
+            unseen = self.find_unseen_items(rows)
+            self.unseen_items += unseen
             if unseen:
-                print(self.unseen_labels_sentence(unseen, number), file=sys.stderr)
+                print(self.unseen_items_sentence(unseen), file=sys.stderr)
         return super().encode(rows, training)
 
     # The model, and its training.
@@ -313,15 +312,15 @@ class LabelRecipe(AnsweringRecipe):
 
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         # Labels of a wrong column are refused before anything is predicted.
-        self.unseen_labels, self.num_unseen = self.find_unseen_labels(rows)
+        self.unseen_items = self.find_unseen_items(rows)
         return super().evaluate(saved, rows, batch_size, seed)
 
     # What the card shows.
 
     def notes(self) -> list[str]:
         notes = super().notes()
-        if self.unseen_labels:
-            notes.append(self.unseen_labels_sentence(self.unseen_labels, self.num_unseen))
+        if self.unseen_items:
+            notes.append(self.unseen_items_sentence(self.unseen_items))
         if self.has_learned_validation_rows:
             notes.append(
                 f"After the validation metrics were measured, the {self.text_part} was fitted "

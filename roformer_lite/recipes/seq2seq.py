@@ -126,9 +126,7 @@ class Seq2Seq(AnsweringRecipe):
         return self.options.max_source_length
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
-        inputs = self.tokenizer(
-            batch["source"], truncation=True, max_length=self.options.max_source_length
-        )
+        inputs = self.tokenizer(batch["source"], truncation=True)
         targets = self.tokenizer(
             text_target=batch["target"],
             truncation=True,
@@ -201,10 +199,8 @@ class Seq2Seq(AnsweringRecipe):
     def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
         """The mean cross-entropy of the tokens of the targets, in nats."""
         if saved.positions is not None:
-            # Longer texts are truncated, as they are by `predict`.
-            for name in ("max_source_length", "max_target_length"):
-                length = getattr(self.options, name)
-                setattr(self.options, name, min(length, saved.positions))
+            longest = min(self.options.max_target_length, saved.positions)
+            self.options.max_target_length = longest
         encoded = self.encode(rows, training=False)
         collator = self.collator(saved.model)
         scores = []
