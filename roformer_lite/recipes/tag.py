@@ -351,15 +351,14 @@ class Tag(LabelRecipe):
     def restrict_tags(self, model: RoFormerLiteForTokenClassification, train: Dataset) -> None:
         """Let a model predict one tag per word and only transitions that the scheme of its tags
         allows."""
-        if model.text_scores is None:
-            config = decoding(model.config)
-            config.classifier_text_features = 0
-            model.add_text_scores(RoFormerLiteWordScores(config, config.num_labels))
-        model.config.decode_tags = True
         scores = model.text_scores
+        if scores is None:
+            config = copy(model.config)
+            config.classifier_text_features = 0
+            scores = RoFormerLiteWordScores(config, config.num_labels)
         scores.decodes = True
-        model.config.classifier_token_bytes = self.token_bytes.shape[1]
         scores.set_token_bytes(self.token_bytes)
+        model.add_text_scores(scores)
         self.forbid_unseen_tags(scores, train, model.config)
         self.forbid_transitions(scores)
 
@@ -367,7 +366,8 @@ class Tag(LabelRecipe):
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteWordScores:
         # The scores of a random field are always calibrated.
-        config = decoding(config)
+        config = copy(config)
+        config.decode_tags = True
         scores = fit_word_scores(self.token_bytes, *examples_of(train), config)
         self.forbid_unseen_tags(scores, train, config)
         return scores
@@ -661,13 +661,6 @@ def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
 def examples_of(encoded: Dataset) -> tuple[list[list[int]], list[np.ndarray]]:
     """The tokens of each encoded sentence, and their labels."""
     return encoded["input_ids"][:], [np.array(labels) for labels in encoded["labels"]]
-
-
-def decoding(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A copy of a configuration in which the model predicts one tag per word."""
-    config = copy(config)
-    config.decode_tags = True
-    return config
 
 
 def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:
