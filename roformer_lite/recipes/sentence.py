@@ -74,6 +74,8 @@ class SentenceRecipe(Recipe):
     uses_bfloat16 = False
     # The task can learn from these kinds of rows.
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
+    # The loss of a row of these kinds depends only on the other rows of its batch.
+    compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
 
     def __init__(self, options: SentenceDataArguments):
         super().__init__(options)
@@ -145,11 +147,6 @@ class SentenceRecipe(Recipe):
             modules_of=run.model.model_name_or_path,
         )
 
-    @property
-    @abstractmethod
-    def compares_rows(self) -> bool:
-        """Whether the loss of a row depends only on the other rows of its batch."""
-
     @abstractmethod
     def loss(self) -> torch.nn.Module:
         """The library's loss of `sentence_model` for the kind of the training data."""
@@ -169,7 +166,7 @@ class SentenceRecipe(Recipe):
         from sentence_transformers.base.sampler import BatchSamplers
 
         number = len(encoded["train"])
-        if self.compares_rows and min(args.train_batch_size, number) < 2:
+        if self.kind in self.compared_kinds and min(args.train_batch_size, number) < 2:
             raise InputError(
                 f"--per_device_train_batch_size {args.per_device_train_batch_size}, {number} rows: "
                 f"with the columns {', '.join(KINDS[self.kind])} a row is compared with the others "
@@ -295,6 +292,7 @@ class Embed(SentenceRecipe):
     architecture = "Model"
     auto_model = AutoModel
     kinds = (*SentenceRecipe.kinds, "texts")
+    compared_kinds = ("pairs", "scores")
 
     def __init__(self, options: EmbedDataArguments):
         super().__init__(options)
@@ -367,10 +365,6 @@ class Embed(SentenceRecipe):
             if part > width:
                 raise InputError(f"--matryoshka {part}: the model's vectors have {width} numbers")
         self.widths = sorted({*self.widths} - {width}, reverse=True)
-
-    @property
-    def compares_rows(self) -> bool:
-        return self.kind in ("pairs", "scores")
 
     def loss(self) -> torch.nn.Module:
         from sentence_transformers.sentence_transformer import losses
@@ -562,10 +556,6 @@ class Rerank(SentenceRecipe):
             return ""
         why = f"its head has {config.num_labels} labels, but a reranker has one score"
         return self.has_no_head(config) or why
-
-    @property
-    def compares_rows(self) -> bool:
-        return self.kind == "pairs"
 
     def loss(self) -> torch.nn.Module:
         from sentence_transformers.cross_encoder import losses
