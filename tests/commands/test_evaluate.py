@@ -66,7 +66,7 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
-def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
+def test_texts_longer_than_a_table_of_positions(tmp_path, capsys, kind):
     """They are split into blocks or truncated, as in a training."""
     directory = save_model(kind, tmp_path / "m")
     model = load_model(directory)
@@ -82,6 +82,11 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     (tmp_path / "a.jsonl").write_text(json.dumps(columns) + "\n")
     run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--output_dir", tmp_path / "e")
     assert 0 < results_of(tmp_path / "e")["metrics"]["test"]["loss"] < 100
+    if kind == "mlm":
+        run(
+            "evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--block_size", 13, status=2
+        )
+        assert "--block_size 13" in capsys.readouterr().err
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
