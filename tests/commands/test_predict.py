@@ -580,7 +580,10 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     # The column of a tagger may lie in another one, or have a number in files without names.
     words = ["Ann", "met", "Bob"]
     tagger = shutil.copytree(models / "tag", Path("tagger"))
-    for column, row in (("2", {"tokens": words}), ("sentence.words", {"sentence": {"words": words}})):
+    for column, row in (
+        ("2", {"tokens": words}),
+        ("sentence.words", {"sentence": {"words": words}}),
+    ):
         (tagger / "results.json").write_text(json.dumps({"settings": {"token_column": column}}))
         Path("rows.jsonl").write_text(json.dumps(row))
         predict(tagger, "rows.jsonl", "found.jsonl")
