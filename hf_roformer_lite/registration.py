@@ -8,14 +8,14 @@ from transformers.models.auto import modeling_auto
 
 from .integrations.peft_targets import register_peft_targets
 from .integrations.pipelines import register_pipelines
-from .model import ngram_scores, reference_layers, tag_scores  # noqa: F401, they add parts to the models
+from .model import ngram_scores, reference_layers, tag_scores  # noqa: F401, they add parts
 from .model.configuration_roformer_lite import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
-# Transformers has tables of the names of classes, too, which `register` does not fill. The Trainer
-# reads them to shift the labels of causal models before it smooths them, and to write the task of
-# a model on its card.
+# Transformers also has tables of class names, which `register` does not fill. The Trainer reads
+# them to decide whether label smoothing must shift the labels, and to name the task on a model
+# card.
 TABLES_OF_NAMES = {
     "AutoModel": "MODEL_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -29,7 +29,7 @@ TABLES_OF_NAMES = {
 
 
 def register_auto_classes() -> None:
-    """Enter configurations, models and tokenizers into the Auto classes."""
+    """Register configurations, models and tokenizers with the Auto classes."""
     for model_type, paths in AUTO_CLASSES.items():
         classes = {auto: class_at(path) for auto, path in paths.items()}
         config = classes.pop("AutoConfig")
@@ -46,7 +46,7 @@ def register_auto_classes() -> None:
 
 
 def class_at(path: str) -> type:
-    """The class at a "file.Class" of `AUTO_CLASSES`."""
+    """The class that a "file.Class" of `AUTO_CLASSES` names."""
     file, _, name = path.partition(".")
     module = import_module(f".model.{file}", package=__package__)
     return getattr(module, name)

@@ -1,7 +1,7 @@
-"""Training of tokenizers: the texts, and very long words in them.
+"""Training of tokenizers: reading the texts and cutting very long words in them.
 
-`RoFormerLiteTokenizer` calls this module, which is not a part of a model and does not travel to the
-Hub with one. Tokenizers of saved bundles call `trained` and `read_texts` by name.
+`RoFormerLiteTokenizer` calls this module. It is not part of a saved model, but the tokenizers of
+saved bundles call `trained` and `read_texts` by name.
 """
 
 import gzip
@@ -19,15 +19,15 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# No word of a language is as long, and a run of Chinese between two marks of punctuation rarely is.
-# Encoded images, sequences of proteins and rulers made of hyphens are. The space before a word is a
-# part of it.
+# No word of a natural language is this long, and a run of Chinese between two punctuation marks
+# rarely is. Encoded images, protein sequences and rulers made of hyphens are. The space before a
+# word is part of it.
 MAX_WORD_LENGTH = 256
 LONG_RUN = re.compile(
     rf" ?(?<!\S)\S{{{MAX_WORD_LENGTH},}}"
     rf"|(?<!\s)\s{{{MAX_WORD_LENGTH + 1},}}"
 )
-# The number of characters of a run that are split into words at once.
+# The number of characters of a run that are split into words at a time.
 MAX_RUN_LENGTH = 2**20
 
 
@@ -42,18 +42,18 @@ def trained(
     special_tokens_map: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Train a tokenizer of the kind of `tokenizer`, a `RoFormerLiteTokenizer`.
+    """Train a new tokenizer of the same kind as `tokenizer`, a `RoFormerLiteTokenizer`.
 
     Args:
         vocab_size: The number of entries. If special tokens and alphabet already need more, the
-            tokenizer has more, and a warning says so.
-        is_bound: Whether that is an error instead.
+            tokenizer has more, with a warning.
+        is_bound: Whether to raise an error in that case.
         length: The number of texts, for the progress bar.
         kwargs: Further arguments of the trainer in `tokenizers`.
 
     Raises:
-        ValueError: if `vocab_size` is too small and `is_bound`, if there is no text, or for a
-            Unigram tokenizer.
+        ValueError: if `vocab_size` is too small and `is_bound` is set, if there is no text, or for
+            a Unigram tokenizer.
     """
     if isinstance(tokenizer.backend_tokenizer.model, models.Unigram):
         raise ValueError(
@@ -88,10 +88,10 @@ def trained(
 
 
 def read_texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]) -> Iterable[Any]:
-    """The lines of a file or of a list of files. Any other source is itself the texts.
+    """The lines of a file or of a list of files. Any other source is returned as it is.
 
     Raises:
-        FileNotFoundError: if there is no file at a path.
+        FileNotFoundError: if a path is not a file.
         ValueError: while reading, for a line that is not UTF-8.
     """
     if isinstance(source, str | os.PathLike):
@@ -107,14 +107,14 @@ def read_texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]
 
 
 def names_a_file(item: Any) -> bool:
-    """Whether the first item of a list says that the list is one of paths."""
+    """Whether the first item of a list shows that it is a list of paths."""
     if isinstance(item, os.PathLike) or os.path.isfile(item):
         return True
     return str(item).endswith((".txt", ".gz"))
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, without their ends, unpacked if its name ends in .gz.
+    """The lines of a UTF-8 file without line ends. A file that ends in .gz is decompressed.
 
     Raises:
         ValueError: for a line that is not UTF-8, and for a damaged gzip file.
@@ -135,10 +135,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
-    """The texts that are not blank, from an iterable of texts or of lists of texts.
+    """The non-blank texts of an iterable of texts or of lists of texts.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there are none.
         TypeError: for an item that is not a string.
     """
     has_text = False
@@ -146,7 +146,7 @@ def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
         for text in item if isinstance(item, list | tuple) else [item]:
             if not isinstance(text, str):
                 raise TypeError(
-                    f"the source of texts holds {text!r}, a {type(text).__name__} and not a str"
+                    f"the source of texts holds {text!r}, a {type(text).__name__}, not a str"
                 )
             if text.strip():
                 has_text = True
@@ -156,7 +156,7 @@ def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
 
 
 def cut_long_words(texts: Iterable[str], backend: Tokenizer) -> Iterator[str]:
-    """The texts in parts, so that no word has more than `MAX_WORD_LENGTH` characters."""
+    """Cut the texts so that no word has more than `MAX_WORD_LENGTH` characters."""
     for text in texts:
         cuts = [0, *places_to_cut(text, backend), len(text)]
         for start, end in pairwise(cuts):
@@ -164,7 +164,7 @@ def cut_long_words(texts: Iterable[str], backend: Tokenizer) -> Iterator[str]:
 
 
 def places_to_cut(text: str, backend: Tokenizer) -> Iterator[int]:
-    """The places inside long words at which a text is cut, in ascending order."""
+    """The offsets inside long words at which a text is cut, in ascending order."""
     if len(text) <= MAX_WORD_LENGTH:
         return
     for run in LONG_RUN.finditer(text):
@@ -175,7 +175,7 @@ def places_to_cut(text: str, backend: Tokenizer) -> Iterator[int]:
 
 
 def offsets_of_words(text: str, backend: Tokenizer) -> list[tuple[int, int]]:
-    """Start and end of each word that the pre-tokenizer of `backend` makes of a text."""
+    """The start and end of each word into which the pre-tokenizer of `backend` splits a text."""
     if backend.pre_tokenizer is None:
         return [(0, len(text))]
     return [offsets for _, offsets in backend.pre_tokenizer.pre_tokenize_str(text)]

@@ -18,7 +18,7 @@ ENDINGS_OF_TABLES = ("_TARGET_MODULES_MAPPING", "_FEEDFORWARD_MODULES_MAPPING")
 
 
 def register_peft_targets() -> None:
-    """Enter the model types of this package into every table of target modules that knows Llama, if
+    """Add the model types of this package to every table of target modules that contains Llama, if
     PEFT is installed."""
     if find_spec("peft") is None:
         return

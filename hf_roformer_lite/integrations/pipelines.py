@@ -13,7 +13,7 @@ from transformers.pipelines.base import Pipeline
 
 from ..model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
-# The limit where neither the model nor the caller gives one, as in the pipelines of transformers.
+# The limit if neither the model nor the caller sets one, as in the pipelines of transformers.
 MAX_NEW_TOKENS = 256
 
 
@@ -145,9 +145,9 @@ TASKS: dict[str, type[Pipeline]] = {
 
 
 def register_pipelines() -> None:
-    """Enter the tasks of this module into the registry of transformers, except those that it knows.
+    """Register the tasks of this module with transformers, except those that it already has.
 
-    They are entered as transformers' own tasks are. `PIPELINE_REGISTRY.register_pipeline` would
+    They are registered like transformers' own tasks. `PIPELINE_REGISTRY.register_pipeline` would
     mark the class as custom code, and a saved pipeline could only be opened with
     `trust_remote_code`.
     """

@@ -1,5 +1,5 @@
 """Configurations, models and tokenizers: the files that travel to the Hub together with weights.
 
-Of the other folders these files import `padding_free` only, and the training of tokenizers when it
-is asked for. `hub.py` collects what a bundle needs in one flat folder.
+From outside this folder they import only `padding_free`, and the training of tokenizers when it is
+requested. `hub.py` collects what a bundle needs in one flat folder.
 """

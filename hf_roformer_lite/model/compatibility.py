@@ -23,7 +23,7 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def accepts_past_key_values(forward: Forward) -> Forward:
-    """Let `forward` take its `cache` by the name `past_key_values`, too."""
+    """Make `forward` accept its `cache` under the name `past_key_values` as well."""
 
     @wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:

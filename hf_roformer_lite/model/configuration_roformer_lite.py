@@ -152,10 +152,10 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
         return classes
 
     def require(self, holds: bool, field: str, what: str) -> None:
-        """Refuse the value of `field` unless something `holds`; `what` says which values are right.
+        """Refuse the value of `field` unless `holds` is true; `what` describes the valid values.
 
         Raises:
-            ValueError: with the field, its value and the values that are right.
+            ValueError: with the field, its value and the valid values.
         """
         if not holds:
             raise ValueError(
@@ -163,10 +163,10 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
             )
 
     def check_names(self, given: dict[str, Any]) -> None:
-        """Refuse arguments that no field takes, because transformers silently accepts every name.
+        """Refuse arguments that are not fields, because transformers silently accepts every name.
 
-        A saved configuration has a `model_type`. It always loads, whichever program or version has
-        added fields to it.
+        A saved configuration, which has a `model_type`, always loads, even if another program or
+        version has added fields to it.
 
         Raises:
             TypeError: naming the argument and, if there is one, the field that was meant.
@@ -393,8 +393,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
 
     @classmethod
     def from_preset(cls, name: str, **fields: Any) -> "RoFormerLiteConfig":
-        """A config of size `name` (tiny, mini, small, base), with any `fields` in place of the
-        preset's."""
+        """A config of size `name` (tiny, mini, small, base), in which `fields` override those of
+        the preset."""
         return cls(**{**preset_fields(name), **fields})
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -480,8 +480,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         return {None: parameters}
 
     def file_of_classes(self) -> str:
-        """The file that has all classes of a bundle; the files of parts that only some models use
-        import the others."""
+        """The file that has all classes of a bundle. It is the file of the optional parts if the
+        model has some, because that one imports the others."""
         has_text_features = self.classifier_text_features or self.decode_tags
         if has_text_features:
             self.require(
@@ -537,7 +537,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             )
 
     def _check_names(self) -> None:
-        """Check the fields that name activations, or some of the matrices or places."""
+        """Check the fields that name activations, matrices or places."""
         activations = ", ".join(sorted(ACT2FN))
         for field in ("hidden_act", "classifier_activation"):
             self.require(
@@ -604,8 +604,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self._check_rope()
 
     def _check_rope(self) -> None:
-        """Refuse the parameters that transformers only warns of, or takes as they are. It refuses
-        missing ones itself."""
+        """Refuse parameters that transformers accepts or only warns about. Missing ones are refused
+        by transformers itself."""
         head_dim = self.head_dim or 0
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
@@ -656,8 +656,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
 
 
 def of_decoder(field: str, is_set: bool = False) -> property:
-    """A field of the decoder as a property of a pair. With `is_set` it may be set, on both
-    sides."""
+    """A field of the decoder as a property of a pair. With `is_set` the property can be set, which
+    changes both sides."""
 
     def read(config: "RoFormerLiteSeq2SeqConfig") -> Any:
         return getattr(config.decoder, field)

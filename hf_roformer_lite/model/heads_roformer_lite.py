@@ -80,9 +80,9 @@ class RoFormerLiteLMTransform(nn.Module):
 
 
 class LMHeadMixin:
-    """From hidden states to logits and loss, for models with `lm_transform` and `lm_head`."""
+    """Computes logits and loss from hidden states, for models with `lm_transform` and `lm_head`."""
 
-    config: Any  # Of one stack or of a pair, as the model says.
+    config: Any  # The configuration of one stack or of a pair.
     training: bool
 
     def add_lm_head(self, config: RoFormerLiteConfig) -> None:
@@ -142,8 +142,8 @@ def keep_positions(
     attention_mask: Any,
     count_real_tokens: bool,
 ) -> torch.Tensor:
-    """The states of the positions whose logits are wanted, `(B, kept, hidden)`: of the last ones
-    (of all if `logits_to_keep` is 0), or of those at the given indices.
+    """The states of the positions whose logits are requested, `(B, kept, hidden)`: the last ones
+    (all if `logits_to_keep` is 0), or those at the given indices.
 
     With `count_real_tokens` and a `(B, L)` mask, a number counts the last real tokens of each row,
     wherever its padding is. If there are fewer, padding takes their place.
@@ -189,8 +189,8 @@ class PaddedGenerationMixin(GenerationMixin):
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that positions count real tokens also after
-        padding on the right, and that a prompt keeps its `(B, L)` mask: for a static cache
+        """As in every model of transformers, except that positions count only real tokens even with
+        padding on the right, and that a prompt keeps its `(B, L)` mask. For a static cache,
         transformers would replace it by one of four dimensions, which does not show where rows
         end."""
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -528,8 +528,8 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             )
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(
-                "cu_seq_lens_q: compiled as a whole, a model can't pool packed documents; give "
-                "them as rows."
+                "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
+                "give each document as a row."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
         joint_logits = logits
@@ -575,7 +575,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
-    """Classes, sets of classes, or numbers for whole sequences.
+    """Predicts a class, a set of classes, or numbers for each sequence.
 
     `logits` is `(B, num_labels)`, or `(documents, num_labels)` if the input is packed. With
     `config.classifier_text_features` the scores of n-grams are added to those of the classifier.
@@ -607,7 +607,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
-    """The right one of several continuations, with one score for each.
+    """Chooses one of several continuations, each of which gets a score.
 
     All inputs have a dimension of choices, `(B, choices, L)`. `labels` `(B,)` are the numbers of
     the right choices, and `logits` are `(B, choices)`.
@@ -639,8 +639,8 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
         shapes = {tensor.shape[:3] for tensor in inputs.values()}
         if len(shapes) != 1 or any(len(shape) != 3 for shape in shapes):
             raise ValueError(
-                "input_ids (or inputs_embeds), masks and so on must all be (batch, choices, "
-                "length)."
+                "input_ids (or inputs_embeds), masks and all other inputs must be (batch, "
+                "choices, length)."
             )
         batch_size, num_choices, _ = shapes.pop()
         rows = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}  # (B * choices, L)
@@ -652,12 +652,12 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
-    """A class for each token (entities, parts of speech). `labels` `(B, L)` are -100 where they are
-    ignored; labels of padding always are. `logits` are `(B, L, num_labels)`.
+    """Predicts a class for each token (entities, parts of speech). `labels` `(B, L)` are -100 where
+    they are ignored; labels of padding always are. `logits` are `(B, L, num_labels)`.
 
     With `config.classifier_text_features`, scores of the words and of the tags of their neighbours
-    are added to the logits of the classifier. With `config.decode_tags`, the greatest logits form
-    an allowed sequence with a single tag for each word; the loss is computed before this decoding.
+    are added to the logits of the classifier. With `config.decode_tags`, the largest logits form a
+    valid sequence with a single tag for each word; the loss is computed before this decoding.
     """
 
     output_class = TokenClassifierOutput
@@ -675,7 +675,7 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
-    """The first and the last token of the answer in the text (SQuAD)."""
+    """Finds the first and the last token of the answer in the text (SQuAD)."""
 
     num_scores = 2
     pools_tokens = False

@@ -112,7 +112,7 @@ class RemoteCode:
 
 
 class RemoteCodeTokenizer(RemoteCode):
-    """The same for tokenizers, whose `auto_map` is in tokenizer_config.json."""
+    """`RemoteCode` for tokenizers, whose `auto_map` is in tokenizer_config.json."""
 
     init_kwargs: dict[str, Any]
 
@@ -123,8 +123,8 @@ class RemoteCodeTokenizer(RemoteCode):
         return type(self).__module__.rpartition(".")[2]
 
     def classes(self) -> dict[str, Any]:
-        # The list has a place for a slow and one for a fast tokenizer. Transformers looks for a
-        # class of this kind in the first.
+        # The list has an entry for a slow and one for a fast tokenizer. Transformers looks for a
+        # class of this kind in the first one.
         name = f"{self.file_of_classes()}.{type(self).__name__}"
         return {"AutoTokenizer": [name, None]}
 

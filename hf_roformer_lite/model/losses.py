@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
 IGNORE_INDEX = -100  # The label that losses ignore.
-# The number of rows of logits that are computed at a time on a CPU. Fewer rows make the products
-# slower, and more rows make nothing faster.
+# The number of rows of logits that are computed at a time on a CPU. Fewer rows make the matrix
+# products slower, and more rows do not make them faster.
 CHUNK_ROWS = 256
-# The number of logits at a time elsewhere, where every chunk launches kernels: 256 MiB in float32.
+# The number of logits that are computed at a time on other devices, where every chunk launches
+# kernels: 256 MiB in float32.
 CHUNK_LOGITS = 2**26
 
 
@@ -32,14 +33,15 @@ def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None
 
 
 def check_classes(labels: torch.Tensor) -> None:
-    """
+    """Refuse labels of classes that are not integers.
+
     Raises:
-        ValueError: for labels that would have to be rounded to be classes.
+        ValueError: for boolean or floating-point labels.
     """
     if labels.dtype == torch.bool or labels.is_floating_point():
         raise ValueError(
-            f"labels are classes here, and must be integers, not {labels.dtype}. For several "
-            "labels or numbers set config.problem_type to "
+            f"labels are classes here and must be integers, not {labels.dtype}. For several "
+            "labels or numbers, set config.problem_type to "
             '"multi_label_classification" or "regression".'
         )
 
@@ -133,9 +135,10 @@ def sequence_loss(
 
 
 def check_probabilities(targets: torch.Tensor) -> None:
-    """
+    """Refuse targets outside the range from 0 to 1. A traced graph cannot check values.
+
     Raises:
-        ValueError: for targets outside of 0 to 1. A traced graph cannot check values.
+        ValueError: for such targets.
     """
     if is_tracing(targets) or bool(((targets >= 0) & (targets <= 1)).all()):
         return
@@ -183,7 +186,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Products are computed in `dtype`, and probabilities and sums in at least float32."""
+    """Cross-entropy of a linear layer, whose gradients are computed in the forward pass. Products
+    are computed in `dtype`, and probabilities and sums in at least float32."""
 
     @staticmethod
     def forward(

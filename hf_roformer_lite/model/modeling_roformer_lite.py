@@ -47,7 +47,7 @@ RotaryTables = tuple[torch.Tensor, torch.Tensor]
 def make_norm(
     config: RoFormerLiteConfig, width: int | None = None, eps: float | None = None
 ) -> nn.Module:
-    """The norm that `config` asks for, over the last dimension.
+    """The norm that `config` specifies, over the last dimension.
 
     Args:
         width: Default: `config.hidden_size`.
@@ -112,8 +112,8 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
 
         The first half of the sines is negated, so that `rotate` need not negate half of the states.
         """
-        # At least float32, whatever the dtype of the model: bfloat16 can't tell neighbouring
-        # positions apart.
+        # Use at least float32, whatever the dtype of the model, because bfloat16 can't tell
+        # neighbouring positions apart.
         exact = torch.promote_types(hidden_states.dtype, torch.float32)
         inv_freq = self.inv_freq.to(position_ids.device)
         if exact == torch.float64 and self.rope_type == "default":
@@ -124,7 +124,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         angles = position_ids[..., None, None].to(exact) * signed
         cos = angles.cos() * self.attention_scaling
         sin = angles.sin() * self.attention_scaling
-        # Under autocast, tables in float32 would make float32 of the queries again.
+        # Under autocast, tables in float32 would turn the queries back into float32.
         device_type = hidden_states.device.type
         dtype = hidden_states.dtype
         if torch.is_autocast_enabled(device_type):
@@ -201,7 +201,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         if inputs_embeds is None:
             if self.word_embeddings is None:
                 raise ValueError(
-                    "vocab_size=0: this model takes vectors; give inputs_embeds in place of "
+                    "vocab_size=0: this model takes vectors; give inputs_embeds instead of "
                     "input_ids."
                 )
             inputs_embeds = self.word_embeddings(input_ids)
@@ -368,11 +368,11 @@ class RoFormerLiteAttention(nn.Module):
             key_value_states: Where keys and values come from, `(B, Ls, width)`: the encoder's
                 states in cross-attention. Default: `hidden_states`.
             position_embeddings: Cosines and sines, `(B, L, 1, rotary_dim)` each, by which queries
-                are rotated. Without them they are not.
+                are rotated. Default: no rotation.
             key_position_embeddings: The same for keys. Default: `position_embeddings`.
             value_position_embeddings: The same for values, which are not rotated by default.
-            attention_mask: A mask as the attention function takes it.
-            cache: The cache to extend and read.
+            attention_mask: A mask in the form that the attention function expects.
+            cache: The key-value cache to extend and read.
             kwargs: Further arguments of the attention function.
         """
         query = self.make_query(hidden_states)
@@ -713,7 +713,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 `use_cache` (default: `config.use_cache`) makes a new one, except in training and
                 for packed documents.
             kwargs: `output_hidden_states`; `output_attentions`; `cu_seq_lens_q` `(documents + 1,)`,
-                the borders of packed documents in the flattened batch; and further arguments of the
+                the document boundaries in the flattened batch; and further arguments of the
                 attention function.
 
         Returns:
@@ -844,7 +844,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
                 "a cache cannot hold packed documents: leave it out, or give position_ids that "
-                "rise along each row, without cu_seq_lens_q."
+                "increase along each row, without cu_seq_lens_q."
             )
 
     def create_masks(
@@ -906,7 +906,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             if targets != sources:
                 raise ValueError(
                     f"the rows of the decoder end with documents {targets}, those of its encoder "
-                    f"with {sources}; each row needs as many documents on both sides."
+                    f"with {sources}; each row needs the same number of documents on both sides."
                 )
         is_same_document = None
         if documents is not None and encoder_documents is not None:
@@ -935,7 +935,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                     hidden_states, encoder_position_ids
                 )
             if self.config.rotary_value:
-                # Without the scaling of yarn and longrope, which sharpens scores.
+                # Values are rotated without the scaling of yarn and longrope, which sharpens
+                # scores.
                 scaling = rotary_emb.attention_scaling
                 arguments["value_position_embeddings"] = (cos / scaling, sin / scaling)
             for kind in self.layer_types:
@@ -966,8 +967,8 @@ def is_paged(cache: Any) -> bool:
 def with_cross_attention(cache: Any) -> Any:
     """A cache for both attentions of a layer.
 
-    `generate` makes one that has the windows of the decoder for the source, too. If it is still
-    empty, it is replaced by one without windows.
+    In the cache that `generate` makes, cross-attention has the windows of the decoder, too. If that
+    part is still empty, it is replaced by one without windows.
     """
     if not isinstance(cache, Cache):
         return cache
@@ -985,8 +986,8 @@ def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
 
 
 def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.Tensor:
-    """States `(B, L, hidden)` with zeros at padding, where layers compute nothing of meaning. The
-    single token of a step of generation is real."""
+    """The states `(B, L, hidden)` with zeros at padding, where the output of the layers has no
+    meaning. The single token of a generation step is always real."""
     length = hidden_states.shape[1]
     if not is_padding_mask(attention_mask) or (length == 1 and attention_mask.shape[1] > 1):
         return hidden_states
@@ -1015,8 +1016,8 @@ def check_attention_mask(
     if not fits:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, length) = "
-            f"{(batch_size, length)}, longer by the tokens of a cache, of 1 and 0 for padding; or "
-            "of four dimensions, floating point or boolean."
+            f"{(batch_size, length)}, longer by the tokens in the cache, with 1 for tokens and 0 "
+            "for padding; or have four dimensions, as floating point or boolean."
         )
 
 
@@ -1053,7 +1054,8 @@ def find_packed_documents(
     """The number of the document of each token, `(B, L)`, from 1 in reading order, if any row holds
     several; None if each row is one document. The numbers at padding have no meaning.
 
-    A traced graph cannot read values, so there rows may hold several if positions are given.
+    A traced graph cannot read values. There, rows may hold several documents whenever positions are
+    given.
 
     Args:
         given: The tokens, `(B, L, ...)`.
@@ -1061,14 +1063,14 @@ def find_packed_documents(
             separate the documents already.
         position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than that of
             the real token before it begins a new document.
-        cu_seq_lens_q: `(documents + 1,)`, the borders in the flattened batch, the other form of
-            packing (`DataCollatorWithFlattening`).
-        cache: That of a decoder. A graph is traced for one document in each row then, and a server
-            that gives another kind of cache separates the documents itself.
+        cu_seq_lens_q: `(documents + 1,)`, the document boundaries in the flattened batch, the other
+            form of packing (`DataCollatorWithFlattening`).
+        cache: The cache of a decoder. With a cache, a graph is traced for one document per row, and
+            a server, which has another kind of cache, separates the documents itself.
 
     Raises:
-        ValueError: for borders next to a mask, which do not end with the last token, or which lie
-            in two rows.
+        ValueError: if `cu_seq_lens_q` is combined with a mask, does not end with the last token, or
+            has a document that spans two rows.
     """
     shape = given.shape[:2]
     device = given.device
@@ -1139,8 +1141,8 @@ def number_tokens(
     """The number of the document of each of the tokens `given`, `(B, L)`, from 1, and 0 at padding.
 
     Args:
-        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks do not show where
-            padding is.
+        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks do not show
+            where padding is.
         documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
     """
     if documents is None:
@@ -1201,7 +1203,7 @@ def pool(
 def pool_packed(
     hidden_states: torch.Tensor, how: str, attention_mask: Any, documents: torch.Tensor
 ) -> torch.Tensor:
-    """As `pool`, for rows that hold several documents. A document without tokens gives zeros."""
+    """Like `pool`, for rows that hold several documents. A document without tokens gives zeros."""
     count = int(documents[-1, -1])
     documents = number_tokens(hidden_states, attention_mask, documents)
     indices = documents.flatten().nonzero().squeeze(1)  # (N,)

@@ -1,4 +1,4 @@
-"""Encoder–decoder: two stacks, and with an LM head the model for translation and rewriting."""
+"""The encoder–decoder: two stacks, with or without an LM head for translation and rewriting."""
 
 import os
 from typing import Any
@@ -40,8 +40,8 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the
-        last; -100 becomes the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
+        """The decoder's input for `labels` `(B, L)`: the start token, then all labels but the last;
+        -100 becomes the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
         shifted = F.pad(labels[:, :-1], pad=(1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == IGNORE_INDEX, filled(self.config.pad_token_id))
 
@@ -133,7 +133,8 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
-                "decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing."
+                "decoder_input_ids are missing. Give these, decoder_inputs_embeds, or (for a model "
+                "with an LM head) labels."
             )
         if attention_mask is not None and not is_padding_mask(attention_mask):
             raise ValueError(
@@ -141,7 +142,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             )
         if kwargs.get("cu_seq_lens_q") is not None:
             raise ValueError(
-                "cu_seq_lens_q can't tell two sides apart; give position_ids and "
+                "cu_seq_lens_q can't describe two sides; give position_ids and "
                 "decoder_position_ids."
             )
         if use_cache is None:
@@ -273,7 +274,7 @@ class RoFormerLiteForConditionalGeneration(
             # to be computed.
             is_labelled = labels != IGNORE_INDEX
             decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
-            # Scaled rotary tables depend on the largest position, which stays that of all tokens.
+            # Scaled rotary tables depend on the largest position, so all tokens keep a position.
             decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
         outputs = self.model(
             input_ids=input_ids,

@@ -24,7 +24,7 @@ from .words_of_tokens import (
     shifted,
 )
 
-# In bytes.
+# Lengths in bytes.
 NGRAM_LENGTHS = (2, 3, 4, 5)
 AFFIX_LENGTHS = (1, 2, 3, 4)
 # These numbers make the hashes of different kinds of n-grams differ.
@@ -58,7 +58,7 @@ class RoFormerLiteTextScores(nn.Module):
     each.
 
     Features are identified by a hash of 31 bits. All scores are initialised to 0. They can be
-    fitted apart from the model, as `roformer-lite train` does, and receive gradients too.
+    fitted separately from the model, as `roformer-lite train` does, and also receive gradients.
     """
 
     hashes: torch.Tensor
@@ -254,7 +254,7 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         owners: torch.Tensor,
         num_owners: int,
     ) -> torch.Tensor:
-        # In float32, as a sum of many squares in bfloat16 stops growing.
+        # This is computed in float32, because a sum of many squares in bfloat16 stops growing.
         weights = self.rarity[rows].float()
         if self.counts_repeated:
             weights = weights * (1 + counts.to(weights.dtype).log())

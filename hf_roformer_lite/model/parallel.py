@@ -46,14 +46,14 @@ class DistributedLoading:
         """Called by `from_pretrained` between making the model and loading its weights.
 
         FSDP2 keeps a flat copy of every weight whose rows do not divide by the number of processes.
-        A weight that is tied only afterwards, or that lies in two groups, would have two such
-        copies, and one of them would never be updated. Weights are therefore tied before, and tied
-        ones stay in the group of the root. `generate` of an encoder–decoder calls the encoder
-        directly, so it has to gather the weights of the root itself.
+        A weight that is tied only afterwards, or that is in two groups, would have two such copies,
+        and one of them would never be updated. Weights are therefore tied first, and tied ones stay
+        in the group of the root. `generate` of an encoder–decoder calls the encoder directly, so it
+        has to gather the weights of the root itself.
 
         Raises:
-            ValueError: for `pp_size`, as transformers cuts only models whose parts have the names
-                of Llama's.
+            ValueError: for `pp_size`, because transformers splits only models whose parts are named
+                as in Llama.
         """
         # A type checker cannot know that the next base class, PreTrainedModel, has the method.
         distribute = super().maybe_distribute_model  # type: ignore[misc]
@@ -62,7 +62,7 @@ class DistributedLoading:
         if distributed_config.pp_size > 1:
             raise ValueError(
                 f"DistributedConfig(pp_size={distributed_config.pp_size}): transformers cannot "
-                "cut these."
+                "split this model into pipeline stages; leave pp_size at 1."
             )
         # Transformers 5.19 has no replicas of shards.
         num_replicas = getattr(distributed_config, "dp_replicate_size", 1)

@@ -131,7 +131,8 @@ class RoFormerLiteStackedUnit(nn.Module):
 
 
 class RoFormerLitePReLU(nn.PReLU):
-    """PReLU with the initial slope of the reference system, also if a checkpoint lacks the slope."""
+    """PReLU with the initial slope of the reference system, even if a checkpoint lacks the
+    slope."""
 
     def __init__(self) -> None:
         super().__init__(init=SLOPE)

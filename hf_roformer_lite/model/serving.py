@@ -27,8 +27,8 @@ def check_vllm(config: RoFormerLiteConfig) -> None:
     if head not in SERVED_HEADS or generates != (head == "ForCausalLM"):
         raise ValueError(
             f"{config.architectures} can't be served by vLLM's runner {settings.runner_type!r}: "
-            "it takes causal models to generate, encoders and classifiers of texts for pooling. "
-            "For embeddings save the encoder: "
+            "it generates with causal models, and pools with encoders and sequence classifiers. "
+            "For embeddings, save the encoder: "
             "AutoModel.from_pretrained(DIR).save_pretrained(OUT)."
         )
     _check_fields(config, head)
@@ -57,7 +57,7 @@ def _check_fields(config: RoFormerLiteConfig, head: str) -> None:
 
 
 def _check_rope(config: RoFormerLiteConfig) -> None:
-    """Refuse scalings that depend on the longest text which is computed at the same time."""
+    """Refuse scalings that depend on the longest text in the same batch."""
     for parameters in config.rope_parameters_of_layers().values():
         rope_type = parameters.get("rope_type")
         if rope_type in ("dynamic", "longrope"):
@@ -73,7 +73,7 @@ def _check_pooling(config: RoFormerLiteConfig, pooled: str | None) -> None:
     if pooling.upper() != pooled:
         option = f'{{"seq_pooling_type": "{pooling.upper()}"}}'
         raise ValueError(
-            f"classifier_pooling={pooling!r}, and vLLM would take {pooled}: "
+            f"classifier_pooling={pooling!r}, but vLLM would use {pooled}: "
             f"give it --pooler-config '{option}'; it has CLS, LAST and MEAN."
         )
 

@@ -1,10 +1,10 @@
 """The best sequence of tags, and the probabilities of tags, in a chain of words (Lafferty et al.
 2001, ICML).
 
-The words of all sentences are one row. A message passes along each sentence from the left and one
-from the right, so that the cost grows with the number of words and sentences may have any length.
-In traced graphs, such as those of ONNX, it reaches `MAX_TRACED_WORDS` words, which are more than
-most models read at once.
+The words of all sentences are one row. One message passes along each sentence from the left and one
+from the right, so that the cost is linear in the number of words and sentences can have any length.
+In traced graphs, such as those of ONNX, a message reaches `MAX_TRACED_WORDS` words, more than most
+models read at once.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from .words_of_tokens import has_previous, indices_where, shifted
 
 # A transition with this score is forbidden.
 IMPOSSIBLE = -50.0
-# The best sequence of a longer sentence need not be found in traced graphs.
+# In traced graphs, the best sequence of a longer sentence may not be found.
 MAX_TRACED_WORDS = 1024
-# For each word, graphs compute at most this many sums for three tags in a row at the same time.
+# For each word, graphs compute at most this many sums over three successive tags at a time.
 MAX_TRIPLES = 2**13
 
 Join = Callable[..., torch.Tensor]
@@ -94,11 +94,11 @@ def pass_along_row(
     has_left: torch.Tensor,
     join: Join,
 ) -> torch.Tensor:
-    """As `pass_along_sentences`, without a loop over words, which traced graphs cannot have.
+    """Like `pass_along_sentences`, without a loop over words, which traced graphs cannot have.
 
-    The transfer of a word says what each tag of the word before adds to the message. Two transfers
-    in a row are one over twice the distance, so that a few steps reach `MAX_TRACED_WORDS`. The
-    transfer of a first word is 0 and thus forgets what was before.
+    The transfer of a word is what each tag of the previous word adds to the message. Two successive
+    transfers are combined into one over twice the distance, so that a few steps reach
+    `MAX_TRACED_WORDS`. The transfer of a first word is 0, which cuts off earlier words.
     """
     left_scores = shifted(scores, distance=-1)
     transfers = left_scores[:, :, None] + transitions  # (W, K, K)
@@ -112,7 +112,7 @@ def pass_along_row(
 
 
 def join_transfers(left: torch.Tensor, right: torch.Tensor, join: Join) -> torch.Tensor:
-    """The transfers `(W, K, K)` over the distances of two transfers in a row, with a maximum of
+    """Combine two successive transfers into one over both distances, `(W, K, K)`, whose maximum is
     0."""
     num_tags = left.shape[1]
     tags_at_once = max(1, MAX_TRIPLES // num_tags**2)

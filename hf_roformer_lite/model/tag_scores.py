@@ -1,12 +1,11 @@
-"""Scores of words and of consecutive tags, which a tagger adds to its logits, and the tags of its
-output.
+"""Scores of words and of consecutive tags, which a tagger adds to its logits, and the decoding of
+its output.
 
-The features of a conditional random field over the words, their shapes and their neighbours find
-what an encoder misses that has seen few sentences.
+The features of a conditional random field (words, their shapes and their neighbours) find what an
+encoder misses that was trained on few sentences.
 
-Only the code saved with models that use `classifier_text_features` or `decode_tags` contains this
-file and those of the words, n-grams and chains. The `auto_map` of such a model looks up every class
-here.
+Only bundles of models that use `classifier_text_features` or `decode_tags` contain this file and
+those of the words, n-grams and chains. Their `auto_map` looks up every class here.
 """
 
 from typing import Any
@@ -34,9 +33,9 @@ from .words_of_tokens import (
     shifted,
 )
 
-# In bytes.
+# Lengths in bytes.
 AFFIX_LENGTHS = (1, 2, 3, 4)
-# In words.
+# Distances in words.
 NEIGHBOUR_DISTANCES = (-2, -1, 1, 2)
 # These numbers make the hashes of different kinds of features differ.
 WORD_SEED = 1
@@ -75,12 +74,12 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
     shapes at distances of up to two words. Each token has the features of its first word. The
     transitions connect the first tokens of the words; see `messages_of_neighbours`.
 
-    With `config.decode_tags` words are separated by spaces only, as in the training data, and each
+    With `config.decode_tags` words are separated only by spaces, as in the training data, and each
     word has a single tag in the output. The later tokens of a word repeat the tag of its first
-    token, with I-X in place of B-X, and tokens of spaces either continue the entity or are outside
+    token, with I-X instead of B-X, and tokens of spaces either continue the entity or are outside
     of entities. A transition whose score is `IMPOSSIBLE` does not occur: I-X becomes B-X wherever
-    it is not allowed. All ways of joining tokens therefore find the same entities, and so does the
-    pipeline of transformers.
+    it is not allowed. All aggregation strategies of transformers' pipeline therefore find the same
+    entities.
     """
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
@@ -201,7 +200,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         return torch.where(is_space[:, None], logits_of_spaces, output)
 
     def _allowed_tags(self, tags: torch.Tensor, has_left: torch.Tensor) -> torch.Tensor:
-        """`tags` `(W,)`, with B-X in place of I-X where the transition is forbidden.
+        """`tags` `(W,)`, with B-X instead of I-X where the transition is forbidden.
 
         Args:
             tags: `(W,)`.
@@ -210,7 +209,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         is_forbidden = self.transitions < IMPOSSIBLE / 2  # (num_labels, num_labels)
         pairs = shifted(tags, distance=-1) * is_forbidden.shape[0] + tags
         is_wrong_after_left = is_forbidden.flatten()[pairs]
-        # A tag that some tag may not precede may not begin a document either.
+        # A tag that is forbidden after some other tag is also forbidden at the start of a document.
         is_wrong_at_start = is_forbidden.any(dim=0)[tags]
         # ONNX Runtime has no `where` for booleans.
         is_wrong = (has_left & is_wrong_after_left) | (~has_left & is_wrong_at_start)
@@ -254,7 +253,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         return torch.where(is_tied[:, None], near_ties, exchanged)
 
     def _replace(self, tags: torch.Tensor, table: list[int]) -> torch.Tensor:
-        """The tags `(W,)` that `table` has in place of `tags`."""
+        """The tags `(W,)` to which `table` maps `tags`."""
         return torch.tensor(table, device=tags.device)[tags]
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
-"""Tokenizer of RoFormer checkpoints: Jieba's words if the vocabulary has them, else characters and
-WordPiece."""
+"""The tokenizer of RoFormer checkpoints: Jieba's words if the vocabulary has them, otherwise
+characters and WordPiece."""
 
 import os
 import threading
@@ -22,8 +22,9 @@ SPACES_AROUND_CHINESE = normalizers.BertNormalizer(
 )
 
 # A thread that changes a backend holds Python's own lock while it waits for the calls that use the
-# backend, and these wait for Python's lock to call Jieba. So only one thread at a time may do
-# either. No process may fork meanwhile, because its copy of the lock would stay shut.
+# backend, and these wait for Python's lock to call Jieba. To prevent this deadlock, only one thread
+# at a time may do either. No process may fork meanwhile, because its copy of the lock would stay
+# locked.
 jieba_lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -36,19 +37,19 @@ if hasattr(os, "register_at_fork"):
 class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
     Opens the directories of HF's `RoFormerTokenizer` and `RoFormerTokenizerFast` (RoFormer, Su et
-    al. 2021, a Chinese model of words) and gives the ids and offsets of an HF tokenizer that was
+    al. 2021, a word-based Chinese model) and gives the ids and offsets of an HF tokenizer that was
     constructed from the same vocabulary. It needs the package rjieba.
 
-    **Splitting.** The text is cleaned and lower-cased as in BERT, and cut by Jieba without its
-    hidden Markov model. A word of the vocabulary is one token. Any other word is cut around its
-    Chinese characters, and WordPiece does the rest.
+    **Splitting.** The text is cleaned and lower-cased as in BERT, and segmented by Jieba without
+    its hidden Markov model. A word of the vocabulary is one token. Any other word is split around
+    its Chinese characters, and WordPiece does the rest.
 
     **Storage.** `tokenizer.json` names the pre-tokenizer of BERT, as HF's does, because the format
     cannot hold a call of Jieba.
 
     Args:
         vocab: The id of each token, or the path of a `vocab.txt` with one token a line.
-        do_lower_case: Whether text is put into lower case.
+        do_lower_case: Whether text is lower-cased.
         strip_accents: Whether accents are removed. `None` stands for the value of `do_lower_case`.
         pad_token, unk_token, cls_token, sep_token, mask_token: Special tokens other than `[PAD]`,
             `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
@@ -124,7 +125,7 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
 
 class JiebaWords:
-    """A pre-tokenizer that keeps the words of the vocabulary whole, and cuts others around their
+    """A pre-tokenizer that keeps the words of the vocabulary whole, and splits others around their
     Chinese characters."""
 
     def __init__(self, tokenizer: RoFormerLiteJiebaTokenizer):
@@ -132,7 +133,7 @@ class JiebaWords:
         self.id_of = tokenizer.backend_tokenizer.model.token_to_id
 
     def pre_tokenize(self, text: tokenizers.PreTokenizedString) -> None:
-        """Cut all parts of the text, which added tokens may have divided. The backend calls
+        """Split all parts of the text, which added tokens may have divided. The backend calls
         this."""
         text.split(lambda index, part: self.split(part))
 
@@ -150,18 +151,18 @@ class JiebaWords:
         return words
 
     def pieces(self, word: str) -> list[str]:
-        """The word itself if it is known, else its parts around Chinese characters. White space has
-        no parts."""
+        """The word itself if the vocabulary has it, otherwise its parts around Chinese characters.
+        White space has no parts."""
         if self.id_of(word) is not None:
             return [word]
         return SPACES_AROUND_CHINESE.normalize_str(word).split()
 
 
 def require_rjieba() -> ModuleType:
-    """Import rjieba, or say how it is installed.
+    """Import rjieba.
 
     Raises:
-        ImportError: if it is not installed.
+        ImportError: if it is not installed, with the command that installs it.
     """
     try:
         import rjieba

@@ -1,4 +1,4 @@
-"""Tokenizer: byte-level BPE, which is lossless, or BERT's WordPiece."""
+"""The tokenizer: byte-level BPE, which is lossless, or BERT's WordPiece."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -44,8 +44,8 @@ SPLIT_PATTERN = (
     r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s"
 )
-# Puts a space before a word of spaced script and before nothing else. The docstring of the class
-# says why under "Text split into words".
+# Puts a space only before a word of a spaced script. The docstring of the class says why under
+# "Text split into words".
 SPACE_BEFORE_WORD = normalizers.Sequence(
     [
         normalizers.Prepend(" "),
@@ -58,15 +58,15 @@ TRIM_OFFSETS = processors.ByteLevel(trim_offsets=True)
 
 class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
-    A fast tokenizer that its `tokenizer.json` describes completely: `PreTrainedTokenizerFast` reads
-    the same file and gives the same ids for plain text. Make one with
+    A fast tokenizer that is completely described by its `tokenizer.json`: `PreTrainedTokenizerFast`
+    reads the same file and gives the same ids for plain text. Make one with
     `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
 
     **Template.** A text becomes `[CLS] x [SEP]`, and a pair `[CLS] a [SEP] b [SEP]` with token
     types 0 and 1. `bos_token` is `[CLS]` and `eos_token` is `[SEP]`, so an encoder–decoder starts
     with `[CLS]` and ends with `[SEP]`. Prompts of a causal language model must not end with
     `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also when saved.
-    `add_eos_token = True` without it gives `x [SEP]`. With both off, as they are at first, the
+    `add_eos_token = True` without it gives `x [SEP]`. With both off, which is the default, the
     template is the one above. Both are read from the template in `tokenizer.json`.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are
@@ -82,21 +82,21 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Text split into words** (`is_split_into_words=True`). With BPE, a word that begins with a
     letter of a script written with spaces is encoded as within a sentence, with the space before
     it. Chinese, digits and punctuation get none. Offsets count from the start of each word. For
-    Chinese that is labelled character by character, take WordPiece, the only one whose tokens never
-    span two Chinese characters.
+    Chinese that is labelled character by character, use WordPiece, the only algorithm whose tokens
+    never span two Chinese characters.
 
     **Unigram.** Tokenizers of this kind, which version 0.1 trained, load and encode as before. They
     are lossless, and encode split words, like BPE. They cannot be trained on other text.
 
     **Limits.** `token_type_ids` are not among `model_input_names`, because `generate` of an
-    encoder–decoder refuses them; ask for them with `return_token_type_ids=True`. Encoding labels or
+    encoder–decoder refuses them; request them with `return_token_type_ids=True`. Encoding labels or
     split words replaces parts of the backend during the call. As with the padding and truncation of
     every fast tokenizer, use one instance in one thread at a time.
 
     Args:
-        tokenizer_file: The path of a `tokenizer.json`, which is taken as it is.
-        tokenizer_object: The same as a `tokenizers.Tokenizer`. One of the two is required, else
-            there is a `ValueError`.
+        tokenizer_file: The path of a `tokenizer.json`, which is used as it is.
+        tokenizer_object: The same as a `tokenizers.Tokenizer`. Without either of the two, a
+            `ValueError` is raised.
         pad_token, unk_token, cls_token, sep_token, mask_token, bos_token, eos_token: Special tokens
             other than the default ones.
         model_max_length: The length of the longest sequence in tokens, for `truncation=True` and
@@ -151,22 +151,22 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         * `"bpe"`: pieces of UTF-8 bytes (Sennrich et al. 2016, on bytes as in GPT-2). It never
           gives [UNK].
         * `"wordpiece"`: BERT's WordPiece (Devlin et al. 2019). Control characters are removed,
-          Chinese characters are set apart, and text is optionally put into lower case and
-          stripped of accents. It is not lossless, and unknown characters are [UNK].
+          Chinese characters are separated, and text is optionally lower-cased and stripped of
+          accents. It is not lossless, and unknown characters are [UNK].
 
-        Training takes quadratic time in the length of a word. A run of more than 256 characters of
-        one kind (letters without a space, punctuation, white space) is therefore learned from in
-        parts of 256, as if they were words of their own. The tokenizer itself splits no such run:
-        this concerns only the pieces that it can learn.
+        Training takes quadratic time in the length of a word. In training, a run of more than 256
+        characters of one kind (letters without a space, punctuation, white space) is therefore cut
+        into parts of 256, as if these were separate words. The tokenizer itself does not cut such
+        runs: this only limits the pieces that it can learn.
 
         Args:
-            source: The path of a UTF-8 text file (`.gz` is unpacked) which is read line by line, a
-                list of such paths, or any iterable of texts. A list is taken for paths if its first
-                item is a path object, names a file, or ends in .txt or .gz.
+            source: The path of a UTF-8 text file (`.gz` is decompressed) that is read line by line,
+                a list of such paths, or any iterable of texts. A list is taken for paths if its
+                first item is a path object, names a file, or ends in .txt or .gz.
             vocab_size: An upper bound on the number of entries, including special tokens and bytes.
-            min_frequency: Pairs that occur less often are not merged.
-            lowercase, strip_accents: For wordpiece only. The default is lower case, and the same
-                for accents as for case.
+                min_frequency: Pairs that occur less often are not merged. lowercase, strip_accents:
+                For wordpiece only. By default text is lower-cased, and accents are removed if it
+                is.
             model_max_length: As in the class.
             trainer_options: Further arguments of the trainer in `tokenizers`, such as
                 `limit_alphabet`.
@@ -265,7 +265,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 setattr(self.backend_tokenizer, name, part)
 
     def update_post_processor(self) -> None:
-        """Make the template that `add_bos_token` and `add_eos_token` ask for, when one is set. The
+        """Make the template for `add_bos_token` and `add_eos_token` when one of them is set. The
         docstring of the class describes it under "Template"."""
         backend = self.backend_tokenizer
         if self.add_bos_token or self.add_eos_token:
@@ -297,7 +297,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         return has_start, has_end
 
     def template(self, start: bool = True) -> processors.PostProcessor:
-        """The special tokens around a text or a pair, with their present ids. Without `start` it is
+        """The special tokens around a text or a pair, with their current ids. Without `start` it is
         the template of labels."""
         return make_template(
             self.backend_tokenizer,

@@ -111,10 +111,10 @@ def hash_pairs(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Words:
-    """The words of some documents.
+    """The words of several documents.
 
-    Without blanks the texts of all documents are one row of S bytes, which is divided into W words.
-    No word spans two documents.
+    The texts of all documents, without blanks, are one row of S bytes, which is divided into W
+    words. No word spans two documents.
 
     Attributes:
         text: The bytes, `(S,)`.
@@ -122,8 +122,8 @@ class Words:
         starts: The first byte of each word, `(W,)`.
         ends: The byte after the last byte of each word, `(W,)`.
         documents: The document of each word, `(W,)`, ascending.
-        word_of_token: The word of the first byte of each token, `(N,)`. A token without such bytes
-            has the next word of its document, or -1 if there is none.
+        word_of_token: The word of the first byte of each token, `(N,)`. A token without bytes in
+            `text` gets the next word of its document, or -1 if there is none.
         is_first: Whether a word begins in each token, `(N,)`. The first token of a word may be the
             blank before it.
     """
@@ -285,8 +285,8 @@ def find_words_of_tokens(
 ) -> torch.Tensor:
     """The word of the first byte of each token, `(N,)`.
 
-    A tokenizer may make a token of the blank before a word. A token without bytes therefore has the
-    next word of its document, or -1 if there is none.
+    A tokenizer may make the blank before a word a token of its own. A token without bytes therefore
+    gets the next word of its document, or -1 if there is none.
 
     Args:
         word_of_byte: `(S,)`.

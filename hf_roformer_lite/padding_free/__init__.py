@@ -1,4 +1,4 @@
-"""Layers that compute the real tokens of a batch only, for every model of transformers."""
+"""Makes the layers of transformers models compute only the real tokens of a batch."""
 
 from .switch import padding_free
 

@@ -1,10 +1,11 @@
 """The attention implementation "padding_free": its masks, and attention document by document.
 
-transformers' mask functions (`create_causal_mask` and its siblings) ask the attention
-implementation of a model for the mask. Under "padding_free" they get a `DocumentMask`, which still
-knows the mask function and the padding mask. A layer that computes the batch as it is takes the
+The mask functions of transformers (`create_causal_mask` and its siblings) request each mask from
+the attention implementation of the model. Under "padding_free" they get a `DocumentMask`, which
+keeps the mask function and the padding mask. A layer that computes the padded batch takes the
 ordinary mask from it. A layer that computes a flat row of real tokens (`layers.py`) takes a
-`FlatMask`: the documents of the row, which attention computes one after the other, on any device.
+`FlatMask`, which holds the documents of the row. Attention is computed for each document
+separately, on any device.
 """
 
 import sys
@@ -31,34 +32,36 @@ from .batch import RealTokens, shared, state
 varlen_attn: Callable[..., Any] | None
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # Not every build of torch has it.
+except ImportError:  # Some builds of torch lack it.
     varlen_attn = None
 
 NAME = "padding_free"
-# For models whose attention modules compute their scores themselves (`attention_modules.py`), with
-# the masks of "eager".
+# For models whose attention modules compute attention scores themselves (`attention_modules.py`).
+# They get the masks of "eager".
 OWN_NAME = "padding_free_eager"
-APPLE = "mps"  # What torch calls an Apple GPU.
-# On a CPU the gradient of sdpa in half precision takes several times as long as in float32, unless
+APPLE = "mps"  # torch's name for an Apple GPU.
+# On a CPU, the gradient of sdpa in half precision takes several times as long as in float32, unless
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
-# The length of the blocks of queries. The gradient of each block is as long as the document.
+# The length of a block of queries, in windows. Blocks should not be small, because the gradient of
+# each one is as long as the whole document.
 WINDOWS_OF_A_BLOCK = 4
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
-# The share of real tokens up to which a flat row is faster than the batch.
+# The share of real tokens up to which a flat row is faster than the padded batch.
 MAX_REAL = 0.9
 
 # Masks
 
 
 class FlatMask:
-    """Which tokens of a flat row see each other: a query sees keys of its own document only.
+    """The attention mask of a flat row: a query attends only to keys of its own document.
 
     Args:
-        queries, keys: The documents of both sides; the same object but in cross-attention.
-        is_causal: Whether a query sees no key after it.
-        window: How many tokens a query reaches to each side, itself included. Default: all.
+        queries, keys: The documents of both sides; the same object except in cross-attention.
+        is_causal: Whether a query does not attend to later keys.
+        window: The number of tokens that a query reaches on each side, including itself. Default:
+            the whole document.
     """
 
     def __init__(
@@ -76,12 +79,13 @@ class FlatMask:
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        """Neighbours of equal length, as (number of documents, their queries, their keys)."""
+        """Runs of neighbouring documents of equal length, each as (number of documents, queries per
+        document, keys per document)."""
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
         return [(len(list(run)), *pair) for pair, run in groupby(lengths)]
 
     def cu_seq_lens(self, device: torch.device) -> list[torch.Tensor]:
-        """Where documents begin and end, `(documents + 1,)`, for queries and keys."""
+        """The document boundaries of queries and of keys, `(documents + 1,)` each."""
         if device not in self._cu_seq_lens:
             self._cu_seq_lens[device] = [
                 torch.tensor([0, *accumulate(side.lengths)], dtype=torch.int32, device=device)
@@ -91,14 +95,15 @@ class FlatMask:
 
 
 class Documents:
-    """The documents of a batch, read off a mask: a token that does not see the real token before it
-    begins one. So packed rows are found however the model was told about them.
+    """The documents of a batch, as a mask defines them: a token that does not attend to the real
+    token before it begins a new document. Packed rows are found in this way no matter which
+    argument of the model describes them.
 
-    All real tokens of the batch have a number, row after row. It stands for a token below.
+    The real tokens of the batch are numbered row by row. Below, a token is given by its number.
 
     Args:
-        mask_function: Whether a query sees a key: a function of the numbers of row, head, query
-            and key.
+        mask_function: A function of the indices of row, head, query and key that tells whether the
+            query attends to the key.
         is_real: `(B, L)`, False at padding.
     """
 
@@ -114,31 +119,35 @@ class Documents:
         # The first and the last token of the document of each token, (N,).
         self.first = first[document]
         self.last = self.first + lengths[document] - 1
-        # The place of the document of each token in the flat row, (B, L), from 1; 0 at padding. The
-        # longest comes first, so that attention takes those of equal length together.
+        # The place of each token's document in the flat row, (B, L), from 1; 0 at padding.
+        # Documents are sorted by length, longest first, so that attention can batch those of equal
+        # length.
         self.count = len(first)
         places = lengths.argsort(descending=True, stable=True).argsort()
         self.numbers = torch.zeros_like(is_real, dtype=torch.long)
         self.numbers[self.rows, self.columns] = places[document] + 1
 
     def sees(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Whether tokens see others. No token sees those of another row."""
+        """Whether queries attend to keys, given by their numbers. No token attends to another
+        row."""
         rows = self.rows[queries]
         head = torch.zeros((), dtype=torch.long, device=rows.device)
         is_seen = self.mask_function(rows, head, self.columns[queries], self.columns[keys])
         return is_seen & (rows == self.rows[keys])
 
     def pattern(self) -> tuple[bool, int | None] | None:
-        """Whether attention is causal, and its window, or None if a token sees all of its document.
+        """Whether attention is causal, and the size of its window, or None for a window that spans
+        the whole document.
 
-        None in place of both where a token does not see exactly the keys of such a pattern. In all
-        masks of transformers a query sees one run of keys. So each token is asked for the keys at
-        both ends of its run and of its row, for those around the run, and for some halfway between.
+        Returns None instead of the pair if the mask has no such pattern. In all masks of
+        transformers a query attends to one contiguous run of keys. For each query it is therefore
+        enough to test the keys at both ends of the expected run and of the row, those just outside
+        the run, and some halfway between.
         """
         tokens = self.tokens
         sees_next = self.sees(queries=tokens, keys=torch.minimum(tokens + 1, self.last))
         is_causal = not bool((sees_next & (tokens < self.last)).any())
-        # The last token of the longest document says how far tokens see.
+        # The last token of the longest document shows the size of the window.
         longest = int((self.last - self.first).argmax())
         keys = tokens[self.first[longest] : self.last[longest] + 1]
         window = int(self.sees(queries=keys[-1:], keys=keys).sum())
@@ -158,12 +167,14 @@ class Documents:
 
 
 class DocumentMask:
-    """What a mask is made from: a mask function of transformers and a padding mask.
+    """A mask in unevaluated form: a mask function of transformers and a padding mask.
 
     Args:
-        make_dense: Makes the ordinary mask from `arguments`: `sdpa_mask` or `eager_mask`.
-        arguments: Those of `sdpa_mask`, among them the shape of the mask, `(B, 1, Lq, Lk)`, and
-            `attention_mask` `(B, Lk)`, True where a key is a real token, or None where all are.
+        make_dense: The function that makes the ordinary mask from `arguments`: `sdpa_mask` or
+            `eager_mask`.
+        arguments: The arguments of `sdpa_mask`. They include the shape of the mask, `(B, 1, Lq,
+            Lk)`, and `attention_mask`, `(B, Lk)`, True where a key is a real token, or None if all
+            keys are.
     """
 
     def __init__(
@@ -175,16 +186,16 @@ class DocumentMask:
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
         self.mask_function: Callable[..., torch.Tensor] = arguments["mask_function"]
         self.dtype: torch.dtype = arguments["dtype"]  # of the hidden states
-        self.config = arguments["config"]  # of the model that asks for a mask
+        self.config = arguments["config"]  # of the model that requests the mask
         self._cross: FlatMask | None = None
 
     @cached_property
     def dense(self) -> torch.Tensor | None:
-        """The ordinary mask, `(B, 1, Lq, Lk)`; None where attention needs none."""
+        """The ordinary mask, `(B, 1, Lq, Lk)`, or None if attention needs none."""
         return self.make_dense(**self.arguments)
 
     def to(self, dtype: torch.dtype) -> "DocumentMask":
-        """The same with an ordinary mask of another type, which MPT asks for."""
+        """A copy whose ordinary mask has another dtype. MPT converts its mask in this way."""
 
         def make_dense(**arguments: Any) -> torch.Tensor | None:
             dense = self.dense
@@ -193,7 +204,7 @@ class DocumentMask:
         return DocumentMask(make_dense=make_dense, **self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
-        """The ordinary mask: until transformers 5.23 `generate` calls this on masks it makes."""
+        """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
         return self.dense
 
     @cached_property
@@ -209,8 +220,8 @@ class DocumentMask:
     def is_nearly_full(self) -> bool:
         """Whether a batch has so little padding that a flat row would cost more than it saves.
 
-        Packed rows and windows are always worth it, and in half precision on a CPU attention by
-        document is faster even for a full batch.
+        With packed rows or windows a flat row always pays off. In half precision on a CPU it does
+        so even for a full batch, because attention by document is faster.
         """
         if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
             return False
@@ -229,13 +240,13 @@ class DocumentMask:
 
     @cached_property
     def tokens(self) -> RealTokens:
-        """The real tokens of self-attention, in documents."""
+        """The real tokens of self-attention, grouped by document."""
         documents = self.documents
         return shared(RealTokens.of_documents(documents.numbers, count=documents.count))
 
     @cached_property
     def has_holes(self) -> bool:
-        """Whether padding stands between tokens of a document."""
+        """Whether there is padding between tokens of one document."""
         documents = self.documents
         spans = documents.columns[documents.last] - documents.columns[documents.first]
         return bool((spans != documents.last - documents.first).any())
@@ -244,8 +255,8 @@ class DocumentMask:
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention.
 
-        None where the mask is neither causal nor bidirectional, with or without a window, in every
-        document: then only the ordinary mask is right.
+        None if the batch has no real token, or if a document's mask is neither causal nor
+        bidirectional, with or without a window. Only the ordinary mask is correct then.
         """
         tokens = self.tokens
         if tokens.longest == 0:
@@ -259,7 +270,7 @@ class DocumentMask:
     def flat_from(self, queries: "DocumentMask") -> FlatMask | None:
         """The mask of cross-attention from a flat row of `queries` to the flat row of these keys.
 
-        None where it can't be told which document a key belongs to.
+        None if it is unclear to which document a key belongs.
         """
         if self._cross is None or self._cross.queries is not queries.tokens:
             documents = queries.documents
@@ -271,12 +282,12 @@ class DocumentMask:
         return self._cross
 
     def _numbers_of_keys(self, documents: Documents) -> torch.Tensor | None:
-        """The number of the document of each key, `(B, Lk)`, where all queries of a document see
-        the same keys, and no others see those; otherwise None."""
+        """The number of each key's document, `(B, Lk)`, if all queries of a document attend to the
+        same keys and no other queries attend to these; otherwise None."""
         if len(documents.numbers) != self.key_shape[0]:
             return None
         if self.mask_function is bidirectional_mask_function:
-            # All tokens of a row see the same keys, so no pairs need to be compared.
+            # All tokens of a row attend to the same keys, so no pairs need to be compared.
             of_rows = documents.numbers.amax(dim=1, keepdim=True)
             is_packed = not torch.equal(documents.numbers, of_rows * (documents.numbers != 0))
             return None if is_packed else of_rows * self.is_real
@@ -302,10 +313,11 @@ def padding_free_mask(
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
     **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
-    """A mask function of transformers, with the arguments of its `sdpa_mask`.
+    """The mask of this attention implementation, with the arguments of transformers' `sdpa_mask`.
 
-    There are documents only where a batch begins. Steps of generation after the prompt, caches of
-    a fixed size, and traced graphs, of which no value can be read, get the ordinary mask.
+    Only a batch without earlier tokens gets a `DocumentMask`. The ordinary mask is returned for
+    generation steps after the prompt, for caches of a fixed size, and for traced graphs, whose
+    values cannot be read.
     """
     arguments: dict[str, Any] = {
         "batch_size": batch_size,
@@ -317,13 +329,13 @@ def padding_free_mask(
     if q_length <= 1 or isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0:
         arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
         return make_dense(**arguments)
-    # A causal mask may be left out by sdpa, a mask of cross-attention not.
+    # sdpa may leave out a causal mask, but not a mask of cross-attention.
     is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
     if is_fixed_size or not fits or is_tracing(attention_mask) or state.computes_padding:
         return make_dense(**arguments)
     if make_dense is eager_mask:
-        arguments["allow_is_causal_skip"] = False  # These modules do not know that they are causal.
+        arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
     return DocumentMask(make_dense=make_dense, **arguments)
 
 
@@ -338,8 +350,8 @@ def padding_free_attention(
     attention_mask: torch.Tensor | DocumentMask | FlatMask | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """An attention function of transformers, `(B, heads, L, head_dim)` to `(B, L, heads,
-    head_dim)`. In a flat row B is 1, and L is the number of all real tokens."""
+    """An attention function of transformers, from `(B, heads, L, head_dim)` to `(B, L, heads,
+    head_dim)`. For a flat row, B is 1 and L is the number of all real tokens."""
     if isinstance(attention_mask, FlatMask):
         return attend_by_document(module, query, key, value, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
@@ -355,13 +367,13 @@ def attend_to_batch(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention by sdpa, or for what it lacks by the function in the model's own file."""
+    """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
     if query.numel() == 0 or key.numel() == 0:
-        # Nothing is seen. The output depends on all three, so that each gets a gradient.
+        # The output is empty or zero. It depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
     if query.device.type == APPLE and query.dtype in HALF_PRECISION:
         attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
-        kwargs["is_causal"] = False  # The mask says so already.
+        kwargs["is_causal"] = False  # The mask is already causal.
     attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
 
@@ -373,9 +385,9 @@ def mask_for_apple(
     attention_mask: torch.Tensor | None,
     is_causal: bool | None,
 ) -> torch.Tensor | None:
-    """A mask that torch's sdpa reads right on an Apple GPU in half precision. There it lets queries
-    see later keys if it is only told that they are causal (pytorch#195910), and gives NaN where a
-    mask hides all keys (pytorch#156707)."""
+    """A mask with which torch's sdpa is correct on an Apple GPU in half precision. There, with
+    `is_causal` and no mask, queries attend to later keys (pytorch#195910), and a mask that hides
+    all keys gives NaN (pytorch#156707)."""
     if attention_mask is None:
         return causal_mask(module, query, key, is_causal)
     if attention_mask.dtype != torch.bool:
@@ -386,10 +398,11 @@ def mask_for_apple(
 def causal_mask(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None
 ) -> torch.Tensor | None:
-    """`(1, 1, Lq, Lk)`, True where a causal query sees a key; None where it sees all.
+    """The mask `(1, 1, Lq, Lk)`, True where a causal query attends to a key; None if it attends to
+    all keys.
 
     Args:
-        is_causal: What the layer says. None: the module says it.
+        is_causal: As the layer gives it. Default: the attribute of the module.
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -400,7 +413,7 @@ def causal_mask(
 
 
 def needs_eager(kwargs: dict[str, Any]) -> bool:
-    """Whether probabilities, capped scores or sinks are wanted, which sdpa lacks."""
+    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks."""
     has_capped_scores = kwargs.get("softcap") is not None
     has_sinks = kwargs.get("s_aux") is not None
     return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks
@@ -415,7 +428,7 @@ def attend_eagerly(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The `eager_attention_forward` of the model's own file, with a mask as it takes it."""
+    """The `eager_attention_forward` of the model's own file, with a mask in the form it expects."""
     if attention_mask is None:
         attention_mask = causal_mask(module, query, key, is_causal)
     if attention_mask is not None and attention_mask.dtype == torch.bool:
@@ -426,7 +439,7 @@ def attend_eagerly(
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-@torch.compiler.disable  # The shapes depend on the data: each would be a graph of its own.
+@torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
 def attend_by_document(
     module: nn.Module,
     query: torch.Tensor,
@@ -439,15 +452,16 @@ def attend_by_document(
 ) -> torch.Tensor:
     """Attention in a flat row, `(1, heads, N, head_dim)` to `(1, N, heads, head_dim)`.
 
-    All documents of one length are one call. Its arguments are views: nothing is gathered or
-    padded, and the gradient of `split` is one concatenation.
+    All documents of one length are computed by one call. Its arguments are views: nothing is
+    gathered or padded, and the gradient of `split` is one concatenation.
 
     Args:
-        position_bias: T5's, `(1, heads, longest, longest)`, the same for every document.
-        is_causal: What the layer says. The mask says it, too.
+        position_bias: The position bias of T5, `(1, heads, longest, longest)`, which is the same
+            for every document.
+        is_causal: Not used, because the mask has this information.
     """
     if mask.queries is not mask.keys:
-        position_bias = None  # T5's cross-attention has none, and hands over zeros.
+        position_bias = None  # T5's cross-attention has no bias and passes zeros.
     if takes_flat_rows(query, value, position_bias, **kwargs):
         return attend_at_once(query, key, value, mask, **kwargs)
     if is_slow_in_half_precision(query, mask):
@@ -475,8 +489,8 @@ def attend_by_document(
 
 
 def split_runs(states: torch.Tensor, runs: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
-    """`(1, heads, N, head_dim)` to a `(count, heads, length, head_dim)` for each run of `count`
-    documents of one length."""
+    """Split states `(1, heads, N, head_dim)` into `(count, heads, length, head_dim)` for each run
+    of `count` documents of one length."""
     pieces = states.split([count * length for count, length in runs], dim=2)
     for piece, (count, length) in zip(pieces, runs, strict=True):
         if count > 1:
@@ -493,10 +507,11 @@ def attend(
     window: int | None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`.
+    """Attention in documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads,
+    head_dim)`.
 
-    With a window, each block of queries gets only the keys that it can see, so that the cost is
-    linear in the length.
+    With a window, each block of queries gets only the keys within reach, so that the cost is linear
+    in the length.
     """
     length = query.shape[2]
     if window is None or length <= window:
@@ -516,7 +531,7 @@ def attend(
             key[:, :, first:last],
             value[:, :, first:last],
             mask,
-            is_causal=False,  # The mask says so already.
+            is_causal=False,  # The mask is already causal if it must be.
             **kwargs,
         )
         outputs.append(output)
@@ -539,8 +554,9 @@ def takes_flat_rows(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> bool:
-    """Whether torch's variable-length attention can compute the flat row in one call: on a GPU
-    from Ampere on, in half precision, without dropout and whatever sdpa lacks."""
+    """Whether torch's variable-length attention can compute the flat row in one call. It needs an
+    Ampere or newer GPU and half precision, and has neither dropout nor the features that sdpa
+    lacks."""
     if varlen_attn is None or not query.is_cuda or dropout or position_bias is not None:
         return False
     is_half = query.dtype in HALF_PRECISION
@@ -558,9 +574,9 @@ def attend_at_once(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """A flat row by torch's variable-length attention."""
+    """Attention in a flat row by torch's variable-length attention."""
     assert varlen_attn is not None
-    reach = -1 if mask.window is None else mask.window - 1  # -1 reaches all of the document.
+    reach = -1 if mask.window is None else mask.window - 1  # -1 means the whole document.
     output = varlen_attn(
         query[0].transpose(0, 1),  # (N, heads, head_dim)
         key[0].transpose(0, 1),

@@ -1,9 +1,9 @@
-"""Attention modules that compute their scores themselves, document by document.
+"""Models whose attention modules compute attention scores themselves.
 
-Some models call no attention function of transformers. Around a flat row their own attention module
-is called once for all documents of one length, `(count, length, hidden)`. Nothing of it is
-rewritten: what it gets besides the states (a bias of distances, rotary tables, slopes) is cut to
-the length of the documents.
+Some models do not call transformers' attention functions. In a flat row, their own attention module
+is called once for all documents of each length, with states `(count, length, hidden)`. The module
+is not rewritten. Its other arguments, such as a relative position bias, rotary tables or slopes,
+are cut to the length of the documents.
 """
 
 import inspect
@@ -32,11 +32,11 @@ from .layers import (
     parameters_of,
 )
 
-# Arguments with one entry for each key of cross-attention.
+# The arguments that have one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
 
 
-# The modules, by the folder of transformers and their class.
+# These modules, each as the folder of transformers and the class.
 ATTENTION_MODULES = {
     "bloom.BloomAttention",
     "deberta.DisentangledSelfAttention",
@@ -60,7 +60,7 @@ ATTENTION_MODULES = {
     "xlnet.XLNetRelativeAttention",
 }
 
-# The two axes that stand the other way round in the states of a module, `(count, length, hidden)`.
+# The two axes of the states `(count, length, hidden)` that a module expects in exchanged order.
 EXCHANGED_AXES = {
     "squeezebert.SqueezeBertSelfAttention": (1, 2),
     "xlnet.XLNetRelativeAttention": (0, 1),
@@ -68,12 +68,13 @@ EXCHANGED_AXES = {
 
 
 def added_is_real(mask: torch.Tensor) -> torch.Tensor | None:
-    """The real tokens, `(B, L)`, of what is added to all scores alike, `(B, 1, 1, L)`."""
+    """The real tokens, `(B, L)`, of an additive mask `(B, 1, 1, L)`, the same for all queries."""
     return mask[:, 0, 0] == 0 if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else None
 
 
 def product_is_real(mask: torch.Tensor) -> torch.Tensor | None:
-    """The real tokens, `(B, L)`, of a mask `(B, 1, L, L)` that is not 0 where both are real."""
+    """The real tokens, `(B, L)`, of a mask `(B, 1, L, L)` that is nonzero where query and key are
+    both real."""
     if mask.ndim != 4 or mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
         return None
     is_seen = mask[:, 0] != 0
@@ -82,8 +83,8 @@ def product_is_real(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 def column_is_real(mask: torch.Tensor) -> torch.Tensor | None:
-    """The real tokens, `(B, L)`, of XLNet's mask `(L, L, B, 1)`, which is 1 where a query is to see
-    neither a key nor itself: at the padding among the keys, except on the diagonal."""
+    """The real tokens, `(B, L)`, of XLNet's mask `(L, L, B, 1)`, which is 1 where a key is hidden
+    from a query: at keys that are padding, except on the diagonal."""
     if mask.ndim != 4 or mask.shape[0] != mask.shape[1]:
         return None
     is_hidden = mask[..., 0] != 0
@@ -93,7 +94,7 @@ def column_is_real(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 class TimeMajorMask(DocumentMask):
-    """The documents of layers whose states are `(L, B, hidden)`."""
+    """The mask of layers whose states are `(L, B, hidden)`."""
 
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
@@ -106,8 +107,8 @@ class TimeMajorMask(DocumentMask):
         return RealTokens.of_documents(documents.numbers, count=documents.count, row_axis=1)
 
 
-# Layers of models that make their masks without the mask functions of transformers: how the real
-# tokens are read off the mask, and what their tokens see.
+# Layers of models that make their masks without the mask functions of transformers. Each has a
+# function that finds the real tokens in its mask, and the mask function that the mask stands for.
 OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] = {
     "deberta.DebertaLayer": (product_is_real, bidirectional_mask_function),
     "deberta_v2.DebertaV2Layer": (product_is_real, bidirectional_mask_function),
@@ -119,7 +120,8 @@ OWN_MASKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], Any]] 
 
 
 def name_in_transformers(module: nn.Module) -> str:
-    """The folder and name of a class of transformers, or of the one that a class is made from."""
+    """The folder and name of a module's class in transformers, or of the first of its base classes
+    that is in transformers."""
     module_class: Any = type(module)
     return name_of_class(module_class)
 
@@ -137,7 +139,7 @@ def has_own_attention(model: nn.Module) -> bool:
 
 
 def hook_own_masks(model: nn.Module) -> list[RemovableHandle]:
-    """Let layers that get such a mask compute flat rows."""
+    """Make the layers of `OWN_MASKS` compute flat rows."""
     return [
         layer.register_forward_pre_hook(enter_with_own_mask, with_kwargs=True)
         for layer in model.modules()
@@ -148,7 +150,8 @@ def hook_own_masks(model: nn.Module) -> list[RemovableHandle]:
 def enter_with_own_mask(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """As `enter_layer`. All layers get the same mask, which keeps the documents."""
+    """Like `enter_layer`, for a layer of `OWN_MASKS`. The documents are stored on the mask, which
+    is the same for all layers."""
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
     mask = given.get(name_of_mask(given))
     if not isinstance(mask, torch.Tensor) or is_tracing(mask) or state.computes_padding:
@@ -161,10 +164,10 @@ def enter_with_own_mask(
 
 
 def documents_of(layer: nn.Module, mask: torch.Tensor, dtype: torch.dtype) -> DocumentMask | None:
-    """The documents that are read off a mask; None where it is of another kind.
+    """The documents that a mask defines; None if the mask has another form than expected.
 
     Args:
-        dtype: That of the hidden states.
+        dtype: The dtype of the hidden states.
     """
     read, mask_function = OWN_MASKS[name_in_transformers(layer)]
     is_real = read(mask)
@@ -184,16 +187,16 @@ def documents_of(layer: nn.Module, mask: torch.Tensor, dtype: torch.dtype) -> Do
     )
 
 
-# Classes with something around their `forward`
+# Classes with a wrapped `forward`
 
 
 @lru_cache
 def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
-    """A subclass of the same name that runs `around(module, stock_forward, args, kwargs)`.
+    """A subclass of the same name whose `forward` is `around(module, stock_forward, args, kwargs)`.
 
-    A hook would not do: it cannot call a module several times, and PEFT and sentence-transformers
-    call the `forward` of a model itself. Nor would a `forward` of the instance, which
-    `DataParallel` would share among all replicas.
+    A hook would not suffice: it cannot call a module several times, and PEFT and
+    sentence-transformers call `forward` directly, which skips hooks. Nor would a `forward` set on
+    the instance, which `DataParallel` would share among all replicas.
     """
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -208,7 +211,7 @@ def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
         "__module__": stock_class.__module__,
         "__qualname__": stock_class.__qualname__,
         "__doc__": stock_class.__doc__,
-        "__reduce_ex__": reduce,  # for copies, and for processes that are sent the module
+        "__reduce_ex__": reduce,  # for copying and pickling
         "_stock_class": stock_class,
         "forward": forward,
     }
@@ -227,9 +230,9 @@ def wrap(module: nn.Module, around: Callable[..., Any]) -> None:
 
 
 def unwrap_all(model: nn.Module) -> None:
-    """Give all modules their own classes back."""
+    """Restore the original classes of all modules."""
     for module in model.modules():
-        # Others, such as FSDP2, may have made a class of ours since.
+        # The class of a module may be a newer subclass of ours, such as FSDP2 makes.
         stock_class = vars(type(module)).get("_stock_class")
         if stock_class is not None:
             module.__class__ = stock_class
@@ -250,8 +253,8 @@ def attend_by_module(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`forward` of an attention module. In a flat row it is called once for each run of documents
-    of one length."""
+    """Run `forward` of an attention module, in a flat row once for each run of documents of one
+    length."""
     mask = flat_mask_in(args, kwargs)
     if mask is None:
         return forward(module, *args, **kwargs)
@@ -259,14 +262,14 @@ def attend_by_module(
     return attend_to_documents(module, forward, given, mask)
 
 
-@torch.compiler.disable  # The shapes depend on the data: each would be a graph of its own.
+@torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
 def attend_to_documents(
     module: nn.Module, forward: Callable[..., Any], given: dict[str, Any], mask: FlatMask
 ) -> Any:
     """Attention in a flat row, by one call for each run of documents of one length."""
     states = next(iter(given))  # The first argument, whatever its name.
     name_of_module = name_in_transformers(module)
-    axes = EXCHANGED_AXES.get(name_of_module, (0, 0))  # No axis, exchanged with itself.
+    axes = EXCHANGED_AXES.get(name_of_module, (0, 0))  # (0, 0) exchanges nothing.
     given[states] = given[states].transpose(*axes)
     table = given.get("rel_embeddings")
     once = nullcontext() if table is None else Once(table)
@@ -283,14 +286,14 @@ def attend_to_documents(
 
 
 class Once(TorchFunctionMode):
-    """Computes once what the calls for all runs have in common: the dropout of DeBERTa's table of
-    distances, of which a batch has one, and its projections."""
+    """Computes only once what the calls for all runs share: the dropout and the projections of
+    DeBERTa's table of relative positions."""
 
     def __init__(self, table: torch.Tensor):
         super().__init__()
         self.table = table
         self.dropped = table
-        # What was computed, with the arguments: as long as they live, no others have their ids.
+        # The results, with their arguments: while these are alive, no other object has their ids.
         self.known: dict[Any, tuple[tuple[Any, ...], torch.Tensor]] = {}
 
     def __torch_function__(
@@ -317,8 +320,9 @@ class Once(TorchFunctionMode):
 def mask_for(
     name_of_module: str, states: torch.Tensor, num_queries: int, num_keys: int, mask: FlatMask
 ) -> torch.Tensor | None:
-    """A mask as an attention module takes it, for documents `(count, length, hidden)`."""
-    if name_of_module.endswith("DisentangledSelfAttention"):  # True where a key is seen: all are
+    """The mask in the form that an attention module expects, for `states` `(count, length,
+    hidden)`."""
+    if name_of_module.endswith("DisentangledSelfAttention"):  # True for visible keys, here all
         return states.new_ones(1, 1, 1, 1, dtype=torch.bool)
     window = mask.window or num_keys
     if not mask.is_causal and window >= num_keys:
@@ -333,7 +337,7 @@ def mask_for(
 
 
 def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
-    """An argument of a flat row, as each run of documents gets it."""
+    """The part of an argument that belongs to each run of documents."""
     runs = mask.runs
     if isinstance(value, tuple) and value:
         parts = [pieces_of(name, part, mask) for part in value]
@@ -350,8 +354,8 @@ def pieces_of(name: str, value: Any, mask: FlatMask) -> list[Any]:
 
 
 def tables_of_xlnet(name: str, value: torch.Tensor, mask: FlatMask) -> Iterator[torch.Tensor]:
-    """XLNet's distances from L to -L, `r`, `(2 * L, B, hidden)`, or which pairs of tokens are of
-    one segment, `(L, L, B, 2)`, for each run of documents."""
+    """A table of XLNet for each run of documents: `r`, the encoded distances from L to -L, `(2 * L,
+    B, hidden)`, or `seg_mat`, whether two tokens are in the same segment, `(L, L, B, 2)`."""
     tokens = mask.queries
     length, batch_size = tokens.shape
     index = tokens.index
@@ -365,7 +369,7 @@ def tables_of_xlnet(name: str, value: torch.Tensor, mask: FlatMask) -> Iterator[
         if name == "seg_mat":
             columns = (places // batch_size).T
             yield value[columns[:, None], columns, rows]
-        elif value.stride(1) == 0:  # expanded: without dropout, it is alike in all rows
+        elif value.stride(1) == 0:  # Expanded: without dropout, it is the same in all rows.
             yield value[length - queries : length + queries, :1]
         else:
             yield value[length - queries : length + queries, rows]
@@ -374,12 +378,12 @@ def tables_of_xlnet(name: str, value: torch.Tensor, mask: FlatMask) -> Iterator[
 def rows_of_runs(
     value: torch.Tensor, shapes: list[tuple[int, int]], is_alibi: bool
 ) -> list[torch.Tensor]:
-    """The rows `(count, length, ...)` of each run of documents in a flat row.
+    """Split an argument of a flat row into rows `(count, length, ...)` for each run of documents.
 
     Args:
         value: `(1, N, ...)` or `(1, heads, N, head_dim)`; any other tensor is the same in all runs.
-        shapes: The number of documents and their length in each run.
-        is_alibi: Whether this is Bloom's bias of keys, which becomes `(count * heads, 1, length)`.
+        shapes: The number of documents in each run, and their length.
+        is_alibi: Whether this is Bloom's ALiBi bias, which becomes `(count * heads, 1, length)`.
     """
     sizes = [count * length for count, length in shapes]
     num_tokens = sum(sizes)
@@ -395,9 +399,9 @@ def rows_of_runs(
 
 
 def joined(outputs: list[Any], axes: tuple[int, int]) -> Any:
-    """The flat row of what an attention module returns for each run: of states `(count, length,
-    ...)`, in which `axes` are exchanged. It drops the probabilities, which only models that compute
-    the batch return."""
+    """Join what an attention module returns for each run, states `(count, length, ...)` with
+    exchanged `axes`, to a flat row. Attention probabilities are dropped: a model that must return
+    them computes the padded batch."""
     first = outputs[0]
     if isinstance(first, dict):
         return {key: joined([output[key] for output in outputs], axes) for key in first}

@@ -1,8 +1,9 @@
-"""Which tokens of a batch are real, and how they become one flat row and a batch again.
+"""The real tokens of a batch, and how to make them one flat row and a padded batch again.
 
-A *document* is a run of tokens that see each other: a row of the batch without its padding, or one
-of several texts that are packed into a row. In the flat row, `(1, N, ...)`, every document is one
-run. (Removing padding before the layers is the idea of Zeng et al. 2022, arXiv:2208.08124.)
+A *document* is a run of tokens that attend to each other: a row of the batch without its padding,
+or one of several texts packed into a row. In the flat row, `(1, N, ...)`, the tokens of a document
+are contiguous. (Removing padding before the layers goes back to Zeng et al. 2022,
+arXiv:2208.08124.)
 """
 
 import threading
@@ -21,9 +22,9 @@ class RealTokens:
     Args:
         shape: B and L.
         lengths: The number of tokens of each document.
-        index: `(N,)`, the places of the tokens among the B * L of the batch. None: the flat row is
-            the batch as it is.
-        row_axis: 1 where states are `(L, B, ...)`; then `shape` is L and B, and the flat row is
+        index: `(N,)`, the places of the tokens among the B * L of the batch. None: the flat row has
+            all tokens of the batch in their order.
+        row_axis: 1 if states are `(L, B, ...)`; then `shape` is L and B, and the flat row is
             `(N, 1, ...)`.
     """
 
@@ -49,8 +50,8 @@ class RealTokens:
         Args:
             numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at
                 padding.
-            count: How many documents there are. Some may be without tokens.
-            row_axis: 1 where states are `(L, B, ...)`.
+            count: The number of documents, some of which may be empty.
+            row_axis: 1 if states are `(L, B, ...)`.
         """
         numbers = numbers.transpose(0, row_axis)
         shape = (numbers.shape[0], numbers.shape[1])
@@ -62,7 +63,7 @@ class RealTokens:
         return cls(shape=shape, lengths=lengths, index=index, row_axis=row_axis)
 
     def equals(self, other: "RealTokens") -> bool:
-        """Whether both make the same flat row."""
+        """Whether both give the same flat row."""
         if self.shape != other.shape or self.lengths != other.lengths:
             return False
         if self.row_axis != other.row_axis:
@@ -73,11 +74,11 @@ class RealTokens:
         return is_on_same_device and torch.equal(self.index, other.index)
 
     def flatten(self, states: torch.Tensor) -> torch.Tensor:
-        """`(B, L, ...)`, or `(1, L, ...)` for all rows alike, to `(1, N, ...)`.
+        """`(B, L, ...)`, or `(1, L, ...)` if all rows are the same, to `(1, N, ...)`.
 
-        A tensor that was made flat before, or restored from a flat one, gives that flat tensor
-        again: all layers share positions and encoder states, and the output of one layer is the
-        input of the next.
+        If a tensor has been flattened before or was restored from a flat one, that flat tensor is
+        returned again: all layers share positions and encoder states, and the output of one layer
+        is the input of the next.
         """
         for known in (self._last_output, self._known.get(id(states))):
             if known is not None and known.is_current(states):
@@ -85,7 +86,7 @@ class RealTokens:
         flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1).unsqueeze(self.row_axis)
         if self.index is not None:
             flat = Gather.apply(flat, self.index.to(flat.device), 1 - self.row_axis)
-        # For torch.compile: the number of tokens is another one in each batch.
+        # Tell torch.compile that the number of tokens changes from batch to batch.
         torch._dynamo.maybe_mark_dynamic(flat, 1 - self.row_axis)
         self._known[id(states)] = FlatForm(states, flat)
         return flat
@@ -100,14 +101,15 @@ class RealTokens:
         return tokens.view(batch_size, length, *tokens.shape[1:])
 
     def restore_output(self, states: torch.Tensor) -> torch.Tensor:
-        """As `restore`, of the output of a layer, which the next one may take as it is."""
+        """Like `restore`, for the output of a layer, whose flat form the next layer may use
+        again."""
         restored = self.restore(states)
         self._last_output = FlatForm(restored, states)
         return restored
 
 
 class FlatForm:
-    """A batch and its flat row. The batch is kept, so that its id stays its own."""
+    """A batch and its flat row. The batch is kept so that no other tensor can get its id."""
 
     def __init__(self, states: torch.Tensor, flat: torch.Tensor):
         self.states = states
@@ -115,11 +117,11 @@ class FlatForm:
         self.version = None if states.is_inference() else states._version
 
     def is_current(self, states: torch.Tensor) -> bool:
-        """Whether the flat row may be taken in place of the batch.
+        """Whether the flat row may be used instead of the batch.
 
-        Not if a hook has changed the batch in place or watches its gradient, nor if the flat row
-        was computed without a gradient, as in reentrant checkpointing. (torch has no public names
-        for the version of a tensor and for its hooks.)
+        It may not if a hook has changed the batch in place or observes its gradient, nor if the
+        flat row was computed without a gradient, as in reentrant checkpointing. (torch has no
+        public names for the version of a tensor and for its hooks.)
         """
         if self.version is None or states is not self.states:
             return False
@@ -130,8 +132,8 @@ class FlatForm:
 
 class Gather(torch.autograd.Function):
     """`states.index_select(axis, index)` for an index without repetitions. It saves no tensor for
-    the backward pass, so that a checkpointed layer saves as many whether it gathers or takes a
-    known flat row."""
+    the backward pass: a checkpointed layer must save the same number of tensors whether it gathers
+    a flat row or reuses one."""
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
@@ -147,13 +149,13 @@ class Gather(torch.autograd.Function):
 
 
 class State(threading.local):
-    """What a thread is doing. (torch.compile can read such attributes, but not context variables.)
+    """Per-thread state. (torch.compile can read such attributes, but not context variables.)
 
     Attributes:
         computes_padding: Whether models under "padding_free" compute padding, as under "sdpa".
-        running_base: The base model of the model that `run` is at work on. It has nothing to
-            decide any more.
-        is_trial: Whether a copy is tried, which needs no warnings.
+        running_base: The base model of the model whose `forward` is running. What this model has
+            decided holds for its base model, too.
+        is_trial: Whether a trial is running, in which warnings are suppressed.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states.
         last_found: The real tokens that were found last.
@@ -172,7 +174,7 @@ state = State()
 
 @contextmanager
 def changed_state(**values: Any) -> Iterator[None]:
-    """Within this context `state` has other values."""
+    """Change values of `state` within this context."""
     before = {name: getattr(state, name) for name in values}
     vars(state).update(values)
     try:
@@ -182,10 +184,12 @@ def changed_state(**values: Any) -> Iterator[None]:
 
 
 def shared(found: RealTokens) -> RealTokens:
-    """The real tokens that this thread found last, if they equal `found` and are still in use.
+    """The real tokens that this thread found last, if they equal `found` and are still in use;
+    otherwise `found`.
 
-    Layers with and without a sliding window get masks of their own. If both find the same
-    documents, they share one `RealTokens`, and the flat row goes from one layer to the next.
+    Layers with and without a sliding window have separate masks. If these define the same
+    documents, they share one `RealTokens`, so that the flat row passes from one kind of layer to
+    the other.
     """
     reference = state.last_found
     last = None if reference is None else reference()

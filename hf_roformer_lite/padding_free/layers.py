@@ -1,8 +1,8 @@
-"""Layers that compute flat rows: two hooks on each.
+"""The two hooks with which a layer computes a flat row.
 
-`enter_layer` makes the batch a flat row of real tokens where the mask of the layer is a
-`DocumentMask`, and `leave_layer` makes the output a batch again. The next layer takes the flat row
-that is already there. Hooks, unlike a layer's own code, stay outside of gradient checkpointing.
+If the mask of a layer is a `DocumentMask`, `enter_layer` makes the batch a flat row of real tokens,
+and `leave_layer` makes the output a padded batch again. The next layer reuses the flat row of that
+output. Unlike a layer's own code, hooks run outside gradient checkpointing.
 """
 
 import inspect
@@ -22,21 +22,21 @@ from .batch import RealTokens
 
 logger = logging.get_logger(__name__)
 
-# Arguments of layers and attention modules that are alike in all rows: tables of pairs of tokens,
-# `(..., L, L)`, of which each document takes the corner, and a table of distances. XLNet's tables
-# of distances and of pairs have an axis of rows, which is not the first.
+# Arguments of layers and attention modules that are the same for all rows: tables of pairs of
+# tokens, `(..., L, L)`, whose top left corner each document uses, and a table of relative
+# positions. XLNet's tables have an axis of rows, but it is not the first one.
 BIASES = ("position_bias", "relative_pos")
 XLNET_TABLES = ("r", "seg_mat")
 TABLES = (*BIASES, "rel_embeddings", *XLNET_TABLES)
 
-# transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
+# The argument is called `cache` since transformers 5.24, and `layer_past` in a few models.
 CACHES = ("cache", "past_key_values", "layer_past")
 
-# What asks for outputs of all layers, as an argument or in a configuration.
+# Arguments or fields of a configuration that request outputs of all layers.
 LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
 
-# Hooks of these do not depend on the shape of a batch: they gather weights, move tensors, or record
-# what may be recorded.
+# Libraries whose hooks do not depend on the shape of a batch: they gather weights, move tensors, or
+# record outputs for which padding is computed anyway.
 LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
 LIBRARIES.add(__name__.partition(".")[0])
 
@@ -44,31 +44,31 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def hook_layers(module: nn.Module) -> list[RemovableHandle]:
-    """Let the layers within `module` compute flat rows.
+    """Make the layers within `module` compute flat rows.
 
-    The hooks do nothing unless a layer gets a `DocumentMask`, which only models with the attention
-    implementation "padding_free" make.
+    The hooks have no effect unless a layer gets a `DocumentMask`, which only models with the
+    attention implementation "padding_free" make.
     """
     handles = []
     for layer in layers_of(module):
-        # A private name, as torch has no other way to see the hooks of a module.
+        # torch has no public way to inspect the hooks of a module.
         if enter_layer in layer._forward_pre_hooks.values():
             continue
         handles.append(layer.register_forward_pre_hook(enter_layer, with_kwargs=True))
-        # All other hooks of the layer get the batch.
+        # This hook comes first, so that all others get the padded batch.
         leave = layer.register_forward_hook(leave_layer, with_kwargs=True, prepend=True)
         handles.append(leave)
     return handles
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost modules that are layers: by their class, or as entries of a list that take a
-    mask."""
+    """The outermost modules that are layers: those of a layer class, and entries of a `ModuleList`
+    that take a mask."""
     is_list = isinstance(module, nn.ModuleList)
     for child in module.children():
         names = parameters_of(child)
         is_layer = is_list and name_of_mask(names) in names
-        # This one calls `forward` of its layers, past their hooks.
+        # This encoder calls the `forward` of its layers directly, which skips their hooks.
         is_stack = type(child).__name__ == "SqueezeBertEncoder"
         if isinstance(child, GradientCheckpointingLayer) or is_layer or is_stack:
             yield child
@@ -90,7 +90,7 @@ def parameters_of_class(module_class: Any) -> tuple[str, ...]:
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """Make the arguments of a layer flat, or give it ordinary masks in place of documents."""
+    """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, DocumentMask):
             return arguments_of(layer, args, kwargs)
@@ -100,14 +100,14 @@ def enter_layer(
 def leave_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> Any:
-    """Make the hidden states that a layer returns a batch again."""
+    """Make the hidden states that a layer returns a padded batch again."""
     mask = flat_mask_in(args, kwargs)
     return None if mask is None else restored_output(mask.queries, output)
 
 
 def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | None:
-    """The first mask of a flat row among the arguments of a module. That of cross-attention has
-    the same queries."""
+    """The first `FlatMask` among the arguments of a module. (The mask of cross-attention has the
+    same queries.)"""
     for value in (*args, *kwargs.values()):
         if isinstance(value, FlatMask):
             return value
@@ -115,15 +115,16 @@ def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | No
 
 
 def name_of_mask(names: Container[str]) -> str:
-    """What a module calls its mask: XLNet's has one for each of two streams."""
+    """The name of the mask among the arguments of a module. XLNet has one for each of its two
+    streams."""
     return "attn_mask_h" if "attn_mask_h" in names else "attention_mask"
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def restored_output(tokens: RealTokens, output: Any) -> Any:
-    """The states that a layer returns: one tensor, or the first of several. Others like it, such
-    as the layout of LiLT, are states as well."""
-    if isinstance(output, ModelOutput):  # of a stack of layers
+    """The output of a layer as a padded batch. The states are the only tensor or the first of
+    several. Others of the same leading shape, such as the layout of LiLT, are states as well."""
+    if isinstance(output, ModelOutput):  # The module is a stack of layers.
         output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
         return output
     if isinstance(output, torch.Tensor):
@@ -145,10 +146,12 @@ def arguments_of(
     kwargs: dict[str, Any],
     documents: DocumentMask | None = None,
 ) -> Arguments:
-    """The arguments of a layer for a flat row if it can compute one, otherwise for the batch.
+    """The arguments of a layer: for a flat row if the layer can compute one, otherwise for the
+    padded batch.
 
     Args:
-        documents: Those of a mask that a model has made by itself.
+        documents: The documents of a mask that the model has not made with transformers' mask
+            functions.
     """
     names = parameters_of(layer)[: len(args)]
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -168,13 +171,13 @@ def with_ordinary_mask(value: Any) -> Any:
 def flat_arguments(
     layer: nn.Module, mask: DocumentMask, given: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """The arguments `given`, by name, for a flat row; None where the layer must compute the
+    """The arguments `given`, by name, for a flat row; None if the layer must compute the padded
     batch."""
     if mask.is_nearly_full or not may_be_flat(mask, given):
         return None
     if mask.flat is None or has_user_hook(layer):
         return None
-    # A flat row would not count the padding between tokens in a bias of distances.
+    # In a flat row, a relative position bias would not count the padding between tokens.
     if mask.has_holes and has_bias(layer, given):
         return None
     source = None
@@ -196,16 +199,16 @@ def flat_arguments(
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
-    """Whether a layer can compute a flat row of the arguments that it is `given`.
+    """Whether a layer can compute a flat row from its arguments `given`.
 
-    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
+    A cache stores the keys of the padded batch. `FlatCache` can fill only a cache that grows.
     """
     states = next(iter(given.values()))
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
         return False
     if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
         return False
-    # `is_causal` counts in full batches only, and `output_g` is the second stream of XLNet.
+    # `is_causal` has an effect only on full batches, and `output_g` is the second stream of XLNet.
     if any(given.get(name) is not None for name in ("is_causal", "output_g")):
         return False
     has_source = given.get("encoder_hidden_states") is not None
@@ -220,10 +223,10 @@ def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
 
 
 def has_user_hook(layer: nn.Module) -> bool:
-    """Whether a hook of other code within a layer would get a flat row in place of the batch."""
+    """Whether a hook of other code within a layer would get a flat row instead of the batch."""
     for module in layer.modules():
         hooks: list[Any] = list(module._forward_pre_hooks.values())
-        if module is layer:  # Its other hooks get the batch.
+        if module is layer:  # The other hooks of the layer itself get the batch.
             hooks = hooks[hooks.index(enter_layer) + 1 :]
         else:
             hooks += module._forward_hooks.values()
@@ -233,8 +236,8 @@ def has_user_hook(layer: nn.Module) -> bool:
             name = name_of_hook(hook)
             if name.partition(".")[0] not in LIBRARIES:
                 logger.warning_once(
-                    f"padding_free: {type(layer).__name__} computes padding, as a hook within it, "
-                    f"{name}, would get one row of all real tokens in place of the batch."
+                    f"padding_free: {type(layer).__name__} computes padding, because a hook within "
+                    f"it, {name}, would get one row of all real tokens instead of the batch."
                 )
                 return True
     return False
@@ -248,8 +251,8 @@ def name_of_hook(hook: Any) -> str:
 
 
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
-    """Whether the arguments or a configuration ask for outputs of all layers, which are recorded
-    in the shape that the layers see."""
+    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
+    the shape in which the layers compute them."""
     return any(
         given.get(name) or any(getattr(config, name, False) for config in configs)
         for name in LAYER_OUTPUTS
@@ -257,8 +260,9 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
 
 
 def flatten(name: str, value: Any, tokens: RealTokens) -> Any:
-    """Tensors `(B, L, ...)`, `(B, 1, L, ...)`, tuples of such, and caches, flat; others as they
-    are. In place of B there may be a 1, for all rows alike."""
+    """The flat form of a tensor `(B, L, ...)` or `(B, 1, L, ...)`, of a tuple of these, or of a
+    cache. Any other value is returned as it is. B may be 1 for a tensor that is the same for all
+    rows."""
     if isinstance(value, tuple):
         return tuple(flatten(name, part, tokens) for part in value)
     if isinstance(value, DynamicCache):
@@ -266,28 +270,29 @@ def flatten(name: str, value: Any, tokens: RealTokens) -> Any:
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
-    if name == "alibi":  # Bloom's bias of keys, (B * heads, 1, L)
+    if name == "alibi":  # Bloom's ALiBi bias, (B * heads, 1, L)
         value = value.view(batch_size, -1, length).transpose(1, 2)
     if value.shape[0] not in (1, batch_size):
         return value
     if value.shape[1] == length:
         return tokens.flatten(value)
-    if value.ndim == 4 and value.shape[1:3] == (1, length):  # for all heads alike
+    if value.ndim == 4 and value.shape[1:3] == (1, length):  # The same for all heads.
         return tokens.flatten(value.squeeze(1)).unsqueeze(1)
     return value
 
 
 def bias_of(layer: nn.Module) -> Any:
-    """What computes the bias of distances that attention adds to its scores, as in T5, or None."""
+    """The method that computes the relative position bias of attention scores, as in T5, or
+    None."""
     functions = (getattr(module, "compute_bias", None) for module in layer.modules())
     return next(filter(None, functions), None)
 
 
 def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> None:
-    """T5's bias of the scores, for the longest document.
+    """Add the relative position bias of T5 for the longest document to the arguments.
 
-    The first layer would compute it for all pairs of the flat row, and hand it on to the others.
-    Cross-attention has none; a single zero keeps it from making one.
+    Otherwise the first layer would compute it for all pairs of tokens of the flat row, and pass it
+    to the other layers. Cross-attention has no such bias; a single zero keeps it from making one.
     """
     compute_bias = bias_of(layer)
     if given.get("position_bias") is None and compute_bias is not None:
@@ -297,8 +302,8 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
 
 
 class FlatCache:
-    """Stands for the empty cache of a prompt: the cache gets keys and values as a batch, and
-    attention gets those of the flat row, at once or run by run."""
+    """Replaces the empty cache while a prompt is computed: the cache gets keys and values as a
+    padded batch, and attention gets those of the flat row, all at once or run by run."""
 
     def __init__(self, cache: DynamicCache, tokens: RealTokens):
         self.cache = cache
@@ -309,7 +314,7 @@ class FlatCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take `(count, heads, length, head_dim)`, and return it."""
+        """Store keys and values `(count, heads, length, head_dim)`, and return them."""
         self.keys.append(key.transpose(1, 2).flatten(0, 1))
         self.values.append(value.transpose(1, 2).flatten(0, 1))
         if sum(map(len, self.keys)) == sum(self.tokens.lengths):

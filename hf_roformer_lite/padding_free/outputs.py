@@ -1,4 +1,4 @@
-"""Outputs of language models in training, whose logits were not computed."""
+"""Training outputs of language models whose logits were not computed."""
 
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -10,15 +10,15 @@ OutputT = TypeVar("OutputT", bound=ModelOutput)
 
 MESSAGE = (
     "There are no logits: in training, a language model computes them at labelled tokens only, for "
-    "its loss. Ask for them by skip_logits=False: padding_free(model, skip_logits=False), or in the "
-    "call or the configuration of a model of hf_roformer_lite."
+    "its loss. To get them, set skip_logits=False: padding_free(model, skip_logits=False), or in "
+    "the call or the configuration of a model of hf_roformer_lite."
 )
 
 
 class SkippedLogits:
-    """Stands for the logits of an output that has none. Using them is an error that says why.
+    """Replaces the logits of an output that has none. Any use of it raises an error that says why.
 
-    Reading the field is none: DDP and FSDP2 look for tensors in all fields of an output.
+    Reading the field raises no error: DDP and FSDP2 look for tensors in all fields of an output.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -33,10 +33,8 @@ class SkippedLogits:
 
 
 def without_logits(output: OutputT) -> OutputT:
-    """The same output, in which using `logits` is an error that says why there are none.
-
-    `output.get("logits")` is None.
-    """
+    """The same output without logits. Using `logits` raises an error that says why there are none,
+    and `output.get("logits")` is None."""
     if torch.compiler.is_compiling():
         return output
     stock_class: Any = type(output)
@@ -47,9 +45,8 @@ def without_logits(output: OutputT) -> OutputT:
 
 @lru_cache
 def class_without_logits(stock_class: Any) -> Any:
-    """A subclass with a name of its own: transformers registers every class of outputs as a node of
-    torch's trees under its module and name, and exported graphs find the class of their output by
-    it."""
+    """A subclass of an output class. It needs a different name: transformers registers each output
+    class as a pytree node under its module and name, by which exported graphs find it."""
 
     def post_init(self: ModelOutput) -> None:
         stock_class.__post_init__(self)
@@ -58,7 +55,7 @@ def class_without_logits(stock_class: Any) -> Any:
     def getitem(self: ModelOutput, key: Any) -> Any:
         if key == "logits":
             raise KeyError(MESSAGE)
-        if not isinstance(key, str) and key != 0:  # The logits stand behind the loss.
+        if not isinstance(key, str) and key != 0:  # Index 0 is the loss; the logits come after it.
             raise IndexError(MESSAGE)
         return stock_class.__getitem__(self, key)
 

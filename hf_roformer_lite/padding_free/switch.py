@@ -1,9 +1,10 @@
-"""`padding_free(model)`: the layers of a model compute the real tokens of a batch only.
+"""`padding_free(model)` makes the layers of a model compute only the real tokens of a batch.
 
-Everything before the layers (embeddings, positions, masks) and after them (norm, pooling, heads)
-stays the model's own. The hooks of its layers (`layers.py`) do the rest. Around `forward` of the
-model itself stands what a flat row must not change: the loss of labels at padding, heads that read
-padding, packed rows. In training the head of a language model computes the labelled positions only.
+The model's own code before the layers (embeddings, positions, masks) and after them (norm, pooling,
+heads) does not change. The layers get hooks (`layers.py`). The `forward` of the model is wrapped,
+to handle the cases in which a flat row would change the result: labels at padding, heads that read
+padding, and packed rows. In training, the head of a language model computes only labelled
+positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +37,8 @@ from .trial import IGNORE_INDEX, LANGUAGE_HEADS
 
 logger = logging.get_logger(__name__)
 
-# What transformers calls the heads whose labels or answers belong to tokens, in this order: some
-# classes stand in several tables.
+# The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
+# in several tables, of which the first counts.
 HEADS = {
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -50,38 +51,39 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True) -> ModuleT:
-    """Let the layers of `model` compute real tokens only; its outputs stay those of transformers.
+    """Make the layers of `model` compute only real tokens. Its outputs at real tokens stay the
+    same.
 
-    The model is changed in place: its attention implementation, hooks of its layers, and what
-    stands around `forward`. Nothing of that is saved. Before that, random rows go through a copy
-    without hooks, which shares the weights, both ways, and must give the same. Call it before the
-    model is sharded.
+    The model is changed in place: its attention implementation is set, its layers get hooks, and
+    its `forward` is wrapped. None of this is saved. First, a copy that shares the weights and has
+    no hooks computes random rows in both ways, and the results must agree. Call this function
+    before the model is sharded.
 
-    Padding is computed as ever where a cache holds tokens, where outputs of all layers are wanted,
-    under masks of four dimensions, and in a model that is compiled as a whole. What outputs hold at
-    padding has no meaning.
+    Padding is still computed if a cache already holds tokens, if outputs of all layers are
+    requested, with masks of four dimensions, and in a model that is compiled as a whole. Outputs at
+    padding have no meaning.
 
     Args:
-        model: A `PreTrainedModel` with any head, or a module that holds one or several, such as a
+        model: A `PreTrainedModel` with any head, or a module that contains one or more, such as a
             `PeftModel` or a `SentenceTransformer`.
-        enabled: False undoes it.
-        skip_logits: Whether, in training with labels, the head of a language model computes the
-            labelled positions only. Using `logits` of the output is an error then. Models of this
-            package have a field of their configuration for it.
+        enabled: False restores the original model.
+        skip_logits: Whether, in training with labels, the head of a language model computes only
+            the labelled positions. Using `logits` of the output then raises an error. Models of
+            this package have a field of their configuration for it instead.
 
     Returns:
         `model` itself.
 
     Raises:
-        TypeError: if there is no model of transformers in `model`.
-        ValueError: if a model can't be padding-free, with the reason. All others are switched off
-            as well.
+        TypeError: if there is no transformers model in `model`.
+        ValueError: if a model can't be padding-free, with the reason. All other models in `model`
+            are then restored as well.
     """
     models = outermost_models(model)
     if not models:
         raise TypeError(
-            "padding_free takes a model of transformers, or a module that holds one, such as what "
-            f"AutoModel.from_pretrained returns. This is a {type(model).__name__} without one."
+            "padding_free takes a transformers model, such as AutoModel.from_pretrained returns, "
+            f"or a module that contains one. This is a {type(model).__name__} without one."
         )
     others = [part for part in models if not is_own(part)]
     for part in others:
@@ -97,18 +99,17 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
 
 
 def is_own(model: PreTrainedModel) -> bool:
-    """Whether a model is of this package: its layers have had their hooks since they were made."""
+    """Whether a model is one of this package, whose layers have the hooks from the start."""
     return model.config.model_type.startswith("roformer_lite")
 
 
 def separates_documents(model: PreTrainedModel) -> bool:
-    """Whether the documents of packed rows do not see each other in a causal model that is
-    padding-free."""
+    """Whether a padding-free causal model keeps the documents of packed rows apart."""
     return is_own(model) or switch_of(model).separates_documents
 
 
 def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
-    """The models of transformers in `module` that are in no other one."""
+    """The transformers models in `module` that are not part of another one."""
     if isinstance(module, PreTrainedModel):
         return [module]
     if not isinstance(module, nn.Module):
@@ -122,20 +123,20 @@ def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
 
 @dataclass
 class Switch:
-    """What `padding_free` knows of a model. It holds no module, so that a copy of a model has a
-    switch of its own.
+    """The settings of a padding-free model. They contain no module, so that a copy of a model has
+    its own.
 
     Args:
         head: The key in `HEADS` of the model's class; empty for all other classes.
         skip_logits: As for `padding_free`.
-        previous: The configurations of the model and its parts, and the attention implementation
-            of each before; empty for the base model within another one.
+        previous: The configurations of the model and its parts, each with its previous attention
+            implementation; empty for the base model within another model.
         handles: The hooks.
-        is_causal: Whether no token sees those after it.
-        shifts_labels: Whether the head compares each place with the label after it.
-        summary: How a head for rows summarises their states, as `summary_type` of transformers
-            says it: "last" reads the last place. Empty for all other heads.
-        separates_documents: Whether documents of packed rows do not see each other.
+        is_causal: Whether no token attends to later ones.
+        shifts_labels: Whether the head compares each position with the next label.
+        summary: How a sequence-level head summarises the states of a row, as the `summary_type` of
+            transformers: "last" reads the last position. Empty for all other heads.
+        separates_documents: Whether documents of packed rows do not attend to each other.
     """
 
     head: str = ""
@@ -153,16 +154,17 @@ def switch_of(model: nn.Module) -> Switch:
 
 
 def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
-    """Switch a copy of the models in `module`, and compare what it gives for random rows.
+    """Make a copy of the models in `module` padding-free, and compare its outputs for random rows
+    before and after.
 
     Returns:
         The switch of each model, for `switch_on`.
 
     Raises:
-        ValueError: with the reason why a flat row would change outputs.
+        ValueError: if a flat row would change outputs, with the reason.
     """
     with torch.no_grad(), changed_state(is_trial=True):
-        with named_error(module):  # Shards, such as FSDP2's, have no copies.
+        with named_error(module):  # Shards, such as FSDP2's, cannot be copied.
             copied = trial.copy_for_trial(module)
         trial.shorten(copied)
         try:
@@ -186,7 +188,7 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
 
 @contextmanager
 def named_error(module: nn.Module) -> Iterator[None]:
-    """Raise an error as a `ValueError` that names the module."""
+    """Raise any error as a `ValueError` that names the module."""
     try:
         yield
     except Exception as error:
@@ -195,7 +197,7 @@ def named_error(module: nn.Module) -> Iterator[None]:
 
 
 def stock_trials(module: nn.Module) -> list[trial.Trial]:
-    """What the models in `module` give for random rows."""
+    """The trials of the models in `module` that are not models of this package."""
     trials = []
     for model in outermost_models(module):
         if is_own(model):
@@ -207,20 +209,20 @@ def stock_trials(module: nn.Module) -> list[trial.Trial]:
 
 
 def check_modules_around(module: nn.Module) -> None:
-    """Refuse modules of sentence-transformers that compare the states of padding, but only of
-    queries, which a trial does not show."""
+    """Refuse modules of sentence-transformers that compare the states of padding. They do so for
+    queries only, so a trial would not detect it."""
     for part in module.modules():
         expansion = getattr(part, "query_expansion", None)
         if isinstance(expansion, dict) and not expansion.get("attend"):
             raise ValueError(
-                f"{type(module).__name__} can't be padding-free: it fills queries up with padding "
+                f"{type(module).__name__} can't be padding-free: it extends queries with padding "
                 "and compares the states of this padding. Set attend=True in query_expansion, or "
                 "query_expansion=None."
             )
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse what a trial would not show, or not say clearly."""
+    """Refuse models whose fault a trial would not detect or would report less clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
     chosen = [config for config, _ in chosen_implementations(model)]
@@ -232,7 +234,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
-    """Switch a model, and compare what it gives now."""
+    """Make the copy of a trial padding-free, and compare its outputs."""
     model = before.model
     switch = Switch(
         head=before.head,
@@ -248,7 +250,7 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
-    """Set the attention implementation of a model, the hooks of its layers, and what stands around
+    """Set the attention implementation of a model, add hooks to its layers, and wrap its
     `forward`."""
     chosen = list(chosen_implementations(model))
     switch.previous = [
@@ -298,11 +300,11 @@ def chosen_implementations(
 ) -> Iterator[tuple[PreTrainedConfig, str]]:
     """The configurations of a model and its parts, each with its attention implementation.
 
-    A part may have another object than its model: an `EncoderDecoderModel` gives its models new
-    configurations, and their layers keep the old ones.
+    A part may have another configuration object than its model: an `EncoderDecoderModel` gives its
+    two models new configurations, while their layers keep the old ones.
 
     Args:
-        name: The implementation of the model around `module`. None: it can't be padding-free.
+        name: The implementation of the model around `module`, or None if it can't be padding-free.
     """
     if isinstance(module, PreTrainedModel):
         name = None
@@ -320,7 +322,7 @@ def chosen_implementations(
 def with_parts(
     chosen: list[tuple[PreTrainedConfig, str]],
 ) -> Iterator[tuple[PreTrainedConfig, str]]:
-    """Configurations with those within them, which change with them."""
+    """The configurations and all configurations within them, which change together."""
     for config, name in chosen:
         yield config, name
         parts = [getattr(config, part, None) for part in config.sub_configs]
@@ -328,7 +330,7 @@ def with_parts(
 
 
 def is_switched(model: PreTrainedModel) -> bool:
-    # FSDP2 makes a class of a model's class, which stays after the model was switched off.
+    # FSDP2 makes a subclass of the model's class, which remains when the model is switched off.
     if "_padding_free" not in vars(model):
         return False
     configs = configs_of_stack(model)
@@ -336,7 +338,8 @@ def is_switched(model: PreTrainedModel) -> bool:
 
 
 def head_of(model: nn.Module) -> str:
-    """The kind of head of a class of transformers; empty for others, also of the same name."""
+    """The kind of head of a transformers class; empty for any other class, even of the same
+    name."""
     name = type(model).__name__
     if not type(model).__module__.startswith("transformers."):
         return ""
@@ -344,7 +347,7 @@ def head_of(model: nn.Module) -> str:
 
 
 def summary_of(model: PreTrainedModel) -> str:
-    """The type of what transformers calls a sequence summary; empty for models without one."""
+    """The type of transformers' "sequence summary"; empty for models without one."""
     has_summary = any("SequenceSummary" in type(module).__name__ for module in model.modules())
     return getattr(model.config, "summary_type", "last") if has_summary else ""
 
@@ -372,7 +375,7 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`forward` of a model that is switched on."""
+    """Run the `forward` of a padding-free model."""
     is_within = model is state.running_base
     if torch.compiler.is_compiling() or is_within or not is_switched(model):
         return forward(model, *args, **kwargs)
@@ -394,7 +397,7 @@ def run(
 
 
 def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
-    """A tensor of two dimensions among the arguments."""
+    """The argument `name` if it is a tensor of two dimensions, else None."""
     value = given.get(name)
     return value if isinstance(value, torch.Tensor) and value.ndim == 2 else None
 
@@ -405,33 +408,34 @@ def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
         return True
     reason = reason_for_padding(model, given)
     if reason:
-        warn(f"{type(model).__name__} computes padding, as {reason}")
+        warn(f"{type(model).__name__} computes padding, because {reason}")
     return reason != ""
 
 
 def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
-    """Why the loss or the head of a model depends on the states of padding; empty if not."""
+    """Why the loss or the head of a model depends on the states of padding; empty if it does
+    not."""
     head = switch_of(model).head
     mask = given.get("attention_mask")
     if not isinstance(mask, torch.Tensor) or mask.ndim not in (2, 3):
         mask = None
     if head == "question" and mask is not None:
-        return "the probability of an answer counts the scores of padding."
+        return "the probability of an answer depends on the scores of padding."
     if has_labels_at_padding(model, given):
         return (
-            "labels of padding, or of the token after padding on the left, count in its loss. Set "
-            "them to -100, or pad on the right."
+            "labels of padding, or of the token after left padding, count in its loss. Set them to "
+            "-100, or pad on the right."
         )
     if model.config.is_encoder_decoder:
         has_head_for_rows = head == "" and model.base_model is not model
         if has_head_for_rows and has_decoder_inputs(given):
-            return "its head may read a place of the decoder that is padding."
+            return "its head may read a position of the decoder that is padding."
         if head == "seq2seq" and has_unlabelled_tokens(given):
-            return "tokens of the target without a label become padding between others."
+            return "target tokens without a label become padding between others."
     elif head == "" and mask is not None:
         is_real = mask.flatten(0, -2) != 0  # (B, L), of all choices
         if reads_padding(model, given, is_real=is_real):
-            return "its pooler or head may read a place that is padding. Pad on the other side."
+            return "its pooler or head may read a position that is padding. Pad on the other side."
     return ""
 
 
@@ -441,8 +445,8 @@ def warn(message: str) -> None:
 
 
 def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.Tensor) -> bool:
-    """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
-    models the last one that is no padding token."""
+    """Whether a pooler or head may read a state of padding: the first position of a row, or in
+    causal models the last one whose id is not the padding token."""
     switch = switch_of(model)
     if switch.summary:
         places_read = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
@@ -484,15 +488,15 @@ def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool
 
 
 def has_decoder_inputs(given: dict[str, Any]) -> bool:
-    """Whether the target of an encoder–decoder is given, and not to be made of labels."""
+    """Whether the target of an encoder–decoder is given, so that it is not made from labels."""
     names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
     return any(given.get(name) is not None for name in names)
 
 
 def has_unlabelled_tokens(given: dict[str, Any]) -> bool:
-    """Whether a target, which is to be made of labels, has tokens without a label between others.
+    """Whether a target that is made from labels has tokens without a label between others.
 
-    They become padding tokens, which some decoders mask by themselves, and others don't.
+    They become padding tokens, which some decoders mask and others do not.
     """
     labels = matrix(given, "labels")
     if labels is None or has_decoder_inputs(given):
@@ -502,10 +506,10 @@ def has_unlabelled_tokens(given: dict[str, Any]) -> bool:
 
 
 def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
-    """Let transformers see that rows are packed.
+    """Change the arguments so that transformers recognises packed rows.
 
-    Where positions restart, its causal masks keep documents apart, but only without a cache and
-    without a mask, even one that says that all tokens are real.
+    Its causal masks separate documents where positions restart, but only if there is no cache and
+    no mask, not even a mask of ones.
     """
     positions = matrix(given, "position_ids")
     has_cache = any(given.get(name) is not None for name in CACHES)
@@ -520,7 +524,7 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
         if not separates_documents(model):
             warn(
-                f"in {type(model).__name__} documents of packed rows see each other, as "
+                f"in {type(model).__name__} documents of packed rows attend to each other, because "
                 "transformers' own class does not separate them by position_ids."
             )
         given["attention_mask"] = None
@@ -529,21 +533,21 @@ def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
 
 
 def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor | None:
-    """In training, keep the labels that count, and return the places `(n,)` of the states that
-    the head needs for them, among the B * L; None where it needs all."""
+    """In training, keep only the labels that are not ignored, and return the places `(n,)` among
+    the B * L of the states that the head needs for them; None if it needs all states."""
     labels = matrix(given, "labels")
     if labels is None:
         return None
     if "use_cache" in parameters_of(model) and given.get("use_cache") is None:
-        given["use_cache"] = False  # Nobody goes on from a text that has labels.
+        given["use_cache"] = False  # A text that has labels is not continued.
     if not skips_logits(model, given):
         return None
     if model.config.is_encoder_decoder and not has_decoder_inputs(given):
         prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is None:
             return None
-        # The decoder reads the shifted labels, up to the last one: it is causal, so that no label
-        # depends on what comes after it. (Labels have no gaps here, see `has_unlabelled_tokens`.)
+        # The decoder reads the shifted labels up to the last one. It is causal, so no label depends
+        # on later tokens. (Labels have no gaps here; see `has_unlabelled_tokens`.)
         given["decoder_input_ids"] = prepare(labels=labels)
         given["decoder_attention_mask"] = (labels != IGNORE_INDEX).long()
     shifts_labels = switch_of(model).shifts_labels
@@ -554,8 +558,8 @@ def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor
         return None
     labels = labels.flatten()[places].unsqueeze(0)
     if shifts_labels:
-        # The head compares each state with the label after it: the last state, compared with
-        # nothing, takes the place that the head cuts off.
+        # The head compares each state with the next label and drops the last state, so an ignored
+        # label is prepended and an unused state appended.
         labels = F.pad(labels, pad=(1, 0), value=IGNORE_INDEX)
         places = F.pad(places, pad=(0, 1))
     given["labels"] = labels
@@ -563,10 +567,10 @@ def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor
 
 
 def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """Whether the head of a language model computes labelled positions only."""
+    """Whether the head of a language model computes only labelled positions."""
     if not model.training or not switch_of(model).skip_logits or stack_of(model) is None:
         return False
-    # A loss of the user's own may look at rows; transformers' own losses see positions only.
+    # A user's own loss may depend on rows; transformers' losses depend on single positions.
     is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
     returns_tuple = given.get("return_dict", model.config.return_dict) is False
     kept = given.get("logits_to_keep")
@@ -576,7 +580,8 @@ def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """What the head of a language model reads: the states of labelled positions, `(1, n, hidden)`."""
+    """Reduce the output of `stack`, which the head reads, to the states of labelled positions, `(1,
+    n, hidden)`."""
     places = state.labelled
     if places is None or state.stack is not stack:
         return None

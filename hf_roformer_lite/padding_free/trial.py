@@ -1,7 +1,7 @@
-"""The trial of a model: what a copy of it gives for random rows, before and after it is switched.
+"""The trial of a model: a copy computes random rows before and after it becomes padding-free.
 
-The copy shares the weights and has no hooks, so that nobody else sees the rows, among them one with
-tokens that are no numbers. Of each kind of layer it has the first one.
+The copy shares the weights and has no hooks, so that no other code gets these rows, some of which
+contain NaN. It keeps only the first layers, up to one of each kind.
 """
 
 import copy
@@ -22,10 +22,10 @@ from transformers.models.auto.modeling_auto import (
 from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of
 
 IGNORE_INDEX = -100  # The label that losses ignore.
-MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
+MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
-LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # of `HEADS`, whose training loss is compared
-# What numbers the layers of a model.
+LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
+# Fields that hold the index of a layer.
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 Batch = dict[str, torch.Tensor]
@@ -45,13 +45,13 @@ def copy_for_trial(module: ModuleT) -> ModuleT:
     for part in copied.modules():
         config = getattr(part, "config", None)
         for name in LAYER_OUTPUTS:
-            if getattr(config, name, False):  # Layers compute padding for these.
+            if getattr(config, name, False):  # With these, layers would compute padding.
                 setattr(config, name, False)
     return copied
 
 
 def shorten(model: nn.Module) -> None:
-    """Keep the first layers of each list, until there is one of each kind."""
+    """Keep the first layers of each list, up to one of each kind."""
     layers = set(layers_of(model))
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     for part in lists:
@@ -62,7 +62,7 @@ def shorten(model: nn.Module) -> None:
 
 
 def kind_of(layer: nn.Module) -> list[Any]:
-    """What two layers have in common that compute in the same way."""
+    """A description of a layer that is equal for layers that compute in the same way."""
     kind: list[Any] = []
     for name, module in layer.named_modules():
         fields = [
@@ -86,12 +86,12 @@ def random_batches(model: PreTrainedModel) -> list[Batch]:
     ids[ids == padding] = (padding + 1) % config.vocab_size
     mask_token = getattr(config, "mask_token_id", None) or 0
     if 0 < mask_token < config.vocab_size:
-        ids[0, 3] = mask_token  # Some models count them.
+        ids[0, 3] = mask_token  # Some models count the mask tokens.
     is_labelled = torch.rand(shape, generator=generator, device="cpu") < 0.5
     on_the_right = (torch.arange(shape[1], device="cpu") < lengths[:, None]).long()
     batches = []
     for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
-        # A causal head compares a token after padding with the state of padding.
+        # A causal head would compare a token after padding with the state of padding.
         is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1) * is_labelled
         batch = {
             "input_ids": ids.where(mask != 0, padding),
@@ -103,7 +103,7 @@ def random_batches(model: PreTrainedModel) -> list[Batch]:
 
 
 class Trial:
-    """What a model gives for random rows, before it is switched and after.
+    """The outputs of a model for random rows, before it becomes padding-free and after.
 
     Args:
         model: A copy in evaluation mode.
@@ -131,34 +131,34 @@ class Trial:
         return base(**inputs, return_dict=True)
 
     def outputs_of(self, batch: Batch) -> Batch:
-        """The tensors that the model returns, by name: those of its base, and its loss or those of
-        its head."""
+        """The tensors that the model returns, by name: the outputs of its base model, and the loss
+        of a language model or the outputs of any other head."""
         model = self.model
         inputs = self.inputs_of(batch)
         outputs = {f"base.{name}": value for name, value in self.run_base(inputs).items()}
         if self.head in LANGUAGE_HEADS:
-            model.training = True  # of the model only, so that there is no dropout below
+            model.training = True  # The parts stay in evaluation mode, so there is no dropout.
             try:
                 outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
             finally:
                 model.training = False
         else:
-            if self.head != "token":  # All other heads read the decoder at one place.
+            if self.head != "token":  # All other heads read one position of the decoder.
                 inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             if type(model).__name__ in CHOICES.values():
                 inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
-            with suppress(Exception):  # Some heads want more than texts, such as images.
+            with suppress(Exception):  # Some heads need other inputs as well, such as images.
                 found = model(**inputs, return_dict=True)
                 outputs |= {f"head.{name}": value for name, value in found.items()}
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def sees_no_later_token(self) -> bool:
-        """Whether the first state of a row stays the same when the last token is another one."""
+        """Whether the first state of a row does not depend on the last token."""
         row = {name: value[:1] for name, value in self.batches[0].items()}
         return not self.depends(self.inputs_of(row), place=0, source=-1)
 
     def separates_documents(self) -> bool:
-        """Whether a token does not change when the document before it in a packed row does."""
+        """Whether a token does not depend on the previous document of a packed row."""
         ids = self.batches[-1]["input_ids"][:1]
         half = ids.shape[1] // 2
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -168,7 +168,7 @@ class Trial:
         return False
 
     def depends(self, inputs: Batch, place: int, source: int) -> bool:
-        """Whether the state at a place changes when the token at another one, `source`, does."""
+        """Whether the state at `place` changes when the token at `source` is replaced."""
         ids = inputs["input_ids"].clone()
         ids[0, source] = ids[ids != ids[0, source]][0]
         states = self.run_base(inputs)[0][:, place]
@@ -176,7 +176,7 @@ class Trial:
         return not torch.equal(states, others)
 
     def shifts_labels(self) -> bool:
-        """Whether the label of the first token counts for nothing, as nothing stands before it."""
+        """Whether the label of the first token is ignored, because no token precedes it."""
         batch = {name: value[:1, :2] for name, value in self.batches[0].items()}
         labels = torch.full_like(batch["labels"], IGNORE_INDEX)
         labels[:, 0] = batch["input_ids"][:, 0]
@@ -184,13 +184,13 @@ class Trial:
         return not (bool(loss.isfinite()) and float(loss) > 0)
 
     def compare(self, needs_flat_rows: bool) -> None:
-        """Compare what the model gives after it was switched.
+        """Compare the outputs of the padding-free model with those from before.
 
         Args:
-            needs_flat_rows: Whether some layer must get a flat row.
+            needs_flat_rows: Whether at least one layer must get a flat row.
 
         Raises:
-            ValueError: where that is something else, or no layer gets a flat row.
+            ValueError: if outputs differ, or if no layer gets a flat row.
         """
         try:
             is_flat = self.computes_flat_rows()
@@ -220,16 +220,16 @@ class Trial:
         return any(seen)
 
     def keeps_rows_apart(self) -> bool:
-        """Whether a row in the middle of a flat row stays finite where all other tokens are NaN.
+        """Whether the states of one row stay finite when all other rows are NaN.
 
-        This test needs no tolerance, which in half precision hides a small leak.
+        This test needs no tolerance, which would hide a small leak in half precision.
         """
         batch = self.batches[0]
         kept = len(batch["input_ids"]) // 2
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
             is_other = torch.arange(len(batch["input_ids"]), device=output.device)[:, None] != kept
-            if output.shape[:2] == batch["input_ids"].T.shape:  # XLNet's
+            if output.shape[:2] == batch["input_ids"].T.shape:  # XLNet's are (L, B, hidden).
                 is_other = is_other.T
             return output.masked_fill(is_other[..., None], float("nan"))
 
@@ -240,8 +240,8 @@ class Trial:
 
 
 def outputs_of_module(module: nn.Module, batch: Batch) -> Batch:
-    """The tensors that a module around models returns for a batch, by name; none where it takes
-    other arguments.
+    """The tensors that a module around models returns for a batch, by name; empty if it takes other
+    arguments.
 
     Modules of sentence-transformers take the arguments as one dictionary.
     """
@@ -262,16 +262,16 @@ def outputs_of_module(module: nn.Module, batch: Batch) -> Batch:
 
 
 def check_outputs(found: Batch, expected: Batch, is_real: torch.Tensor, dtype: torch.dtype) -> None:
-    """Compare outputs at real tokens, relative to the size of the largest value.
+    """Compare outputs at real tokens, relative to the largest value.
 
     Raises:
-        ValueError: where they are too different.
+        ValueError: if they differ too much.
     """
     is_exact = dtype in (torch.float32, torch.float64)
     limit = MAX_DIFFERENCE if is_exact else MAX_HALF_PRECISION_DIFFERENCE
     for name, value in expected.items():
         if name not in found:
-            raise ValueError(f"it has no output {name} any more.")
+            raise ValueError(f"its output {name} is missing.")
         other = found[name]
         if other.shape != value.shape:
             raise ValueError(
@@ -291,7 +291,7 @@ def check_outputs(found: Batch, expected: Batch, is_real: torch.Tensor, dtype: t
 
 @contextmanager
 def removed(handles: list[RemovableHandle]) -> Iterator[None]:
-    """Remove hooks at the end."""
+    """Remove hooks at the end of a context."""
     try:
         yield
     finally:
