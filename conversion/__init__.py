@@ -1,5 +1,5 @@
-"""Exact conversion of other systems' weights to models of this package, and export to those with an
-equivalent.
+"""Exact conversion of other systems' weights to models of this package, and export to systems that
+have an equivalent.
 
     from hf_roformer_lite.conversion import convert
 

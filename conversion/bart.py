@@ -1,9 +1,9 @@
-"""BART, mBART and Marian: encoder–decoders with scaled embeddings and positions of a table.
+"""BART, mBART and Marian: encoder–decoders with scaled embeddings and a table of positions.
 
-Marian's table holds sines and cosines in an order of its own, and most of its files do not have it:
-here it is a table of learned positions with the same numbers. A decoder whose start depends on the
-language of the text, such as mBART's without `decoder_start_token_id`, starts with the end token
-here.
+Marian's table holds sines and cosines in an unusual order, and most of its files lack it. Here it
+becomes a table of learned positions with the same numbers. A decoder whose start token depends on
+the language of the text, such as mBART's without `decoder_start_token_id`, starts with the end
+token here.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
 POSITIONS = "embed_positions.weight"
 WORDS = "embeddings.word_embeddings.weight"
-# Names of our fields of a stack and of their fields, which both stacks share.
+# Our fields of a stack, and the names of their fields, which apply to both stacks.
 FIELDS_OF_BOTH_STACKS = {
     "hidden_size": "d_model",
     "hidden_act": "activation_function",
@@ -34,13 +34,13 @@ FIELDS_OF_BOTH_STACKS = {
     "initializer_range": "init_std",
     **{name: name for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
 }
-# Their names of these begin with `encoder_` or `decoder_`.
+# Their names of these fields begin with `encoder_` or `decoder_`.
 FIELDS_OF_ONE_STACK = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "attention_heads",
     "intermediate_size": "ffn_dim",
 }
-# The pair itself has these under the same names.
+# The pair has these fields itself, under the same names.
 FIELDS_OF_PAIR = (
     "pad_token_id",
     "bos_token_id",
@@ -68,8 +68,8 @@ STACK = (
 
 
 def sines_then_cosines(rows: int, width: int) -> torch.Tensor:
-    """A table of `rows` positions of `width` channels, sines in its first half, cosines in the
-    other, in float64."""
+    """A table of `rows` positions with `width` channels in float64: sines in the first half,
+    cosines in the second."""
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
     angles = torch.arange(rows, dtype=torch.float64)[:, None] / 10000.0**exponents
     return torch.cat((angles.sin(), angles.cos()), -1)
@@ -79,8 +79,8 @@ class PairConverter(HuggingFaceConverter):
     """An encoder–decoder with BART's names.
 
     Attributes:
-        constants: Fields of either stack that are the same in all checkpoints.
-        unused_positions: Rows of their tables of positions before the row of the first position.
+        constants: Fields of both stacks that are the same in all checkpoints.
+        unused_positions: The number of rows in their tables before the row of the first position.
     """
 
     prefix = "model"
@@ -105,11 +105,11 @@ class PairConverter(HuggingFaceConverter):
         )
 
     def shares_embeddings(self, theirs: PreTrainedConfig) -> bool:
-        """Whether both sides have one table."""
+        """Whether both sides share one table."""
         return theirs.tie_word_embeddings
 
     def stack_fields(self, theirs: PreTrainedConfig, side: str) -> dict[str, Any]:
-        """Fields of our config of one stack."""
+        """The fields of our config for one stack."""
         return {
             **CLASSIC_FIELDS,
             **self.constants,
@@ -170,14 +170,14 @@ class PairConverter(HuggingFaceConverter):
         return WeightMap(table, (*(theirs + name for name in unread), "lm_head.weight"))
 
     def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
-        """What becomes of a table of positions."""
+        """The rule for a table of positions."""
         return WeightRule(
             POSITIONS, "embeddings.position_embeddings.weight", drop_rows(self.unused_positions)
         )
 
 
 class Bart(PairConverter):
-    """BART: post-norm, a norm on the embeddings."""
+    """BART: post-norm, with a norm after the embeddings."""
 
     name = "bart"
     config_class = BartConfig
@@ -185,7 +185,7 @@ class Bart(PairConverter):
 
 
 class MBart(PairConverter):
-    """mBART: pre-norm, a norm on the embeddings and one at the end."""
+    """mBART: pre-norm, with a norm after the embeddings and one at the end."""
 
     name = "mbart"
     config_class = MBartConfig
@@ -193,7 +193,7 @@ class MBart(PairConverter):
 
 
 class Marian(PairConverter):
-    """Marian, as of OPUS-MT: post-norm, positions that are computed, one or two vocabularies."""
+    """Marian, such as OPUS-MT: post-norm, computed positions, one or two vocabularies."""
 
     name = "marian"
     config_class = MarianConfig

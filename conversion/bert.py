@@ -1,13 +1,13 @@
-"""BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, all heads.
+"""BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, with all heads.
 
-BERT counts every position of a row, ours only the real tokens: in rows padded on the left each
-token keeps the position that it has without padding. BERT's pre-training class becomes our masked
-language model, its next-sentence class a classification of sequences; the discriminator of
-ELECTRA's pre-training becomes a classification of tokens with one score. RoBERTa's positions begin
-after the id of padding: the rows of the table up to it are never read, are left out here, and come
-back as zeros. ALBERT's layers share weights; here each layer has a copy, and a training makes them
-differ. ALBERT has a projection after its embeddings even where both widths are equal, and ours has
-none; such a checkpoint is refused.
+BERT's positions count all tokens of a row, ours only the real ones: here, in rows padded on the
+left, each token keeps the position that it has without padding. BERT's pre-training class becomes
+our masked language model, and its next-sentence class a sequence classifier; the discriminator of
+ELECTRA's pre-training becomes a token classifier with one score. RoBERTa's positions begin after
+the id of padding: the earlier rows of the table are never read, are left out here, and are exported
+as zeros. ALBERT's layers share weights; here each layer has a copy, and after training these
+differ. ALBERT always has a projection after its embeddings, and ours only if the two widths differ;
+an ALBERT with equal widths is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,8 +63,8 @@ def attention_rules(
     value: Operation = UNCHANGED,
     output: Operation = UNCHANGED,
 ) -> Rules:
-    """Rules of one attention. The operations reorder rotary channels: `rotary` the rows of queries
-    and keys, `value` the rows of values, `output` the columns that read the values."""
+    """The rules of one attention. The operations reorder rotary channels: `rotary` the rows of
+    queries and keys, `value` the rows of values, `output` the columns that read the values."""
     theirs = LAYER + theirs
     ours = f"layers.{{i}}.{ours}"
     return (
@@ -108,7 +108,7 @@ BERT_FIELDS = {
 }
 POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
 LEARNED_POSITIONS = {**POST_NORM, "position_embedding_type": "learned"}
-# Checkpoints that were made with TensorFlow have these names.
+# Checkpoints from TensorFlow have these names.
 TENSORFLOW_NAMES = StoredNames(
     {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 )
@@ -126,7 +126,7 @@ QUESTION_ANSWERING = Head(renamed({"qa_outputs.*": "classifier.out_proj.*"}), WI
 
 
 def transform_rules(dense: str, norm: str) -> Rules:
-    """Rules of the dense layer and the norm before a language model's output."""
+    """The rules of the dense layer and the norm before a language model's output."""
     return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
 
 
@@ -135,7 +135,7 @@ LANGUAGE_MODEL = Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerN
 
 
 def pooled_classifier(prefix: str) -> Head:
-    """A linear layer on BERT's pooler, which is the dense layer of the classifier here."""
+    """A linear layer on BERT's pooler, which becomes the dense layer of our classifier."""
     return Head(
         (*renamed({f"{prefix}.pooler.dense.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS
     )
@@ -174,13 +174,13 @@ def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if theirs.hidden_act != "gelu":
         raise ConversionError(
             f"hidden_act={theirs.hidden_act!r}: their LM head always has 'gelu', "
-            "ours the activation of the layers"
+            "but ours has the activation of the layers"
         )
     return LM_FIELDS
 
 
 class BertFamilyConverter(HuggingFaceConverter):
-    """A source with BERT's names: post-norm layers, a norm on the embeddings, the heads
+    """A source with BERT's names: post-norm layers, a norm after the embeddings, and the heads
     `cls.predictions`."""
 
     stored_names = TENSORFLOW_NAMES
@@ -207,11 +207,13 @@ class BertFamilyConverter(HuggingFaceConverter):
         model_class = self.our_model_class(source_config)
         if model_class is RoFormerLiteForCausalLM and not config.is_decoder:
             raise ConversionError(
-                "is_decoder=False: their causal model then attends to later tokens; ours never does"
+                "is_decoder=False: their causal model then attends to later tokens, but ours never "
+                "does"
             )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
             raise ConversionError(
-                "is_decoder=True: their masked model then sees only earlier tokens; ours sees all"
+                "is_decoder=True: their masked language model then attends only to earlier tokens, "
+                "but ours attends to all"
             )
         return config
 
@@ -230,8 +232,8 @@ TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Ernie(BertFamilyConverter):
-    """ERNIE 2 and 3. Each token has the embedding of a task; here the embedding of the first task
-    is added to those of the segments."""
+    """ERNIE 2 and 3. Each token also has a task embedding; here the embedding of the first task is
+    added to those of the segments."""
 
     name = "ernie"
     prefix = "ernie"
@@ -337,7 +339,7 @@ DISTILBERT_CLASSIFIER = Head(
 
 
 class DistilBert(HuggingFaceConverter):
-    """DistilBERT: BERT without segments, and an eps of its own."""
+    """DistilBERT: BERT without segments, with a fixed eps."""
 
     name = "distilbert"
     prefix = "distilbert"
@@ -447,9 +449,7 @@ class Camembert(Roberta):
 
 def _unused_rows(config: PreTrainedConfig) -> int:
     if config.pad_token_id is None:
-        raise ConversionError(
-            "pad_token_id=None: their positions begin after the id of padding; give one"
-        )
+        raise ConversionError("pad_token_id=None: their positions begin after this id; give one")
     return config.pad_token_id + 1
 
 
@@ -467,7 +467,7 @@ ALBERT_CLASSIFIER = Head(
 
 
 def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
-    """Which layers share their weights."""
+    """The layers of each group, which share their weights."""
     group_of = [int(layer / (layers / groups)) for layer in range(layers)]
     return [
         [layer for layer in range(layers) if group_of[layer] == group] for group in range(groups)
@@ -521,16 +521,17 @@ class Albert(HuggingFaceConverter):
         if theirs.embedding_size == theirs.hidden_size:
             raise ConversionError(
                 f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT always has a "
-                "projection between the two, ours only where they differ"
+                "projection between the two, but ours only if they differ"
             )
         if theirs.inner_group_num != 1:
             raise ConversionError(
-                f"inner_group_num={theirs.inner_group_num}: groups must have one layer to be converted"
+                f"inner_group_num={theirs.inner_group_num}: groups must have a single layer"
             )
         return {}
 
     def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
-        """As few groups as the layers allow: after a training here each layer is one of its own."""
+        """Set the smallest possible number of groups. After training here, each layer is a group of
+        its own."""
         num_layers = theirs.num_hidden_layers
         for num_groups in range(1, num_layers + 1):
             groups = groups_of_layers(num_layers, num_groups)

@@ -1,7 +1,8 @@
-"""Checkpoint directories, read and written: a complete one, or none. Code inside a checkpoint is
-never executed.
+"""Reads and writes checkpoint directories. A directory is written completely or not at all, and
+code inside a checkpoint is never executed.
 
-A file that is missing, damaged or of another model raises a `ConversionError` that names it.
+A file that is missing, is damaged or belongs to another model raises a `ConversionError` that names
+it.
 """
 
 import json
@@ -53,15 +54,15 @@ GENERATION_CONFIG = "generation_config.json"
 # The list of modules of sentence-transformers, such as the pooling after the model.
 MODULES = "modules.json"
 POOLING_CONFIG = "1_Pooling/config.json"
-# The names of its pooling modes and of our `classifier_pooling`.
+# The names of its pooling modes, and those of our `classifier_pooling`.
 POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-# Older versions have an option for each mode, which begins so.
+# Older versions have an option for each mode, with this prefix.
 POOLING_OPTION = "pooling_mode_"
 SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
 def open_files(files: Sequence[Path]) -> LazyTensors:
-    """The tensors of one or several files by name. Those of safetensors are read when they are
+    """The tensors of one or more files by name. Those of safetensors files are read when they are
     needed."""
     readers: dict[str, Callable[[], torch.Tensor]] = {}
     for path in files:
@@ -84,8 +85,8 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Turn the errors of the libraries below about a damaged file, which are of many types, into a
-    `ConversionError` that names it."""
+    """Turn errors about a damaged file, for which libraries use many types, into a
+    `ConversionError` that names the file."""
     try:
         yield
     except ConversionError as error:
@@ -98,7 +99,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def find_file(checkpoint: str | Path, file: str) -> Path | None:
-    """A file of a directory, or of a repository on the Hub; None where there is none."""
+    """A file of a directory, or of a repository on the Hub; None if it does not exist."""
     if os.path.isdir(checkpoint):
         path = Path(checkpoint) / file
         if path.is_file():
@@ -112,12 +113,12 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
 
 
 def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
-    """Tensors and config of a directory, or of a repository on the Hub: `config.json` with
-    safetensors or torch files, each in one piece or in shards.
+    """The tensors and the config of a directory, or of a repository on the Hub: `config.json` with
+    safetensors or torch files, whole or in shards.
 
     Raises:
-        ConversionError: when a file is missing or damaged, and when the index of shards names a
-            file in another directory, before that is opened.
+        ConversionError: if a file is missing or damaged, or if the index of shards names a file in
+            another directory, which is then not opened.
     """
     config = _read_config(checkpoint)
     for name in WEIGHT_FILES:
@@ -145,13 +146,13 @@ def _find_shards(checkpoint: str | Path, index: Path) -> list[Path]:
     for shard in shards:
         path = find_file(checkpoint, shard)
         if path is None:
-            raise ConversionError(f"{index}: names {shard}, which is not there")
+            raise ConversionError(f"{index}: names {shard}, which does not exist")
         files.append(path)
     return files
 
 
 def is_file_name(name: str) -> bool:
-    """Whether `name` is only a name: no path to another directory, on any system."""
+    """Whether `name` is a plain file name, and not a path to another directory on any system."""
     return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)
 
 
@@ -178,8 +179,8 @@ def _read_json(path: Path) -> Any:
 
 @contextmanager
 def whole_directory(out: str | Path) -> Iterator[Path]:
-    """A directory to be filled inside the `with`, which then gets the name `out`; after an error
-    nothing is there. An `out` that exists must be an empty directory."""
+    """A temporary directory to fill inside the `with` block. At the end it is renamed to `out`;
+    after an error it is deleted. If `out` exists, it must be an empty directory."""
     try:
         place = Path(out).resolve()
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -196,12 +197,11 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
-    """Convert the checkpoint `path` of the source `name` (`auto`: by its config) into the directory
-    `out`, with its tokenizer if it has one. Nothing is written outside `out`, which appears only
-    when it is complete.
+    """Convert the checkpoint `path` of the source `name` (`auto`: by its config), with its
+    tokenizer if it has one, to the directory `out`, which appears only when it is complete.
 
     Raises:
-        ConversionError: when names, shapes or fields do not fit, or `out` exists and is not empty.
+        ConversionError: if names, shapes or fields do not fit, or if `out` exists and is not empty.
     """
     with whole_directory(out) as unfinished:
         model, converter = load_checkpoint(path, name)
@@ -218,7 +218,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
 
 def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedModel, Converter]:
     """The model that a checkpoint of the source `name` (`auto`: by its config) becomes, and the
-    converter that knows it; `path` is a directory, or a repository on the Hub."""
+    converter of this source; `path` is a directory, or a repository on the Hub."""
     state_dict, config = open_checkpoint(path)
     if name == "auto":
         name = source_of(path, config)
@@ -230,7 +230,7 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
 
 
 def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a checkpoint; None where it has none."""
+    """The tokenizer of a checkpoint; None if it has none."""
     if not any(find_file(path, file) for file in TOKENIZER_FILES):
         return None
     tokenizer_class = converter.tokenizer_class(_declared_tokenizer(path))
@@ -239,7 +239,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
 
 
 def _declared_tokenizer(path: str | Path) -> str | None:
-    """The class of a checkpoint's tokenizer, which tokenizer_config.json or config.json names."""
+    """The class of a checkpoint's tokenizer that tokenizer_config.json or config.json names."""
     for file in (TOKENIZER_CONFIG, "config.json"):
         found = find_file(path, file)
         if found is None:
@@ -252,7 +252,7 @@ def _declared_tokenizer(path: str | Path) -> str | None:
 
 
 def source_of(path: str | Path, config: dict[str, Any]) -> str:
-    """The source of the checkpoint at `path`, by its config."""
+    """The source of the checkpoint at `path`, according to its config."""
     try:
         return family_of(config)
     except ConversionError as error:
@@ -260,14 +260,14 @@ def source_of(path: str | Path, config: dict[str, Any]) -> str:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Whether a checkpoint is a model of this package, by its config."""
+    """Whether a checkpoint is a model of this package, according to its config."""
     return _read_config(path).get("model_type") in AUTO_CLASSES
 
 
 class ConvertedModel:
-    """`ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`, in the manner of
-    transformers' Auto classes: a checkpoint of another system opens as a model of this package,
-    without a copy on the disk."""
+    """Opens a checkpoint of another system as a model of this package, without a copy on disk, like
+    transformers' Auto classes: `ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`.
+    """
 
     @classmethod
     def from_pretrained(
@@ -277,22 +277,23 @@ class ConvertedModel:
 
         Args:
             name: A directory, or a repository on the Hub.
-            source: The system that it comes from. Default: the family that its config.json names.
+            source: The system that the checkpoint comes from. Default: the family that its
+                config.json names.
             dtype: The dtype of the weights. Default: the checkpoint's.
         """
         if is_ours(name):
             raise ConversionError(
-                f"{name} is a model of this package already; open it with one of its classes"
+                f"{name} is a model of this package already; open it with a class of this package"
             )
         return load_checkpoint(name, source)[0].to(dtype=dtype)
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
-    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: of
-    the family that fits) to the directory `out`, and return the name of the source.
+    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: the
+    family that fits) to the directory `out`, and return the name of the source.
 
     Raises:
-        ConversionError: when the source has no equivalent of the model, or `out` exists and is not
+        ConversionError: if the source has no equivalent of the model, or if `out` exists and is not
             empty.
     """
     with whole_directory(out) as unfinished:
@@ -312,7 +313,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
 
 
 def _copy_files(path: str | Path, files: Iterable[str], out: Path) -> None:
-    """Copy the files that a checkpoint has."""
+    """Copy those of the `files` that a checkpoint has."""
     for file in files:
         found = find_file(path, file)
         if found is not None:
@@ -320,11 +321,11 @@ def _copy_files(path: str | Path, files: Iterable[str], out: Path) -> None:
 
 
 def load_model(path: str | Path) -> PreTrainedModel:
-    """The model of this package at `path`, of the class it was saved from.
+    """The model of this package at `path`, in the class from which it was saved.
 
     Raises:
-        ConversionError: when a tensor is missing, which `from_pretrained` would fill with random
-            numbers, unknown, of another shape or not finite.
+        ConversionError: if a tensor is missing (`from_pretrained` would fill it with random
+            numbers), is unknown, has another shape or is not finite.
     """
     state_dict, fields = open_checkpoint(path)
     architecture = (fields.get("architectures") or [None])[0]
@@ -352,14 +353,14 @@ def load_model(path: str | Path) -> PreTrainedModel:
         if names:
             listed = ", ".join(sorted(names)[:3])
             raise ConversionError(
-                f"{path}: {fault} {listed}; a file is damaged, or another model's"
+                f"{path}: {fault} {listed}; a file is damaged or belongs to another model"
             )
     _take_generation_config(model, path)
     return model.eval()
 
 
 def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
-    """Let `model` generate as the checkpoint `path` says."""
+    """Give `model` the generation settings of the checkpoint `path`."""
     if not model.can_generate():
         return
     file = find_file(path, GENERATION_CONFIG)
@@ -372,8 +373,8 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
 
 
 def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
-    """Write the name of the stock class that reads the same files: the tokenizer then opens without
-    this package."""
+    """Write the name of the stock class that reads the same files, so that the tokenizer opens
+    without this package."""
     found = find_file(path, TOKENIZER_CONFIG)
     if found is None:
         return
@@ -386,8 +387,8 @@ def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
 
 
 def sentence_pooling(path: str | Path) -> str | None:
-    """The value of `classifier_pooling` with which our models pool the states of tokens as a
-    checkpoint of sentence-transformers does; None for other checkpoints and other pooling modes."""
+    """The value of `classifier_pooling` that corresponds to the pooling of a sentence-transformers
+    checkpoint; None for other checkpoints and other pooling modes."""
     file = find_file(path, POOLING_CONFIG)
     if file is None:
         return None
@@ -407,11 +408,12 @@ def sentence_pooling(path: str | Path) -> str | None:
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:
-    """Copy the files that a directory of sentence-transformers has besides the model: its modules,
-    prompts and lengths.
+    """Copy the files that a sentence-transformers directory has in addition to the model: its
+    modules, prompts and lengths.
 
     Raises:
-        ConversionError: for a module that is code of the checkpoint, or lies outside it.
+        ConversionError: for a module that is the checkpoint's own code, or that is outside the
+            checkpoint.
     """
     modules = find_file(path, MODULES)
     if modules is None:
@@ -424,7 +426,7 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
             raise ConversionError(
                 f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over"
             )
-        # The model itself has no folder of its own.
+        # The model itself is not in a subfolder.
         if folder == "":
             continue
         if not is_file_name(folder):

@@ -1,8 +1,9 @@
-"""The base class of all sources of weights. A new checkpoint family is a subclass, added to
+"""The base class of all sources of weights. A new checkpoint family is a subclass that is added to
 `registry.py`.
 
-A converter has three parts: `our_config` translates the config, `weight_map` the names of the
-tensors, and `build_reference` with `run_reference` lets `verify` compare the two models.
+A converter has three parts: `our_config` translates the config, `weight_map` translates the names
+of the tensors, and `build_reference` with `run_reference` allows `verify` to compare the two
+models.
 """
 
 from abc import ABC, abstractmethod
@@ -24,8 +25,8 @@ WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
-# All sources have the layer of the original Transformer. Converters name these values, because the
-# defaults of our config are others and may change.
+# Most sources have the layers of the original Transformer. Converters set these fields explicitly,
+# because the defaults of our config differ and may change.
 CLASSIC_FIELDS: dict[str, Any] = {
     "norm_type": "layernorm",
     "gated_mlp": False,
@@ -36,18 +37,17 @@ CLASSIC_FIELDS: dict[str, Any] = {
 
 
 class Converter(ABC):
-    """A source of weights. In all methods `source_config` is the source's config, in its own field
+    """A source of weights. In all methods `source_config` is the source's config with its own field
     names.
 
     Attributes:
         name: The name of the source for `--from`.
-        tolerances: In each dtype, the largest difference of an output that counts as equal: an
-            absolute one where no number of the output is larger than 1, otherwise relative to the
-            largest.
+        tolerances: For each dtype, the largest difference at which outputs count as equal. It is
+            absolute if no number of the output is larger than 1, otherwise relative to the largest.
         becomes: The class of this package that every checkpoint becomes.
-        rules: The table of tensors, where it is the same for every config.
-        ignored: Names of their tensors that our model does not need.
-        stored_names: How files spell names that are newer in `weight_map`.
+        rules: The table of tensors, if it is the same for every config.
+        ignored: The names of their tensors that our model does not need.
+        stored_names: The older names that files may have for names of `weight_map`.
     """
 
     name: ClassVar[str]
@@ -60,12 +60,12 @@ class Converter(ABC):
     def complete_config(
         self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
     ) -> dict[str, Any]:
-        """The source's config together with what only the weights show."""
+        """The source's config, completed with facts that only the weights show."""
         return dict(source_config)
 
     def tokenizer_class(self, declared: str | None) -> type:
-        """The class that opens a checkpoint's tokenizer; `declared` is the name of the class in its
-        files, if they have one."""
+        """The class that opens a checkpoint's tokenizer. `declared` is the name of the class in its
+        files, if they name one."""
         return AutoTokenizer
 
     @abstractmethod
@@ -86,11 +86,11 @@ class Converter(ABC):
 
     @abstractmethod
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput | torch.Tensor:
-        """The output of the reference, by the names of ours, for the arguments `inputs` of our
-        model; a tensor is its last hidden state."""
+        """The output of the reference for the arguments `inputs` of our model, under our names. A
+        single tensor is the last hidden state."""
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
-        """Whether the reference reads padding, so that it can only be compared on inputs without
+        """Whether the reference reads padding and can therefore be compared only on inputs without
         padding."""
         return False
 
@@ -103,8 +103,8 @@ class Converter(ABC):
         """Load the weights of a checkpoint into the reference.
 
         Raises:
-            ConversionError: when the checkpoint lacks a tensor of the reference, whose random
-                numbers would otherwise be compared.
+            ConversionError: if the checkpoint lacks a tensor of the reference, which would remain
+                random.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
         tensors = dict(self.stored_names.read(state_dict))
@@ -127,7 +127,7 @@ class Converter(ABC):
         source_config: SourceConfig,
         copy: bool = True,
     ) -> PreTrainedModel:
-        """As `convert` of `registry.py`; without `copy` the model may share its weights with
+        """Like `convert` of `registry.py`. Without `copy` the model may share its weights with
         `state_dict`."""
         if state_dict is not None:
             state_dict = self.stored_names.read(state_dict)
@@ -138,8 +138,8 @@ class Converter(ABC):
         except ConversionError:
             raise
         except Exception as error:
-            # A config may hold anything, and their classes and ours raise errors of many types. The
-            # error about a field is the cause of the error about the class.
+            # A config may contain anything, and their classes and ours raise errors of many types.
+            # The error about a field is the cause of the error about the class.
             raise ConversionError(f"no model can be made: {error.__cause__ or error}") from error
         if state_dict is None:
             return model_class(config).eval()
@@ -161,8 +161,8 @@ class Converter(ABC):
 
 
 def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights that are NaN or infinite, and all types but floating point of 16 bits or more:
-    a conversion of the others would lose precision silently.
+    """Refuse weights that are NaN or infinite, and all dtypes except floating point of 16 bits or
+    more: converting other dtypes would silently lose precision.
 
     Raises:
         ConversionError: naming the tensor.
@@ -171,7 +171,7 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
         fault = None
         if tensor.dtype not in WEIGHT_TYPES:
             fault = f"the type {tensor.dtype}"
-        # Least and largest are NaN or infinite if any number is, and take no memory.
+        # The minimum and maximum are NaN or infinite if any number is, and need no memory.
         elif tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
             fault = "NaN or infinite numbers"
         if fault is not None:
@@ -179,9 +179,9 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 class LayerConverter(Converter):
-    """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a
-    decoder also takes the vectors of an encoder. Their config has `num_layers`; checkpoints of one
-    layer have no `layers.{i}.` before their names. `rules` and `ignored` describe one layer."""
+    """Layers that are published without embeddings. They take vectors, `inputs_embeds`, and a
+    decoder also takes the vectors of an encoder. Their config has `num_layers`; in checkpoints of
+    one layer, names have no prefix `layers.{i}.`. `rules` and `ignored` describe one layer."""
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         prefix = ""
@@ -221,11 +221,11 @@ class LayerConverter(Converter):
 def read_fields(
     source_config: SourceConfig, source: str, required: Sequence[str], known: Collection[str] = ()
 ) -> list:
-    """The values of the `required` fields of a config without a class of its own.
+    """The values of the `required` fields of a config that has no class.
 
     Raises:
-        ConversionError: for one that is missing, and for fields that are neither required nor
-            `known`.
+        ConversionError: if one of them is missing, or if the config has a field that is neither
+            required nor `known`.
     """
     faults = [
         f"has no field {field}" for field in source_config if field not in (*required, *known)

@@ -1,8 +1,8 @@
 """Models in the format of CTranslate2, a fast engine for generation and encoders on CPUs and CUDA.
 
-Its specifications say what a layer can be; a stack of ours fills in one of them, tensor by tensor.
-Queries, keys and values of self-attention share a matrix there, keys and values of cross-attention
-another.
+Its specifications define the possible layers; the tensors of our stack are written into one of
+them. There, queries, keys and values of self-attention share one matrix, and so do keys and values
+of cross-attention.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 from .runtime_limits import Requirements, named_vocabulary
 from .weight_map import ConversionError
 
-# Our names of activations, and members of CTranslate2's `Activation`.
+# Our names of activations, and the members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
     **dict.fromkeys(("gelu", "gelu_python"), "GELU"),
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "GELUTanh"),
@@ -44,23 +44,24 @@ def export_ctranslate2(
     directory: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write a model of this package into `directory`, which exists, as CTranslate2 loads it.
+    """Write a model of this package to `directory`, which exists, in the form that CTranslate2
+    loads.
 
     Args:
         model: An encoder–decoder, a causal language model, or an encoder: the bare stack, or a
-            masked language model. Only the stack of the latter is written, as CTranslate2's
+            masked language model. Of the latter, only the stack is written, because CTranslate2's
             encoders return hidden states.
-        tokenizer: Names the vocabulary; its files are not written here.
-        directory: Takes `model.bin`, `config.json` and the vocabulary.
-        quantization: How weights are stored: `int8`, `int8_float32`, `float16` or `bfloat16`.
+        tokenizer: The source of the vocabulary; its files are not written here.
+        directory: The directory of `model.bin`, `config.json` and the vocabulary.
+        quantization: The data type of the weights: `int8`, `int8_float32`, `float16` or `bfloat16`.
             Default: float32.
 
     Returns:
-        The class that loads it, one of `Translator`, `Generator` and `Encoder` of the package
-        `ctranslate2`.
+        The class that loads the model, one of `Translator`, `Generator` and `Encoder` of the
+        package `ctranslate2`.
 
     Raises:
-        ConversionError: naming field and value, when CTranslate2 cannot run such a model.
+        ConversionError: naming the field and its value, if CTranslate2 cannot run such a model.
     """
     import ctranslate2.specs as specs
 
@@ -137,13 +138,13 @@ def _encoder(
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse models for which the specifications have no place."""
+    """Refuse models that the specifications cannot describe."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
     is_known = config.hidden_act in _ACTIVATIONS
     needs.require(is_known, "hidden_act", f"has the activations {known}")
-    # CTranslate2 would add sinusoids of its own.
+    # Without positions, CTranslate2 would add sinusoids.
     has_positions = config.position_embedding_type != "none"
     needs.require(has_positions, "position_embedding_type", "has no layers without positions")
     needs.require_value("lm_head_transform", False, "has no layer before its LM head")
@@ -152,19 +153,20 @@ def _check(needs: Requirements) -> None:
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
         why = (
-            f"keeps one table of angles, which rope_type={scaling!r} changes with the text's length"
+            f"keeps one table of angles, but with rope_type={scaling!r} the angles depend on the "
+            "length of the text"
         )
         needs.require(scaling not in LENGTH_DEPENDENT, "rope_parameters", why)
         if scaling == "yarn":
             is_whole = config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
-            why = "scales the scores of whole heads, and yarn only the part of channels that rotate"
+            why = "scales the scores of whole heads, but yarn scales only the channels that rotate"
             needs.require(is_whole, "rope_parameters", why)
 
 
 def _describe(
     spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]
 ) -> None:
-    """Write the eps and the special tokens of a model that generates."""
+    """Write the eps and the special tokens of a generative model."""
     ends = model.generation_config.eos_token_id
     if not isinstance(ends, list):
         ends = [ends]
@@ -187,7 +189,7 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
     if config.type_vocab_size:
         segments = _table(stack.embeddings.token_type_embeddings)
         if config.scale_embeddings:
-            # CTranslate2 scales the sum of both embeddings; ours of segments are not scaled.
+            # CTranslate2 scales the sum of both embeddings, but here segments are not scaled.
             segments *= config.hidden_size**-0.5
         spec.embeddings[1].weight = segments
     _fill_stack(spec, stack)
@@ -207,11 +209,11 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
 
 
 def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
-    """The configuration as arguments that both specifications take."""
+    """The configuration as arguments of both specifications."""
     options = {
         "num_layers": config.num_hidden_layers,
         "num_heads": config.num_attention_heads,
-        # Without this there is no place for a final norm, which post-norm stacks may have, too.
+        # Without this there would be no final norm, which post-norm stacks may also have.
         "pre_norm": True,
         "no_final_norm": not config.final_norm,
         "activation": getattr(specs.Activation, _ACTIVATIONS[config.hidden_act]),
@@ -251,8 +253,8 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         _fill_rotation(layer_spec.self_attention, stack)
 
 
-# The parts of a layer's specification, and the names of our norms and matrices. Numbers stand for
-# places in a list.
+# The parts of a layer's specification, and the names of our norms and matrices. Numbers are indices
+# of a list.
 _NORMS = {"self_attention": "self_attn_norm", "attention": "cross_attn_norm", "ffn": "mlp_norm"}
 _MATRICES = {
     "self_attention.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -286,10 +288,10 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
-    """Write a scaling of rotary positions as one factor for each pair of channels.
+    """Write the scaling of rotary positions as one factor for each pair of channels.
 
-    CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses
-    llama3's factor.
+    CTranslate2 also has names for linear and llama3, but none for yarn, and its converter loses the
+    factor of llama3.
     """
     if ALL_LAYERS not in stack.rotary_emb:
         return
@@ -306,7 +308,7 @@ def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
 
 
 def _fill_linear(spec: Any, *modules: nn.Module) -> None:
-    """One matrix of the rows of all `modules`."""
+    """Write the rows of all `modules` as one matrix."""
     spec.weight = torch.cat([module.weight for module in modules]).float()
     if modules[0].bias is not None:
         spec.bias = torch.cat([module.bias for module in modules]).float()
@@ -314,7 +316,7 @@ def _fill_linear(spec: Any, *modules: nn.Module) -> None:
 
 def _fill_norm(spec: Any, module: nn.Module) -> None:
     spec.gamma = module.weight.detach().float().clone()
-    # CTranslate2 takes a norm without beta for RMSNorm.
+    # For CTranslate2, a norm without beta is RMSNorm.
     if not hasattr(spec, "beta"):
         return
     spec.beta = torch.zeros_like(spec.gamma)

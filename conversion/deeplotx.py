@@ -1,4 +1,4 @@
-"""The DeepLoTX RoFormer encoder, here `layer_style="parallel_heads"`. It takes vectors."""
+"""The DeepLoTX RoFormer encoder, which takes vectors; here `layer_style="parallel_heads"`."""
 
 import torch
 from torch import nn
@@ -25,11 +25,12 @@ OPTIONAL_FIELDS = (
 
 
 def head_rules(theirs: str, ours: str) -> Rules:
-    """Rules of the feed-forward units of all heads: their tensors, one per head, make one of ours.
+    """Rules of the feed-forward units of all heads. Their tensors, one per head, are combined into
+    one of ours.
 
     Args:
-        theirs: The letters of their projections, of which one of ours is made.
-        ours: The name of that one.
+        theirs: The letters of their projections that are combined.
+        ours: The name of our projection.
     """
 
     def rule(their_name: str, our_name: str, operation: Operation) -> WeightRule:
@@ -50,8 +51,8 @@ def head_rules(theirs: str, ours: str) -> Rules:
 class DeepLotx(LayerConverter):
     """Config: feature_dim, heads (2), bias (True), ffn_layers (1), ffn_expansion (2), dropout
     (0.02), proj_layers (1), proj_expansion (ffn_expansion), proj_dropout (dropout), base of the
-    rotation (10000), num_layers (1; the names of several layers begin with `layers.{i}.`),
-    cross_attention (False; whether keys and values are made of other vectors)."""
+    rotation (10000), num_layers (1; with several layers, names begin with `layers.{i}.`),
+    cross_attention (False; whether keys and values are computed from other vectors)."""
 
     name = "deeplotx"
     rules = (
@@ -100,8 +101,8 @@ class DeepLotx(LayerConverter):
             mlp_bias=source_config.get("bias", True),
             norm_eps=1e-9,
             final_norm=False,
-            # Its frequencies are rounded to float32 even in float64. Ours of the default rope_type
-            # are not, but those of linear scaling are, and a factor of 1 changes nothing else.
+            # Its frequencies are rounded to float32 even in float64. With our default rope_type
+            # they are not, but with linear scaling they are, and its factor of 1 has no effect.
             rope_parameters={"rope_type": "linear", "factor": 1.0, "rope_theta": theta},
             is_decoder=is_cross,
             add_cross_attention=is_cross,
@@ -122,7 +123,7 @@ class DeepLotx(LayerConverter):
 
 
 class DeepFeedForward(nn.Module):
-    """Units of x + down(prelu(up(norm(x)))), one after the other."""
+    """A sequence of units x + down(prelu(up(norm(x))))."""
 
     def __init__(self, width: int, layers: int, expansion: float, bias: bool, dropout: float):
         super().__init__()
@@ -148,7 +149,7 @@ class DeepFeedForward(nn.Module):
 
 
 class DeepHead(nn.Module):
-    """One head, whose queries, keys and values are made by feed-forwards."""
+    """One head, whose queries, keys and values are computed by feed-forwards."""
 
     def __init__(self, width: int, base: float, **options):
         super().__init__()
@@ -178,8 +179,8 @@ class DeepHead(nn.Module):
 
 class DeepLotxEncoder(nn.Module):
     """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L,
-    feature_dim)` to the same; keys and values are made of `y` where it is given. The arguments are
-    the fields of the config."""
+    feature_dim)` to the same. Keys and values are computed from `y` if it is given. The arguments
+    are the fields of the config."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""ESM-2 and ESM-1b, protein language models, all heads but the one that predicts contacts from
-attention.
+"""The protein language models ESM-2 and ESM-1b, with all heads except the one that predicts
+contacts from attention.
 
-Their token dropout depends on the share of mask tokens in a text; here it is
-`token_dropout_mask_id`. The rows of ESM-1b's table of positions up to the id of padding are never
-read, are left out here, and come back as zeros.
+Their token dropout, which depends on the share of mask tokens in a text, is `token_dropout_mask_id`
+here. The rows of ESM-1b's table of positions up to the id of padding are never read, are left out
+here, and are exported as zeros.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ class Esm(HuggingFaceConverter):
     )
     stored_names = TENSORFLOW_NAMES
     ignored = (
-        # Some files of ESM-2 hold a table of positions, which nothing reads.
+        # Some files of ESM-2 contain an unused table of positions.
         POSITIONS,
         "embeddings.position_ids",
         "pooler.dense.*",

@@ -1,10 +1,10 @@
 """Encoders in the format of llama.cpp, with their tokenizer inside.
 
 llama.cpp does not build its layers from options: it has architectures, and each is a fixed sequence
-of operations. Three of them are encoders that our configuration can describe; a model of another
-shape is refused. Its tokenizers are fixed, too. One of them is BERT's WordPiece, which ends every
-text with [SEP], also a prompt. For BPE llama.cpp cuts text by one of a list of patterns, which does
-not have ours, and its Unigram has no bytes for unknown characters.
+of operations. Three of them are encoders that our configuration can describe; other models are
+refused. The tokenizers are fixed, too. Only BERT's WordPiece is used here, which ends every text
+with [SEP], even a prompt. For BPE, llama.cpp splits text by one of its own patterns, and ours is
+not among them; its Unigram has no byte tokens for unknown characters.
 """
 
 import json
@@ -31,11 +31,11 @@ class _Architecture:
     """An encoder of llama.cpp.
 
     Args:
-        name: As llama.cpp calls it.
-        fields: What our configuration must say.
+        name: Its name in llama.cpp.
+        fields: The values that our configuration must have.
         grouped: Whether keys and values may have fewer heads than queries.
-        tensors: Names of a layer's matrices and norms, and where ours are; several of ours are
-            stacked.
+        tensors: The names of a layer's matrices and norms, and our names; several of ours are
+            concatenated.
     """
 
     name: str
@@ -83,26 +83,28 @@ def export_gguf(
     directory: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write an encoder of this package into `directory`, which exists, as `model.gguf`.
+    """Write an encoder of this package to `directory`, which exists, as `model.gguf`.
 
     Args:
-        model: The bare stack, or a masked language model. Only the stack of the latter is written:
-            llama.cpp's encoders return embeddings, here pooled as `classifier_pooling` says.
+        model: The bare stack, or a masked language model. Of the latter, only the stack is written:
+            llama.cpp's encoders return embeddings, here with the pooling of `classifier_pooling`.
         tokenizer: BERT's WordPiece.
-        directory: Takes the file.
-        quantization: How matrices are stored: `f16`, `bf16` or `q8_0`. Default: float32.
+        directory: The directory of the file.
+        quantization: The data type of matrices: `f16`, `bf16` or `q8_0`. Default: float32.
 
     Returns:
         The architecture of llama.cpp.
 
     Raises:
-        ConversionError: when llama.cpp has no such model or tokenizer.
+        ConversionError: if llama.cpp has no such model or tokenizer.
     """
     import gguf
 
     name = type(model).__name__
     if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
-        raise ConversionError(f"{name}: of our models llama.cpp runs only encoders without a head")
+        raise ConversionError(
+            f"{name}: of our models, llama.cpp can run only encoders without a head"
+        )
     stack: RoFormerLiteModel = model.base_model
     architecture = _architecture_of(stack.config)
     pipeline = _word_piece(tokenizer)
@@ -123,12 +125,12 @@ def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
     """The architecture that is equivalent to the configuration.
 
     Raises:
-        ConversionError: for a configuration without one, about the nearest architecture.
+        ConversionError: if there is none; the message is about the nearest architecture.
     """
     nearest = min(ARCHITECTURES, key=lambda one: _count_differences(one, config))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
-    why = "takes prompts that our tokenizers cannot cut there"
+    why = "has no tokenizer of ours that encodes a prompt without [SEP]"
     needs.require_value("is_decoder", False, why)
     needs.require_value("type_vocab_size", 0, "has no second segment")
     needs.require_value("add_pooling_layer", False, "has no pooler")
@@ -167,19 +169,19 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     steps = [(pipeline.get(step) or {}).get("type") for step in ("normalizer", "pre_tokenizer")]
     if kind != "WordPiece" or steps != ["BertNormalizer", "BertPreTokenizer"]:
         raise ConversionError(
-            f"the tokenizer is of the kind {kind} with the steps {steps}: of ours llama.cpp has "
-            "only BERT's WordPiece; --format onnx takes every model"
+            f"the tokenizer is of the kind {kind} with the steps {steps}: of our tokenizers, "
+            "llama.cpp has only BERT's WordPiece; --format onnx takes every model"
         )
     letters = set().union(*tokenizer.get_vocab())
     if _strips_accents(pipeline) and any("\u1100" <= letter <= "\u11ff" for letter in letters):
         raise ConversionError(
-            "the tokenizer has learned Korean: stripping accents takes Korean syllables apart, and "
-            "llama.cpp does not; strip_accents=False keeps them"
+            "the tokenizer has learned Korean: stripping accents splits Korean syllables, but not "
+            "in llama.cpp; strip_accents=False keeps them"
         )
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
         raise ConversionError(
-            f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before it and [SEP] "
+            f"the tokenizer puts {ids} around a text, but llama.cpp puts [CLS] before it and [SEP] "
             "after it"
         )
     return pipeline
@@ -221,7 +223,7 @@ def _add_tokenizer(
     pipeline: dict[str, Any],
     tokens: list[str | None],
 ) -> None:
-    """Write the tokens, of which llama.cpp marks the first piece of a word, and WordPiece the
+    """Write the tokens. llama.cpp marks the first piece of a word, whereas WordPiece marks the
     others."""
     special = set(tokenizer.all_special_ids)
     texts = []
@@ -268,7 +270,7 @@ def _add_tensors(
 
     def add(name: str, tensor: torch.Tensor) -> None:
         array = tensor.detach().float().numpy().copy()
-        # A row that is no multiple of the quantised blocks stays as it is, as do norms and biases.
+        # Matrices whose rows are not whole quantised blocks, norms and biases are not quantised.
         is_matrix = array.ndim == 2 and array.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
         if kind == gguf.GGMLQuantizationType.F32 or not is_matrix:
             writer.add_tensor(name, array)

@@ -1,11 +1,11 @@
-"""From a model of this package to a class of transformers: whether a family has a config for it,
-and which one.
+"""Export of a model of this package to a class of transformers: whether a family has a config for
+it, and which one.
 
-No family has a table for this direction. Their config is made of ours by the same table that
-converts it, and then it is converted back: where the config that comes back differs from the one
-that went, the family has no equivalent. A few of these differences are bridged without any change
-of what is computed: a bias or a segment that we do not have is one of zeros there, and the scale of
-the embeddings can be a part of their table.
+Families have no separate tables for this direction. Their config is made from ours with the table
+that is used for conversion, and is then converted back. If the resulting config differs from the
+original, the family has no equivalent. Some differences can be bridged without changing the
+outputs: a bias or a segment embedding that we lack is filled with zeros there, and the scale of the
+embeddings can be multiplied into their table.
 """
 
 import copy
@@ -27,7 +27,7 @@ from .hugging_face import OUR_PREFIX, HuggingFaceConverter
 from .weight_map import ConversionError
 
 TABLE = "embeddings.word_embeddings.weight"
-# Tensors that we do not have for these fields are zeros there, which compute the same.
+# If we lack a tensor for one of these fields, theirs is filled with zeros and has no effect.
 BRIDGED_BY_ZEROS = {
     "attention_bias",
     "mlp_bias",
@@ -36,7 +36,7 @@ BRIDGED_BY_ZEROS = {
     "lm_head_bias",
     "type_vocab_size",
 }
-# These fields change no number of a forward pass in evaluation.
+# These fields do not change the outputs of a forward pass in evaluation mode.
 WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
     "use_cache",
@@ -68,18 +68,18 @@ POOLING_HEADS = ("ForSequenceClassification", "ForMultipleChoice")
 
 @dataclass
 class Route:
-    """How a model goes back to one family.
+    """The export of a model to one family.
 
     Args:
         converter: The family.
         head: The name of their head.
-        ours: Our config. The scale of the embeddings is switched off in it where their table takes
-            the scale.
+        ours: Our config. The scale of the embeddings is off in it if it is multiplied into their
+            table.
         theirs: Their config.
-        back: Our config that `theirs` is converted to; None where `theirs` cannot be made.
-        scales: Whether their tables of embeddings take the scale.
-        faults: Fields of ours without an equivalent, as messages.
-        zeros: Tensors that they have and we do not.
+        back: Our config to which `theirs` is converted; None if `theirs` cannot be made.
+        scales: Whether the scale is multiplied into their tables of embeddings.
+        faults: The fields of ours without an equivalent, as messages.
+        zeros: The tensors that they have and we lack.
     """
 
     converter: HuggingFaceConverter
@@ -95,10 +95,10 @@ class Route:
 def carry_back(
     converter: HuggingFaceConverter, model: PreTrainedModel
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and config of their class for `model`.
+    """The tensors and the config of their class for `model`.
 
     Raises:
-        ConversionError: naming every field without an equivalent there.
+        ConversionError: naming every field that has no equivalent in the family.
     """
     route = find_route(converter, model)
     if route.faults:
@@ -131,17 +131,16 @@ def _scale_tables(weights: dict[str, torch.Tensor], config: PreTrainedConfig) ->
 def fitting(
     converters: Iterable[HuggingFaceConverter], model: PreTrainedModel
 ) -> HuggingFaceConverter:
-    """Of `converters` the one of a family with an equivalent of `model` that needs the fewest
-    additions.
+    """The converter of the family that has an equivalent of `model` and needs the fewest additions.
 
     Raises:
-        ConversionError: when there is none, naming the nearest one and the fields in the way.
+        ConversionError: if there is none, naming the nearest family and the fields in the way.
     """
     routes = []
-    # A family that is tried may warn of ids outside its vocabulary.
+    # A family may warn about ids outside its vocabulary.
     with _without_warnings():
         for converter in converters:
-            # A family without such a head is passed over.
+            # A family without such a head is skipped.
             with suppress(ConversionError):
                 routes.append(find_route(converter, model))
     if not routes:
@@ -164,16 +163,16 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _distance(route: Route) -> tuple[bool, int, int]:
-    """The order of routes, the best one first."""
+    """The sort key of routes; the best one has the smallest."""
     num_additions = route.scales + len(route.zeros)
     return route.back is None, len(route.faults), num_additions
 
 
 def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
-    """How `model` goes back to the family of `converter`, or the fields without an equivalent.
+    """The route from `model` to the family of `converter`, with the fields that have no equivalent.
 
     Raises:
-        ConversionError: when the family has no class with the head of `model`.
+        ConversionError: if the family has no class with the head of `model`.
     """
     routes = [_route_to(converter, head, model) for head in converter.heads_for(type(model))]
     return min(routes, key=lambda route: len(route.faults))
@@ -197,7 +196,7 @@ def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel
 
 
 def _must_scale(route: Route) -> bool:
-    """Whether a stack scales its embeddings where theirs has no such scale."""
+    """Whether a stack of ours scales its embeddings and theirs does not."""
     backs = stacks_of(route.back)
     return any(
         stack.scale_embeddings and stack.vocab_size > 0 and not backs[prefix].scale_embeddings
@@ -213,7 +212,7 @@ def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
 
 
 def _fill_configs(route: Route) -> None:
-    """Fill in their config, and ours that it is converted to."""
+    """Fill in their config, and our config to which it is converted."""
     route.faults = []
     try:
         route.theirs = route.converter.their_config(route.ours, route.head)
@@ -232,7 +231,7 @@ def _source_config(route: Route) -> dict[str, Any]:
 
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
-    """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
+    """Fill in `faults`, and `zeros`, the tensors that bridge the other differences."""
     target = _without_memory(type(model), route.back)
     theirs = target.state_dict()
     for name in target.all_tied_weights_keys:
@@ -253,7 +252,7 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
 def _without_memory(
     model_class: type[PreTrainedModel], config: PreTrainedConfig
 ) -> PreTrainedModel:
-    """A model whose tensors have shapes and no numbers."""
+    """A model whose tensors have only shapes."""
     with torch.device("meta"), no_init_weights():
         return model_class(config)
 
@@ -263,7 +262,8 @@ def _may_be_zero(name: str) -> bool:
 
 
 def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, Any, Any]]:
-    """The fields that come back with another value: name, our value and the one that comes back."""
+    """The fields that have another value after the conversion back: name, our value, the other
+    value."""
     if route.ours.is_encoder_decoder:
         for name in FIELDS_OF_PAIRS:
             value = getattr(route.ours, name)
@@ -279,7 +279,8 @@ def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, An
 
 
 def fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
-    """The fields that decide what `model` computes, each in one form for one meaning."""
+    """The fields that determine what `model` computes, in a normal form, so that configurations of
+    equal effect are equal."""
     ignored = _fields_of_other_heads(model)
     fields = {
         name: getattr(config, name)
@@ -328,7 +329,7 @@ def _has_dense_layer(config: RoFormerLiteConfig, model: PreTrainedModel) -> bool
 
 
 def _is_bound_to_length(config: RoFormerLiteConfig) -> bool:
-    """Whether `max_position_embeddings` has an effect on the numbers."""
+    """Whether `max_position_embeddings` has an effect on the outputs."""
     if config.position_embedding_type == "learned":
         return True
     rope = config.rope_parameters or {}
@@ -336,7 +337,7 @@ def _is_bound_to_length(config: RoFormerLiteConfig) -> bool:
 
 
 def _weights(route: Route, model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Our tensors without copies of tied ones, where tied means what `route.ours` says."""
+    """Our tensors, without the copies of tied ones if the weights are tied in `route.ours`."""
     weights = dict(model.state_dict())
     if route.ours.tie_word_embeddings:
         for name in model.all_tied_weights_keys:

@@ -1,9 +1,9 @@
-"""The base class of sources whose models are classes of transformers, or are published as such
-classes with their weights: a bare stack, or one inside a class with a head.
+"""The base class of sources whose models are classes of transformers, or are published with such
+classes: a bare stack, or one inside a class with a head.
 
-A family is data: which of their config's fields is which of ours, which fields of ours are the same
-in all its checkpoints, and the names of the tensors of stack and heads. From the same data a model
-of this package goes back (`going_back.py`).
+A family is described by data: the correspondence between their config fields and ours, the fields
+of ours that are the same in all its checkpoints, and the names of the tensors of stack and heads.
+The same data is used to export a model of this package to the family (`going_back.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,8 +29,8 @@ WHOLE_HEAD = ("partial_rotary_factor", 1.0)
 
 
 def same_names(*fields: str, **renamed: str) -> dict[str, str]:
-    """Names of our fields and of theirs, for `HuggingFaceConverter.fields`: the same, or ours and
-    theirs."""
+    """The names of our fields and of theirs, for `HuggingFaceConverter.fields`: `fields` have the
+    same name, `renamed` are ours=theirs."""
     return {**{name: name for name in fields}, **renamed}
 
 
@@ -46,19 +46,20 @@ COMMON_FIELDS = same_names(
     "label2id",
     "problem_type",
 )
-# These have it in most configs.
+# These fields have the same name in most configs.
 SIZES = same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 @dataclass(frozen=True)
 class Head:
-    """What one of their classes becomes: ours of the same name, such as ForMaskedLM.
+    """One of their classes, which becomes our class of the same name, such as ForMaskedLM.
 
     Args:
-        rules: Rules of the head's tensors, with full names on both sides.
-        fields: Fields of ours that the head needs, or how they are made of their config.
-        becomes: Our class, where its name is another.
-        prefix: The name of the stack inside their class, where it is not the family's.
+        rules: The rules of the head's tensors, with full names on both sides.
+        fields: The fields of ours that the head needs, or a function that makes them from their
+            config.
+        becomes: Our class, if it has another name.
+        prefix: The name of the stack inside their class, if it is not the family's.
     """
 
     rules: Rules = ()
@@ -80,22 +81,23 @@ class HuggingFaceConverter(Converter):
     Attributes:
         config_class: Their config class.
         prefix: The name of the stack inside their classes with a head, such as `bert`.
-        heads: For each of their classes, by what follows the family's name in its name
-            (`ForMaskedLM`), its `Head`; `Model` is the bare stack.
-        refused: For classes without an equivalent here, by the same part of their names, the
-            reason.
-        fields: The names of our config's fields and of theirs, where the value is the same.
+        heads: The `Head` of each of their classes, by the part of its name after the family's name
+            (`ForMaskedLM`); `Model` is the bare stack.
+        refused: The reason why a class has no equivalent here, by the same part of its name.
+        fields: The names of our config's fields and of theirs, if the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
-        rules: Of embeddings and layers, without the names of the stack itself (`bert.`, `model.`).
-        ignored: Names of the stack's tensors that our model does not need unless a rule reads them.
-        unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
-        output_matrix: Their output matrix of a language model; with tied weights a copy that is not
+        rules: The rules of embeddings and layers, without the name of the stack itself (`bert.`,
+            `model.`).
+        ignored: The names of the stack's tensors that our model does not need unless a rule reads
+            them.
+        unread_heads: Tensors of other heads, which checkpoints of one head may still contain.
+        output_matrix: Their output matrix of a language model; with tied weights, this copy is not
             read.
-        output_bias: The bias of this layer, which they store a second time under the name of the
-            matrix; None where the rules of the head have it.
-        has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
-        poolings: Names of their `classifier_pooling` and of ours; empty where their config has no
-            such field. Heads that do not read the field go back with their default.
+        output_bias: The bias of this layer, which they also store under the name of the matrix;
+            None if the rules of the head include it.
+        has_pooler: Whether their bare stack has BERT's pooler; None if it never has one.
+        poolings: The names of their `classifier_pooling` and of ours; empty if their config has no
+            such field. Heads that do not read the field are exported with their default.
         in_transformers: Whether transformers has their classes.
     """
 
@@ -113,25 +115,25 @@ class HuggingFaceConverter(Converter):
     in_transformers: ClassVar[bool] = True
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        """`rules`, and those that depend on the config."""
+        """`rules`, and rules that depend on the config."""
         return self.rules
 
     def computed_fields(self, theirs: Any) -> dict[str, Any]:
-        """Fields of ours that are not simply copied; an option without an equivalent here is
+        """The fields of ours that are not simply copied. An option without an equivalent here is
         refused."""
         return {}
 
     def their_fields(self, ours: Any) -> dict[str, Any]:
-        """Their fields that are not simply copied, for a model that goes back."""
+        """Their fields that are not simply copied, for an export."""
         return {}
 
     def head_rules(self, head: Head, ours: PreTrainedConfig) -> Rules:
-        """The rules of `head`, some of which may depend on the config."""
+        """The rules of `head`, which may depend on the config."""
         return head.rules
 
     def output_rules(self, ours: PreTrainedConfig) -> Rules:
-        """Rules of a language model's output matrix and bias, which depend on whether the weights
-        are tied."""
+        """The rules of a language model's output matrix and bias, which depend on whether the
+        weights are tied."""
         if ours.tie_word_embeddings:
             if self.output_bias is None:
                 return ()
@@ -149,7 +151,7 @@ class HuggingFaceConverter(Converter):
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
         rope = fields.get("rope_parameters") or {}
         if LAYER_TYPES[0] in rope:
-            # The stack need not have layers of every type for which there is a set.
+            # There may be parameters for types of layers that the stack does not have.
             fields["rope_parameters"] = {
                 kind: rope[kind] for kind in LAYER_TYPES if kind in theirs.layer_types
             }
@@ -160,8 +162,8 @@ class HuggingFaceConverter(Converter):
         return RoFormerLiteConfig(**fields)
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
-        """Their config for `ours`. Where it has no equivalent of a field, `our_config` of the
-        result differs from `ours`."""
+        """Their config for `ours`. If a field has no equivalent, `our_config` of the result differs
+        from `ours`."""
         defaults = self.config_class()
         fields = {name: getattr(ours, field) for field, name in self.fields.items()}
         for name in {"attention_bias", "mlp_bias"} & fields.keys():
@@ -181,11 +183,10 @@ class HuggingFaceConverter(Converter):
         return self.config_class(**fields)
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
-        """Set the fields of their config that depend on our `weights`, by our names."""
+        """Set the fields of their config that depend on `weights`, which are ours."""
 
     def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
-        """The tensors in their files that are no weights, for a model that goes back; names as in
-        `rules`."""
+        """The tensors in their files that are not weights, for an export; names as in `rules`."""
         return {}
 
     def complete_config(
@@ -197,11 +198,11 @@ class HuggingFaceConverter(Converter):
         return completed
 
     def reads(self, source_config: SourceConfig) -> bool:
-        """Whether a checkpoint with this config is one of this family."""
+        """Whether a checkpoint with this config belongs to this family."""
         return source_config.get("model_type") == self.config_class.model_type
 
     def their_pooling(self, ours: RoFormerLiteConfig) -> str:
-        """Their `classifier_pooling` for ours; their first one where they have no equivalent."""
+        """Their `classifier_pooling` for ours, or their first one if there is no equivalent."""
         their_names = {our_name: name for name, our_name in self.poolings.items()}
         return their_names.get(ours.classifier_pooling, next(iter(self.poolings)))
 
@@ -210,8 +211,8 @@ class HuggingFaceConverter(Converter):
         return self.config_class.__name__.removesuffix("Config") + head
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
-        """The head of their class and its name: of the first of the config's `architectures`, by
-        default the bare stack. A class without an equivalent here is refused."""
+        """The name of their class's head, and the head. The class is the first of the config's
+        `architectures`, by default the bare stack. One without an equivalent here is refused."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
@@ -224,7 +225,7 @@ class HuggingFaceConverter(Converter):
         return known[given], self.heads[known[given]]
 
     def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
-        """Which of `heads` a model of `model_class` may go back to, the one of the same name
+        """The `heads` to which a model of `model_class` can be exported, the one of the same name
         first."""
         ours = model_class.__name__.removeprefix(OUR_PREFIX)
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
@@ -237,7 +238,7 @@ class HuggingFaceConverter(Converter):
         return getattr(hf_roformer_lite, f"{OUR_PREFIX}{head.becomes or name}")
 
     def stack_prefixes(self, source_config: SourceConfig) -> tuple[str, str]:
-        """What precedes their and our names of the stack's tensors in models with the head of the
+        """The prefixes of their and our names of the stack's tensors in models with the head of the
         config."""
         name, head = self.head(source_config)
         if name == "Model":
@@ -258,7 +259,7 @@ class HuggingFaceConverter(Converter):
             if self.output_bias is not None:
                 ignored.append(_bias_of(self.output_matrix))
         if any(rule.ours == "classifier.out_proj.weight" for rule in table):
-            # Their matrix has no bias; ours has one of zeros.
+            # Their matrix has no bias; ours gets zeros.
             zeros = constant(0.0, our_config.num_labels)
             table.append(WeightRule((), "classifier.out_proj.bias", zeros))
         return WeightMap(table, ignored)
@@ -268,8 +269,8 @@ class HuggingFaceConverter(Converter):
         options = {}
         if head == "Model" and self.has_pooler is not None:
             options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
-        # None is sdpa where a class has it. Their own eager attention computes probabilities in
-        # float32 in any dtype.
+        # None selects sdpa if a class has it. Their eager attention computes probabilities in
+        # float32, whatever the dtype.
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": None})
         return getattr(transformers, self.class_name(head))(theirs, **options)
 
@@ -283,9 +284,9 @@ def _bias_of(matrix: str) -> str:
 
 
 def _rope_like(default: Mapping[str, Any], ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` in the form of their `default`: a set for each type of layer, where those
-    that no layer reads repeat another, or one for all. Of several sets one for all is the first,
-    and so not the same."""
+    """`rope_parameters` in the form of their `default`: one set for each type of layer, or one for
+    all. A set that no layer reads repeats another one. If `default` has one set and ours several,
+    the result is the first set and thus not equivalent."""
     if ours.rope_parameters is None:
         return None
     sets = {}

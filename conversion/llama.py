@@ -1,9 +1,8 @@
-"""Llama (also SmolLM and others of its shape), Qwen2, EuroBERT, UltraBERT and GPT-NeoX: pre-norm,
-rotary positions.
+"""Llama (and SmolLM and others of the same architecture), Qwen2, EuroBERT, UltraBERT and GPT-NeoX:
+pre-norm, rotary positions.
 
-Llama, Qwen2 and GPT-NeoX become causal models, EuroBERT and UltraBERT encoders. GPT-NeoX and
-Pythia-shaped models are converted only where their branches follow one another
-(`use_parallel_residual=False`).
+Llama, Qwen2 and GPT-NeoX become causal models, EuroBERT and UltraBERT become encoders. GPT-NeoX and
+Pythia models are converted only if their branches are sequential (`use_parallel_residual=False`).
 """
 
 from dataclasses import replace
@@ -14,7 +13,7 @@ from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, Qwen2Config
 try:
     from transformers import UltrabertConfig
 except ImportError:
-    # Versions before transformers 5.21 do not have it.
+    # It was added in transformers 5.21.
     UltrabertConfig = None
 
 from hf_roformer_lite import RoFormerLiteConfig
@@ -76,7 +75,7 @@ class LlamaFamilyConverter(HuggingFaceConverter):
 
 
 class Llama(LlamaFamilyConverter):
-    """Llama 1 to 3, SmolLM, TinyLlama and other causal models of this shape."""
+    """Llama 1 to 3, SmolLM, TinyLlama and other causal models of this architecture."""
 
     name = "llama"
     config_class = LlamaConfig
@@ -94,8 +93,8 @@ class Llama(LlamaFamilyConverter):
 
 
 class Qwen2(Llama):
-    """Qwen 2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers if
-    it says so."""
+    """Qwen 2 and 2.5: Llama with biases of queries, keys and values, and optional windows in some
+    layers."""
 
     name = "qwen2"
     config_class = Qwen2Config
@@ -157,7 +156,7 @@ class UltraBert(LlamaFamilyConverter):
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
     refused = {
-        "ForMaskedLM": "it has two matrices before its output, where a masked language model here "
+        "ForMaskedLM": "it has two matrices before its output, but a masked language model here "
         "has one"
     }
     stored_names = StoredNames({r"^ultrabert\.": "model."})
@@ -216,8 +215,8 @@ class GPTNeoX(HuggingFaceConverter):
     def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:
         if theirs.use_parallel_residual:
             raise ConversionError(
-                "use_parallel_residual=True: attention and feed-forward read the same states "
-                "there; here the feed-forward reads the sum after the attention"
+                "use_parallel_residual=True: there, attention and feed-forward read the same "
+                "states; here, the feed-forward reads the sum after the attention"
             )
         return {}
 

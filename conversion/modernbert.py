@@ -1,8 +1,8 @@
 """ModernBERT (also mmBERT, Ettin's encoders, gte-modernbert, granite-embedding-english-r2) and its
 decoder (Ettin's).
 
-Their dropout of attention probabilities also follows the projection after the attention, where ours
-has none. All published checkpoints have the probability zero, with which nothing differs.
+Their dropout of attention probabilities is also applied after the output projection of attention;
+ours is not. In all published checkpoints its probability is zero, so nothing differs.
 """
 
 from typing import Any
@@ -41,9 +41,9 @@ WITHOUT_BIAS = WeightRule("classifier.weight", "classifier.out_proj.weight")
 def _lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if theirs.classifier_activation != theirs.hidden_activation:
         raise ConversionError(
-            f"classifier_activation={theirs.classifier_activation!r}: a language model here has "
-            f"the activation of the layers, hidden_activation={theirs.hidden_activation!r}, "
-            "before its output"
+            f"classifier_activation={theirs.classifier_activation!r}: the head of a language model "
+            "here has the activation of the layers, "
+            f"hidden_activation={theirs.hidden_activation!r}"
         )
     return {"lm_head_transform": True, "lm_head_bias": theirs.decoder_bias}
 

@@ -1,9 +1,9 @@
 """NeoBERT: pre-norm with RMSNorm, a gated feed-forward, rotary positions, no biases.
 
-Its queries, keys and values stand side by side for each head in one matrix, and its rotation pairs
-neighbouring channels. Its code was published with its weights and is not part of transformers; none
-of it is run. The plain modules that `verify` compares with are written from its description (Le
-Breton et al. 2025, arXiv:2502.19587).
+One matrix holds the queries, keys and values, head by head, and the rotation pairs neighbouring
+channels. Its code was published with its weights, is not part of transformers, and is never run.
+The plain modules with which `verify` compares are written from its description (Le Breton et al.
+2025, arXiv:2502.19587).
 """
 
 from functools import partial
@@ -46,8 +46,8 @@ COMPUTED = ("tie_word_embeddings", "initializer_range", "intermediate_size")
 
 @strict
 class NeoBERTConfig(PreTrainedConfig):
-    """The fields of a NeoBERT checkpoint. Two thirds of `intermediate_size`, rounded up to a
-    multiple of 8, are the inner width of its gated feed-forward."""
+    """The fields of a NeoBERT checkpoint. The inner width of its gated feed-forward is two thirds
+    of `intermediate_size`, rounded up to a multiple of 8."""
 
     model_type = "neobert"
 
@@ -73,8 +73,8 @@ class NeoBERTConfig(PreTrainedConfig):
 
 
 def rotate_pairs(states: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of neighbouring channels of `(B, heads, L, head_dim)`, as a complex number, by
-    its position."""
+    """Rotate each pair of neighbouring channels of `(B, heads, L, head_dim)`, as a complex number,
+    by its position."""
     length, width = states.shape[-2:]
     speeds = THETA ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * speeds
@@ -84,7 +84,7 @@ def rotate_pairs(states: torch.Tensor) -> torch.Tensor:
 
 
 class NeoBERT(PreTrainedModel):
-    """The stack, whose names have `model.` before them in classes with a head."""
+    """The stack, whose names have the prefix `model.` in classes with a head."""
 
     config_class = NeoBERTConfig
 
@@ -147,7 +147,7 @@ class NeoBERTLMHead(PreTrainedModel):
 
 
 class NeoBERTForSequenceClassification(PreTrainedModel):
-    """The classifier of texts, by the state of the first token."""
+    """The sequence classifier, which reads the state of the first token."""
 
     config_class = NeoBERTConfig
 

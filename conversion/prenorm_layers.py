@@ -1,9 +1,9 @@
 """Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take
 vectors, and a BERT-like encoder with learned positions, which takes ids.
 
-The source of the layers adds its table of sinusoidal positions outside of them. With `"positions":
-True` in the config our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the
-sources are booleans `(B, 1, Lq, Lk)` here.
+In the source of the layers, sinusoidal positions are added outside the layers. With `"positions":
+True` in the config, our model adds them to its input vectors. The sources' masks `(B, Lq, Lk)` are
+booleans `(B, 1, Lq, Lk)` here.
 """
 
 import torch
@@ -16,7 +16,7 @@ from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, 
 from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
 LAYER_SIZES = ("d_model", "heads", "d_ff")
-# The order is that of the arguments of `BertLikeEncoder`.
+# These are in the order of the arguments of `BertLikeEncoder`.
 BERT_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -84,7 +84,7 @@ class PreNormEncoderLayer(LayerConverter):
 
 
 class PreNormDecoderLayer(PreNormEncoderLayer):
-    """As the encoder layer, with causal self-attention and cross-attention to the encoder's
+    """Like the encoder layer, with causal self-attention and cross-attention to the encoder's
     states."""
 
     name = "prenorm-decoder-layer"
@@ -154,8 +154,8 @@ class BertLike(Converter):
 
 
 class ManyHeads(nn.Module):
-    """Attention with one linear map per head; the sources call the output projection by different
-    names."""
+    """Attention with one linear map per head. The sources have different names for the output
+    projection."""
 
     def __init__(self, width: int, heads: int, output: str):
         super().__init__()
@@ -192,7 +192,7 @@ class PreNormLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, visible: torch.Tensor | None = None, *memory: torch.Tensor | None
     ) -> torch.Tensor:
-        """`memory` of the decoder: the encoder's states, and which of them are visible."""
+        """`memory` is given for a decoder: the encoder's states, and which of them are visible."""
         normed = self.residual1["norm"](x)
         x = x + self.self_attn(normed, normed, visible)
         if not memory:

@@ -1,4 +1,4 @@
-"""All sources by name, and conversion of a state dict in memory."""
+"""All sources by name, and the conversion of a state dict in memory."""
 
 from collections.abc import Mapping
 
@@ -46,7 +46,11 @@ CONVERTERS: dict[str, Converter] = {
 
 
 def find_converter(name: str) -> Converter:
-    """The converter of the source `name`; a `ConversionError` where there is none."""
+    """The converter of the source `name`.
+
+    Raises:
+        ConversionError: if there is no such source.
+    """
     if name not in CONVERTERS:
         raise ConversionError(f"there is no source {name!r}; choose one of {', '.join(CONVERTERS)}")
     return CONVERTERS[name]
@@ -57,7 +61,7 @@ def convert(
     state_dict: Mapping[str, torch.Tensor] | None,
     config_dict: SourceConfig | None = None,
 ) -> PreTrainedModel:
-    """A ready model of this package from the weights of another system.
+    """Convert the weights of another system to a model of this package.
 
     Args:
         name: The source, one of `CONVERTERS`.
@@ -75,12 +79,12 @@ def convert(
 
 
 def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
-    """Tensors and config of the source `name` for a model of this package; `auto` is the family
-    that fits.
+    """The tensors and the config of the source `name` for a model of this package. `auto` chooses
+    the family that fits.
 
     Raises:
-        ConversionError: when that source has no equivalent of the model, or exporting to it is not
-            supported; for `auto` naming the nearest family and the fields in the way.
+        ConversionError: if the source has no equivalent of the model, or if exporting to it is not
+            supported. For `auto` the message names the nearest family and the fields in the way.
     """
     if name == "auto":
         name = fitting_family(model)
@@ -91,8 +95,7 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
 
 
 def families() -> list[HuggingFaceConverter]:
-    """The sources whose models are classes of transformers, in it or published with their
-    weights."""
+    """The sources whose models are classes of transformers, or are published with such classes."""
     return [
         converter
         for converter in CONVERTERS.values()
@@ -101,8 +104,11 @@ def families() -> list[HuggingFaceConverter]:
 
 
 def family_of(source_config: SourceConfig) -> str:
-    """The source that a config of transformers belongs to, by its `model_type`; a `ConversionError`
-    where there is none."""
+    """The source to which a config of transformers belongs, by its `model_type`.
+
+    Raises:
+        ConversionError: if there is none.
+    """
     for converter in families():
         if converter.reads(source_config):
             return converter.name

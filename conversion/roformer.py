@@ -1,14 +1,14 @@
-"""HF RoFormer and RoFormerV2, all heads.
+"""HF RoFormer and RoFormerV2, with all heads.
 
-Their rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2):
-the rows of query and key projections are permuted, and with `rotary_value` the rows of the value
-projection and the columns that read them. Nothing is computed, so that weights which are exported
-and converted again are equal bit for bit.
+Their rotation pairs neighbouring channels (2j, 2j + 1), ours pairs the two halves (j, j + head_dim
+/ 2). The rows of query and key projections are therefore permuted, and with `rotary_value` also the
+rows of the value projection and the columns that read them. No number changes, so weights that are
+exported and converted again are identical.
 
 RoFormerV2 is RoFormer without biases, and with norms that divide by the root mean square and have
 no gain. Its published code, which is not part of transformers, writes RoFormer's model type;
 `norm_type="rms_norm"` in the config distinguishes the two. Here the norms have a gain, which is one
-after the conversion; a model whose gains have been trained cannot go back.
+after the conversion; a model whose gains have been trained cannot be exported.
 """
 
 from collections.abc import Mapping
@@ -46,14 +46,14 @@ SECOND_VERSION = (
 )
 SIM = (
     "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of "
-    "the source sees the whole source. Causal models here see only earlier tokens; "
+    "the source sees the whole source. In causal models here, tokens see only earlier ones; "
     "`train --model_name_or_path` can start from its stack"
 )
-# The names of their `summary_type` and of our `classifier_pooling`.
+# The names of their `summary_type`, and those of our `classifier_pooling`.
 POOLINGS = {"first": "cls", "last": "last"}
 
-# RoFormer has an equivalent of our models only with these values, which are not our defaults. Train
-# with them to export later.
+# RoFormer has an equivalent only of our models with these values, which are not our defaults. To
+# export a model later, train it with them.
 EXPRESSIBLE: dict[str, Any] = {
     "norm_placement": "post",
     "embedding_norm": True,
@@ -77,7 +77,7 @@ def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
 
 
 def is_second_version(source_config: SourceConfig) -> bool:
-    """Whether the config is one of RoFormerV2, which mostly has RoFormer's model_type."""
+    """Whether the config belongs to RoFormerV2, which usually has RoFormer's model_type."""
     model_type = source_config.get("model_type")
     if model_type == "roformer_v2":
         return True
@@ -131,7 +131,7 @@ class RoFormer(BertFamilyConverter):
     def tokenizer_class(self, declared: str | None) -> type:
         if declared is None or declared.startswith("RoFormer"):
             return RoFormerLiteJiebaTokenizer
-        # Models of characters declare BERT's tokenizer.
+        # Character-based models declare BERT's tokenizer.
         return super().tokenizer_class(declared)
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
@@ -187,11 +187,11 @@ class RoFormerV2(RoFormer):
         "ForMaskedLM": Head(),
     }
     refused = {
-        "ForCausalLM": "each of its tokens sees the whole prompt, where causal models here see only "
-        "earlier tokens"
+        "ForCausalLM": "each of its tokens sees the whole prompt, but in causal models here, "
+        "tokens see only earlier ones"
     }
     output_bias = None
-    # A language model of the first version would lose its transform without an error.
+    # Otherwise a language model of the first version would silently lose its transform.
     unread_heads = ()
 
     def reads(self, source_config: SourceConfig) -> bool:
@@ -211,7 +211,7 @@ class RoFormerV2(RoFormer):
         if norm_type != "rms_norm" or use_bias:
             raise ConversionError(
                 f"norm_type={norm_type!r}, use_bias={use_bias}: RoFormerV2 has rms_norm and no "
-                "biases; others have the source roformer"
+                "biases; for other models, the source is roformer"
             )
         if source_config.get("is_decoder") or source_config.get("add_cross_attention"):
             raise ConversionError("is_decoder=True: only encoders of RoFormerV2 can be converted")
@@ -239,8 +239,8 @@ class RoFormerV2(RoFormer):
         return {}
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        """RoFormer's own class, changed as the description of the second version says (Su et al.
-        2022)."""
+        """RoFormer's own class, changed according to the description of the second version (Su et
+        al. 2022)."""
         reference = super().build_reference(source_config)
         eps = reference.config.layer_norm_eps
         for module in list(reference.modules()):

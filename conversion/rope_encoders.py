@@ -1,7 +1,7 @@
-"""NomicBERT, Jina-embeddings-v3 and GTE: BERTs with rotary positions in place of a table.
+"""NomicBERT, Jina-embeddings-v3 and GTE: BERTs with rotary positions instead of a table.
 
 Their files have older names than the classes of transformers; both are read. Jina's LoRA adapters
-for single tasks are not part of the class of transformers, nor of ours.
+for specific tasks are part neither of the transformers class nor of ours.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ from .weight_map import Rules, StoredNames, in_layers, projections, renamed
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATED = {f"mlp.{name}_proj.*": f"mlp.{name}_proj.*" for name in ("gate", "up", "down")}
-# Files of NomicBERT and of Jina come from one older implementation.
+# The files of NomicBERT and Jina come from the same older implementation.
 LAYER_NAMES = {
     r"(^|\.)encoder\.layers\.": r"\1layers.",
     r"(^|\.)emb_ln\.": r"\1embeddings.LayerNorm.",
@@ -41,7 +41,7 @@ LAYER_NAMES = {
 
 
 def stack_rules(feed_forward: dict[str, str]) -> Rules:
-    """Rules of embeddings and layers; the three differ in their feed-forward."""
+    """The rules of embeddings and layers. The three families differ in their feed-forward."""
     names = projections(*(f"self_attn.{part}_proj" for part in "qkvo"))
     names |= {
         "post_attention_layernorm.*": "self_attn_norm.*",
@@ -52,7 +52,7 @@ def stack_rules(feed_forward: dict[str, str]) -> Rules:
 
 
 class RopeEncoder(HuggingFaceConverter):
-    """What the three share."""
+    """The common part of the three families."""
 
     fields = {
         **ENCODER_FIELDS,
@@ -66,7 +66,7 @@ class RopeEncoder(HuggingFaceConverter):
 
 
 class NomicBert(RopeEncoder):
-    """NomicBERT, v1 and v1.5: no biases in its layers, a gated feed-forward."""
+    """NomicBERT, v1 and v1.5: a gated feed-forward, and no biases in its layers."""
 
     name = "nomic_bert"
     prefix = "nomic_bert"

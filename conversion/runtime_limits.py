@@ -1,4 +1,4 @@
-"""The demands of a runtime of fixed layers on a model, and the vocabulary in its files."""
+"""The requirements of runtimes with fixed layers, and the vocabulary in their files."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from .weight_map import ConversionError
 
 @dataclass(frozen=True)
 class Requirements:
-    """The demands of a runtime of fixed layers on one stack.
+    """Checks one stack against the requirements of a runtime with fixed layers.
 
     Args:
-        runtime: Its name, for messages.
+        runtime: The name of the runtime, for messages.
         config: The stack's configuration.
-        prefix: What stands before the field's name in messages: `encoder.` or `decoder.` in a pair.
+        prefix: The prefix of field names in messages: `encoder.` or `decoder.` in a pair.
     """
 
     runtime: str
@@ -24,8 +24,8 @@ class Requirements:
     prefix: str = ""
 
     def require(self, holds: bool, field: str, why: str) -> None:
-        """Raise `ConversionError` about `field` unless the demand holds; `why` is what the runtime
-        has instead."""
+        """Raise a `ConversionError` about `field` unless the requirement `holds`; `why` completes a
+        sentence about the runtime."""
         if not holds:
             raise ConversionError(
                 f"{self.prefix}{field}={getattr(self.config, field)!r}: {self.runtime} {why}. "
@@ -33,19 +33,19 @@ class Requirements:
             )
 
     def require_value(self, field: str, value: object, why: str) -> None:
-        """As `require`; the demand is that the field has this value."""
+        """Require that `field` has this value; see `require`."""
         self.require(getattr(self.config, field) == value, field, why)
 
     def require_standard_layers(self) -> None:
-        """Full attention in standard layers, and embeddings of the layers' width."""
+        """Require full attention in standard layers, and embeddings of the layers' width."""
         config = self.config
         self.require_value("layer_style", "standard", "has only standard layers")
         self.require(config.num_hidden_layers > 0, "num_hidden_layers", "needs at least one layer")
-        self.require(config.vocab_size > 0, "vocab_size", "takes tokens, and no vectors")
+        self.require(config.vocab_size > 0, "vocab_size", "takes tokens, not vectors")
         self.require(
             "sliding_attention" not in config.layer_types,
             "layer_types",
-            "attends to all tokens in every layer, or counts its window otherwise",
+            "attends to all tokens in every layer, or counts its window differently",
         )
         self.require_value("embedding_size", config.hidden_size, "has no projection to hidden_size")
         self.require_value("rotary_value", False, "rotates only queries and keys")
@@ -64,27 +64,27 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str | N
     """The token of each row of an embedding; None for rows without a token.
 
     Args:
-        tokenizer: Of the model.
-        size: Rows of the embedding.
+        tokenizer: The tokenizer of the model.
+        size: The number of rows of the embedding.
 
     Raises:
-        ConversionError: when the tokenizer has more tokens than the embedding has rows.
+        ConversionError: if the tokenizer has more tokens than the embedding has rows.
     """
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
     if max(tokens) >= size:
         raise ConversionError(
             f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: "
-            "it is another model's"
+            "it belongs to another model"
         )
     return [tokens.get(index) for index in range(size)]
 
 
 def unused_token(index: int) -> str:
-    """The name of a row without a token, which no text has."""
+    """A name for a row without a token, which occurs in no text."""
     return f"<unused {index}>"
 
 
 def named_vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """As `vocabulary_of`; rows without a token have a name, too."""
+    """Like `vocabulary_of`, with a name for rows without a token."""
     tokens = vocabulary_of(tokenizer, size)
     return [token or unused_token(index) for index, token in enumerate(tokens)]

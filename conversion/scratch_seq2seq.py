@@ -1,8 +1,7 @@
-"""A sequence-to-sequence Transformer with two vocabularies. It takes ids, returns logits, and
-generates.
+"""A sequence-to-sequence Transformer with two vocabularies, which takes ids and returns logits.
 
-Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)): with this factor folded
-into the gain, it is a layer norm.
+Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)). With this factor folded
+into the gain, it becomes a layer norm.
 """
 
 import torch
@@ -42,7 +41,8 @@ SUBLAYERS = {"encoder": ("self_attn", "mlp"), "decoder": ("self_attn", "cross_at
 
 
 def stack_rules(side: str, gain: Operation) -> Rules:
-    """Rules of the encoder or the decoder; `gain` is the operation on the gains of the norms."""
+    """The rules of the encoder or the decoder; `gain` is the operation on the gains of the
+    norms."""
     names = {"feed_forward.w_1.*": "mlp.up_proj.*", "feed_forward.w_2.*": "mlp.down_proj.*"}
     for attention in SUBLAYERS[side][:-1]:
         names |= projections(*(f"{attention}.{matrix}" for matrix in MATRICES), ours=attention)
@@ -170,7 +170,7 @@ class ScratchStack(nn.Module):
     def forward(
         self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor
     ) -> torch.Tensor:
-        """`memory` of the decoder: the encoder's states, and which of them are visible."""
+        """`memory` is given for a decoder: the encoder's states, and which of them are visible."""
         for layer in self.layers:
             norms = [sublayer["norm"] for sublayer in layer["sublayers"]]
             x = norms[0](x + layer["self_attn"](x, x, visible))
@@ -205,8 +205,8 @@ class ScratchSeq2Seq(nn.Module):
         self.fc_out = nn.Linear(width, tgt_vocab)
 
     def embed(self, side: nn.ModuleDict, ids: torch.Tensor) -> torch.Tensor:
-        """Scaled embeddings of ids, and positions: sines in the even channels, cosines in the odd
-        ones."""
+        """The scaled embeddings of ids plus positions: sines in the even channels, cosines in the
+        odd ones."""
         words = side["embed"]["embed"].weight
         width = words.shape[1]
         speeds = 10000 ** (-torch.arange(0, width, 2, dtype=words.dtype) / width)

@@ -1,11 +1,12 @@
-"""torch.nn.TransformerEncoder, TransformerDecoder and Transformer. They take vectors.
+"""torch.nn.TransformerEncoder, TransformerDecoder and Transformer, which take vectors.
 
 Example:
     >>> config = {"d_model": 512, "nhead": 8, "num_layers": 6, "norm_first": True}
     >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
     >>> model(inputs_embeds=vectors, attention_mask=~src_key_padding_mask).last_hidden_state
 
-These modules have no positions. Our decoders are always causal, where torch's take `tgt_mask`.
+These modules have no positions. Our decoders are always causal; torch's are so only with
+`tgt_mask`.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ ACTIVATIONS = ("relu", "gelu")
 
 
 def attention_rules(theirs: str, ours: str) -> Rules:
-    """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
+    """The rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
     rules = (
         WeightRule("in_proj_*", ("q_proj.*", "k_proj.*", "v_proj.*"), CHUNK),
         WeightRule("out_proj.*", "o_proj.*"),
@@ -44,7 +45,7 @@ def attention_rules(theirs: str, ours: str) -> Rules:
 
 
 def stack_rules(is_decoder: bool) -> Rules:
-    """Rules of an encoder or a decoder."""
+    """The rules of an encoder or a decoder."""
     branches = ["self_attn", "mlp"]
     if is_decoder:
         branches.insert(1, "cross_attn")
@@ -93,8 +94,8 @@ def stack_config(
 
 
 def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
-    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's masks True means that
-    a token is not seen."""
+    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's masks, True hides a
+    token."""
     length = mask.shape[1]
     return {
         "tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(1),
@@ -105,7 +106,7 @@ def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
 
 class TorchEncoder(Converter):
     """Config: the arguments of `nn.TransformerEncoderLayer`, num_layers, and norm (whether a norm
-    follows the last layer; with weights it is read from them)."""
+    follows the last layer; if there are weights, they determine it)."""
 
     name = "torch-encoder"
     is_decoder = False
@@ -147,7 +148,7 @@ class TorchEncoder(Converter):
 
 
 class TorchDecoder(TorchEncoder):
-    """As the encoder, for `nn.TransformerDecoder`."""
+    """Like the encoder, for `nn.TransformerDecoder`."""
 
     name = "torch-decoder"
     is_decoder = True

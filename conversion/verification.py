@@ -1,4 +1,4 @@
-"""Comparison of a converted model with its source: equal numbers for random input."""
+"""Compares a converted model with its source: outputs must be equal for random inputs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from .converter import SourceConfig, Tensors
 from .registry import find_converter
 from .weight_map import ConversionError
 
-# The shape of random inputs. One row of each side has only so many real tokens.
+# The shape of random inputs. One row of each side has only `NUM_REAL_TOKENS` real tokens.
 NUM_ROWS = 3
 NUM_TOKENS = 13
 NUM_REAL_TOKENS = 7
@@ -36,11 +36,11 @@ OUTPUTS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """How much one output of the two models differs over all real tokens.
+    """The difference between the two models in one output, over all real tokens.
 
-    `mean` and `maximum` are absolute. `tolerance` is what `Converter.tolerances` allows, times the
-    source's largest number where that is more than 1: rounding errors grow with the numbers, and
-    logits of trained models reach 30.
+    `mean` and `maximum` are absolute. `tolerance` is the one of `Converter.tolerances`, multiplied
+    by the source's largest number if that is more than 1: rounding errors grow with the numbers,
+    and logits of trained models reach 30.
     """
 
     output: str
@@ -69,28 +69,28 @@ def verify(
     config_dict: SourceConfig,
     seed: int = 0,
 ) -> list[Difference]:
-    """How much the outputs of the source and of its conversion differ on the same inputs: one
-    difference for each output, and each dtype of `Converter.tolerances`.
+    """The differences between the outputs of the source and of its conversion on the same inputs,
+    for each output and each dtype of `Converter.tolerances`.
 
     Args:
         name: The source.
         state_dict: Its weights; None draws random ones.
         config_dict: Its config.
-        seed: Of random weights and inputs.
+        seed: The seed of random weights and inputs.
 
     Raises:
-        ConversionError: when the checkpoint cannot be converted.
+        ConversionError: if the checkpoint cannot be converted.
     """
     converter = find_converter(name)
     torch.manual_seed(seed)
     if state_dict is not None:
         state_dict = converter.stored_names.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
-    # Our errors, which come first, are clearer than the errors of the source's own classes.
+    # Convert first, because our errors are clearer than those of the source's own classes.
     converter.convert(state_dict, config_dict)
     reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
-        # Without noise biases would be zero and gains one, and a rule that loses them would pass.
+        # Without noise, biases would be zero and gains one, and a rule that lost them would pass.
         for parameter in reference.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
         state_dict = dict(reference.state_dict())
@@ -145,8 +145,8 @@ def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0
 
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
-    """The outputs that both models have; of outputs with one entry per token only the entries of
-    real tokens."""
+    """The outputs that both models have. Outputs with one entry per token are reduced to the
+    entries of real tokens."""
     if isinstance(output, torch.Tensor):
         output = BaseModelOutput(last_hidden_state=output)
     mask = inputs.get("decoder_attention_mask", inputs["attention_mask"])
@@ -156,7 +156,7 @@ def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
         if value is None:
             continue
         if value.ndim == 3 and value.shape[-1] == 1:
-            # Some classes drop the last dimension of one score per token.
+            # With one score per token, some classes drop the last dimension.
             value = value.squeeze(-1)
         if name != "pooler_output" and value.shape[: mask.ndim] == mask.shape:
             value = value[mask]
@@ -167,8 +167,8 @@ def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
 def _random_side(
     stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None
 ) -> Tensors:
-    """Arguments of one stack. Real tokens never have the id of padding, because some models
-    find padding by its id and not by the mask, and padding always has it."""
+    """The arguments of one stack. Padding always has the id of padding and real tokens never have
+    it, because some models find padding by its id instead of the mask."""
     length = NUM_TOKENS
     if stack.position_embedding_type == "learned":
         length = min(length, stack.max_position_embeddings)
@@ -191,8 +191,8 @@ def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:
 
 
 def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """`reference` in `dtype`. Sinusoids and frequencies are computed again, because the stored ones
-    have been rounded to float32."""
+    """Convert `reference` to `dtype`. Sinusoids and frequencies are recomputed, because the stored
+    ones have been rounded to float32."""
     reference = reference.to(dtype)
     for module in reference.modules():
         if isinstance(module, RoFormerSinusoidalPositionalEmbedding):
@@ -203,7 +203,7 @@ def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _compute_frequencies(rotary_emb: nn.Module) -> None:
-    """Write the frequencies of unscaled rotations in the dtype of the module."""
+    """Recompute the frequencies of unscaled rotations in the dtype of the module."""
     config = rotary_emb.config
     rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
     for name, frequencies in rotary_emb.named_buffers():
@@ -218,10 +218,10 @@ def _compute_frequencies(rotary_emb: nn.Module) -> None:
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """Within the context a request for float32 gives float64 if `dtype` is float64.
+    """If `dtype` is float64, conversions to float32 give float64 within this context.
 
-    Classes of transformers compute rotations and root-mean-square norms in float32 for models of
-    any dtype: no conversion could come closer to them than float32.
+    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the
+    dtype of the model, so a comparison could not be more exact than float32.
     """
     if dtype != torch.float64:
         yield

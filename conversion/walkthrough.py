@@ -1,9 +1,9 @@
-"""The numeric walk-through, one layer with one head, here `layer_style="walkthrough"`. It takes
-vectors.
+"""The numeric walk-through: one layer with one head, which takes vectors; here
+`layer_style="walkthrough"`.
 
-Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights: ours
-is a layer norm with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours,
-inside the root, is its square.
+Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights. Ours
+is a layer norm with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours is
+the square of it, inside the root.
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ MATRICES = (
 
 
 class WalkthroughConverter(Converter):
-    """Config: d_in and d_model, the widths of the vectors and of the single head; with weights they
-    are read from these."""
+    """Config: d_in and d_model, the widths of the vectors and of the single head; if there are
+    weights, they determine these."""
 
     name = "walkthrough"
-    # A difference is left because its eps of 1e-6 is added to σₙ₋₁, which matters for the small σ
-    # of the feed-forward.
+    # A difference remains because its eps of 1e-6 is added to σₙ₋₁, which matters if σ is small, as
+    # in the feed-forward.
     tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
@@ -90,8 +90,8 @@ def unbiased_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 class Walkthrough(nn.Module):
-    """The walk-through as a plain module. It was published as printed numbers: it returns every
-    stage by its name."""
+    """The walk-through as a plain module. Because it was published as printed numbers, the module
+    returns every stage by its name."""
 
     def __init__(self, width: int, head_width: int):
         super().__init__()

@@ -1,10 +1,9 @@
-"""Tables that say which tensor of a checkpoint becomes which tensor of our model, and what happens
-to it on the way.
+"""Tables that define which tensor of a checkpoint becomes which tensor of our model, and how.
 
 "Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in
-whichever direction they are converted. A table is data, one `WeightRule` per line. Every tensor on
-either side must be accounted for: it is an error when no rule makes one of our tensors, when a rule
-needs a tensor that the checkpoint lacks, and when no rule reads a tensor that the checkpoint has.
+both directions of a conversion. A table is data, one `WeightRule` per line. Every tensor on either
+side must be accounted for: it is an error if no rule makes one of our tensors, if a rule needs a
+tensor that the checkpoint lacks, or if no rule reads a tensor that the checkpoint has.
 """
 
 import re
@@ -25,13 +24,13 @@ class ConversionError(ValueError):
 
 @dataclass(frozen=True)
 class Operation:
-    """What happens to the tensors of a rule.
+    """The operation on the tensors of a rule.
 
     Args:
-        to_ours: Makes ours of theirs, when a checkpoint is converted; the second argument is the
+        to_ours: Makes ours from theirs when a checkpoint is converted; the second argument is the
             number of ours.
-        to_theirs: Makes theirs of ours, when a model is exported; the second argument is the number
-            of theirs.
+        to_theirs: Makes theirs from ours when a model is exported; the second argument is the
+            number of theirs.
     """
 
     to_ours: Callable[[Tensors, int], Tensors]
@@ -39,7 +38,7 @@ class Operation:
 
 
 UNCHANGED = Operation(lambda theirs, count: theirs, lambda ours, count: ours)
-# Several of their tensors are concatenated to one of ours, along the first dimension.
+# Several of their tensors are concatenated into one of ours, along the first dimension.
 CONCATENATE = Operation(
     lambda theirs, count: [torch.cat(list(theirs))], lambda ours, count: ours[0].chunk(count)
 )
@@ -49,8 +48,7 @@ STACK = Operation(
 )
 # One of their tensors, cut into equal parts along the first dimension, makes several of ours.
 CHUNK = Operation(CONCATENATE.to_theirs, CONCATENATE.to_ours)
-# Their tensors are equal to one another: the first is read, and an export writes it under every
-# name.
+# Their tensors are equal: the first one is read, and an export writes it under every name.
 DUPLICATES = Operation(lambda theirs, count: theirs[:1], lambda ours, count: [ours[0]] * count)
 # Their matrix is stored as (in, out), ours as (out, in).
 TRANSPOSE = Operation(lambda theirs, count: [theirs[0].T], lambda ours, count: [ours[0].T])
@@ -63,7 +61,7 @@ ONE_ROW = Operation(
 def _copies(ours: Tensors, count: int) -> Tensors:
     if not all(torch.equal(tensor, ours[0]) for tensor in ours):
         raise ConversionError(
-            "layers that share their weights in the other system differ here, as after a training"
+            "layers that share their weights in the other system differ here, as after training"
         )
     return ours[:1]
 
@@ -72,9 +70,10 @@ def _no_way_back(ours: Tensors, count: int) -> Tensors:
     raise ConversionError("a table that was added to another cannot be separated from it again")
 
 
-# One of their tensors serves several layers, which have a copy each here.
+# One of their tensors serves several layers, each of which has a copy here.
 REPEAT = Operation(lambda theirs, count: [theirs[0].clone() for _ in range(count)], _copies)
-# The first row of their second table is added to every row of the first: it goes with every token.
+# The first row of their second table, which applies to every token, is added to every row of the
+# first.
 SUM_OF_ROWS = Operation(lambda theirs, count: [theirs[0] + theirs[1][:1]], _no_way_back)
 
 
@@ -86,7 +85,7 @@ def scale(factor: float) -> Operation:
 
 
 def constant(value: float, size: int) -> Operation:
-    """Our tensor is a vector of `size` entries `value`, which the checkpoint does not store."""
+    """Our tensor is a vector of `size` times `value`, which the checkpoint does not store."""
 
     def check(ours: Tensors, count: int) -> Tensors:
         if bool((ours[0] != value).any()):
@@ -107,8 +106,8 @@ def drop_rows(rows: int) -> Operation:
 
 
 def split_heads(num_heads: int) -> Operation:
-    """Their matrix holds queries, keys and values head by head: the rows of all three for each of
-    `num_heads`."""
+    """Their matrix holds queries, keys and values head by head: for each of `num_heads`, the rows
+    of all three."""
 
     def to_ours(theirs: Tensors, count: int) -> Tensors:
         by_head = theirs[0].unflatten(0, (num_heads, count, -1))
@@ -121,11 +120,11 @@ def split_heads(num_heads: int) -> Operation:
 
 
 def permute_for_rope(num_heads: int, dim: int = 0) -> Operation:
-    """Their rotation pairs the channels (2j, 2j + 1) of each of `num_heads` heads, ours (j, j +
-    head_dim / 2).
+    """Their rotation pairs the channels (2j, 2j + 1) of each of `num_heads` heads, ours pairs (j, j
+    + head_dim / 2).
 
-    A permutation of the rows of a projection (`dim` 0), or of the columns that read its output
-    (`dim` 1): no number changes.
+    The rows of a projection (`dim` 0), or the columns that read its output (`dim` 1), are permuted;
+    no number changes.
     """
 
     def exchange(tensor: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -138,7 +137,7 @@ def permute_for_rope(num_heads: int, dim: int = 0) -> Operation:
 
 
 def in_turn(first: Operation, *parts: Operation) -> Operation:
-    """`first` makes our tensors; then each is changed by its own one of `parts`."""
+    """`first` makes our tensors; then each of `parts` changes one of them."""
 
     def to_ours(theirs: Tensors, count: int) -> Tensors:
         made = first.to_ours(theirs, count)
@@ -156,8 +155,8 @@ def in_turn(first: Operation, *parts: Operation) -> Operation:
 class WeightRule:
     """Their names, our names, and the operation between them.
 
-    `{i}` and `{j}` stand for numbers, `*` for the last part of a name (weight, bias …), all the
-    same on both sides. One of their names with `{h}` stands for one tensor per head.
+    `{i}` and `{j}` stand for numbers, and `*` for the last part of a name (weight, bias …); each is
+    the same on both sides. One of their names with `{h}` stands for one tensor per head.
     """
 
     theirs: str | tuple[str, ...]
@@ -169,8 +168,8 @@ class WeightRule:
         return _as_tuple(self.theirs), _as_tuple(self.ours)
 
     def prefixed(self, theirs: str, ours: str) -> "WeightRule":
-        """The same rule for modules that stand inside others: `theirs` before all their names,
-        `ours` before ours."""
+        """The same rule for modules inside others: `theirs` is put before all their names, `ours`
+        before ours."""
         their_names, our_names = self.names()
         return WeightRule(
             theirs=tuple(theirs + name for name in their_names),
@@ -179,7 +178,7 @@ class WeightRule:
         )
 
     def filled(self, values: Mapping[str, str]) -> "WeightRule":
-        """The same rule with `values` in place of `{i}`, `{j}` and `*`."""
+        """The same rule with `values` instead of `{i}`, `{j}` and `*`."""
         theirs, ours = self.names()
         return WeightRule(
             theirs=tuple(_fill(name, values) for name in theirs),
@@ -188,7 +187,7 @@ class WeightRule:
         )
 
     def for_heads(self, num_heads: int) -> "WeightRule":
-        """The same rule with one of their tensors per head in place of each name with `{h}`."""
+        """The same rule with one of their tensors per head instead of each name with `{h}`."""
         theirs: list[str] = []
         for name in self.names()[0]:
             if "{h}" in name:
@@ -202,14 +201,14 @@ Rules = tuple[WeightRule, ...]
 
 
 def renamed(names: Mapping[str, str], theirs: str = "", ours: str = "") -> Rules:
-    """Rules that change only names: theirs and ours, with `theirs` and `ours` before them."""
+    """Rules that change only names: theirs and ours, with the prefixes `theirs` and `ours`."""
     return tuple(
         WeightRule(theirs + their_name, ours + our_name) for their_name, our_name in names.items()
     )
 
 
 def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
-    """As `renamed`, for names inside each layer; `theirs` is their name of a layer."""
+    """Like `renamed`, for names inside each layer; `theirs` is their name of a layer."""
     return renamed(names, theirs, "layers.{i}.")
 
 
@@ -232,12 +231,12 @@ class WeightMap:
     num_heads: int = 0
 
     def resolve(self, our_names: Iterable[str]) -> list[WeightRule]:
-        """The rules for a model whose tensors are called `our_names`, each of which is made exactly
-        once; one rule for each set of tensors, with every placeholder replaced.
+        """The rules for a model whose tensors have the names `our_names`, each of which is made
+        exactly once. Placeholders are replaced, so there is one rule for each set of tensors.
 
         Raises:
-            ConversionError: when a tensor of ours is made by no rule, or a tensor of either side
-                stands in two rules.
+            ConversionError: if a tensor of ours is made by no rule, or if a tensor of either side
+                is in two rules.
         """
         our_names = sorted(our_names)
         resolved: list[WeightRule] = []
@@ -264,11 +263,11 @@ class WeightMap:
     def to_ours(
         self, state_dict: Mapping[str, torch.Tensor], our_shapes: Mapping[str, torch.Size]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Our names and tensors, one after the other, for a model with the tensors `our_shapes`.
-        Each of theirs is read once.
+        """Yield our names and tensors for a model with the tensors `our_shapes`. Each of theirs is
+        read once.
 
         Raises:
-            ConversionError: for names that are missing or unknown, before any tensor is read; and
+            ConversionError: for names that are missing or unknown, before any tensor is read, and
                 for a tensor whose shape does not fit the config.
         """
         resolved = self.resolve(our_shapes)
@@ -310,7 +309,7 @@ class WeightMap:
             )
 
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Their names and tensors, from ours."""
+        """Their names and tensors, made from ours."""
         theirs = {}
         for rule in self.resolve(state_dict):
             ours = [state_dict[name] for name in rule.ours]
@@ -326,25 +325,25 @@ class WeightMap:
 
 @dataclass(frozen=True)
 class StoredNames:
-    """How files spell the names of a table. transformers renames such tensors while it loads a
-    file, and cuts those that hold several matrices.
+    """The older names of tensors in files. When transformers loads a file, it renames such tensors,
+    and splits those that hold several matrices.
 
     Args:
-        renamed: Regular expressions, and the replacement of each in the names of the table. They
-            are tried one after the other.
-        fused: Parts of names whose tensor holds several, one after the other along dimension 0, and
-            the parts of their names.
+        renamed: Regular expressions and their replacements, which give the names of the table. They
+            are applied in order.
+        fused: Parts of names whose tensor holds several matrices along dimension 0, and the parts
+            of the names of these matrices.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The same tensors by the names of the table; each is read from `state_dict` when it is
+        """The same tensors under the names of the table. Each is read from `state_dict` when it is
         needed.
 
         Raises:
-            ConversionError: when two names in the file stand for one of the table.
+            ConversionError: if two names in the file stand for the same name of the table.
         """
         found: dict[str, Callable[[], torch.Tensor]] = {}
         for stored in state_dict:
@@ -358,7 +357,7 @@ class StoredNames:
         return LazyTensors(found)
 
     def _current_names(self, stored: str) -> list[str]:
-        """The names in the table of the tensors that a file holds as `stored`."""
+        """The names in the table of the tensors that a file stores as `stored`."""
         name = stored
         for pattern, replacement in self.renamed.items():
             name = re.sub(pattern, replacement, name)
@@ -394,11 +393,11 @@ class LazyTensors(Mapping[str, torch.Tensor]):
 
 
 def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor that may be a part of another's storage, on a storage that is this part,
-    without a copy.
+    """The same contiguous tensor on a storage of its own, without a copy, even if its storage is
+    part of a larger one.
 
-    `save_pretrained` copies all tensors that share a storage, and so would hold a model twice whose
-    matrices were stored as one.
+    `save_pretrained` copies all tensors that share a storage, so it would need twice the memory for
+    a model whose matrices were stored as one.
     """
     storage = tensor.untyped_storage()
     if storage.nbytes() == tensor.nbytes or tensor.is_meta:
