@@ -29,8 +29,7 @@ from .report import machine, save
 from .training_changes import CHANGES, CHANGES_OF_TRAININGS, TASKS_OF_CHANGES
 from .variants import DEFAULT, VARIANTS, planned
 
-# No run may stop earlier than another or use another data type, and the last weights are
-# measured.
+# No run may stop earlier than another or use another data type. The last weights are measured.
 FIXED_OPTIONS = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
 FIXED_STRATEGIES = ("eval_strategy", "save_strategy")
 REFUSED_OPTIONS = {
@@ -55,7 +54,8 @@ class Options:
         metadata={"help": "the task that is trained"}
     )
     seeds: list[int] = field(
-        default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"}
+        default_factory=lambda: [0, 1, 2],
+        metadata={"help": "one training of each variant per seed"},
     )
     variants: list[str] = field(
         default_factory=lambda: list(VARIANTS),
@@ -147,7 +147,7 @@ def check_variant(variant: str, task: str, training: Run) -> None:
     """Refuse variants of other tasks, and variants whose batches the options would change."""
     tasks = TASKS_OF_CHANGES.get(variant, (task,))
     if task not in tasks:
-        raise InputError(f"--variants {variant} is of {' and '.join(tasks)}, not of {task}")
+        raise InputError(f"--variants {variant} is for {' and '.join(tasks)}, not for {task}")
     if variant not in CHANGES_OF_TRAININGS:
         return
     given = [
@@ -164,7 +164,8 @@ def check_variant(variant: str, task: str, training: Run) -> None:
 
 
 def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[str, Any]:
-    """The results of a training, which are read from `path`, or measured and written there.
+    """The results of a training, read from `path` if it exists, otherwise measured and written
+    there.
 
     Raises:
         InputError: if the results in `path` are those of another command.
@@ -174,7 +175,7 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
         found = json.loads(path.read_text("utf-8"))
         if found["command"] != command:
             raise InputError(
-                f"{path} is of another training, `roformer-lite {' '.join(found['command'])}`; "
+                f"{path} belongs to another training, `roformer-lite {' '.join(found['command'])}`; "
                 "give another --out, or remove it"
             )
         return found
@@ -283,8 +284,8 @@ def _with_deviation(value: str, deviation: float | None) -> str:
 
 
 def compare(options: Options, words: list[str]) -> dict[str, Any]:
-    """Train the missing runs, one seed after the other, so that an interruption leaves complete
-    comparisons."""
+    """Train the missing runs, one seed at a time, so that after an interruption the comparisons of
+    the finished seeds are complete."""
     typed, configs = plan_runs(options, words)
     folder = options.out / "runs"
     folder.mkdir(parents=True, exist_ok=True)

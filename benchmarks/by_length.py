@@ -1,5 +1,5 @@
-"""`python -m benchmarks by-length`: the time and memory for one text by its length, compared with
-ModernBERT.
+"""`python -m benchmarks by-length`: how time and memory for one text grow with its length, compared
+with ModernBERT.
 
 The work is a forward pass without gradients, and a step of masked language modelling (forward and
 backward). Both have global attention in every third layer and windows of 128 tokens in the others.

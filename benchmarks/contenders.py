@@ -1,4 +1,4 @@
-"""Small models with random weights and without dropout, and the work for which they are timed.
+"""Small models with random weights and without dropout, and the work that is timed.
 
 A model has a family, such as `bert`, and a task, such as `classify`. Without dropout, all
 contenders of a comparison have the same outcome, which shows that they do the same work. This

@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass
 class Choice:
-    """What each contender is trained with."""
+    """The learning rates and seeds with which each contender is trained."""
 
     learning_rates: list[float] = field(default_factory=lambda: [1e-4])
     seeds: list[int] = field(default_factory=lambda: [42])
@@ -89,7 +89,7 @@ def train_stock(
     max_length = options.pop("max_length")
     set_seed(options["seed"])
     splits = dict(zip(("train", "validation", "test"), files, strict=True))
-    # Texts such as "NA" are texts.
+    # Texts such as "NA" are not missing values.
     rows = load_dataset(
         "csv", data_files=splits, cache_dir=str(out / "data"), keep_default_na=False
     )

@@ -6,10 +6,10 @@ There are four kinds of work: `encode` (vectors of texts), `classify`, and greed
 `causal` model and with an encoder–decoder (`seq2seq`). Our engines are `torch`, `torch-bfloat16`,
 and `onnx`, the graphs that `roformer-lite export` writes for onnxruntime. vLLM opens the saved
 model in an environment of its own. `transformers` is BERT, Llama or Marian with the same widths and
-depths. In each round every process answers the same batch once, in another order, while the others
-wait. The answers are compared with those of torch. The processor time is given in addition to the
-elapsed time, because it depends less on other work on the machine. OMP_NUM_THREADS=1 makes it
-exact, because waiting threads also use processor time. A file for each processor is written to
+depths. In each round every process answers the same batch once, in a different order, while the
+others wait. The answers are compared with those of torch. The processor time is given in addition
+to the elapsed time, because it depends less on other work on the machine. OMP_NUM_THREADS=1 makes
+it exact, because waiting threads also use processor time. A file for each processor is written to
 `--out`, and the tables of all files there are printed.
 """
 
@@ -36,8 +36,8 @@ ENGINES = (TORCH, OURS_IN_BFLOAT16, STOCK, "onnx", VLLM)
 KINDS = ("encode", "classify", "causal", "seq2seq")
 KINDS_OF_TOKENS = ("causal", "seq2seq")
 ROOT = Path(__file__).resolve().parent.parent
-# This is the bias of the token that ends a text. No engine generates it, so all texts have the same
-# length.
+# The bias of the token that ends a text is so low that no engine generates it. All texts therefore
+# have the same length.
 BIAS_OF_END = -1e4
 
 
@@ -228,15 +228,15 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
         results[engine] = {"missing": reason}
     if TORCH in answers:
         for engine, numbers in answers.items():
-            # The stock model has other weights.
+            # The stock model has different weights.
             if engine != STOCK:
                 results[engine] |= difference_of(kind, numbers, answers[TORCH])
     return {engine: results[engine] for engine in work.engines}
 
 
 def take_turns(workers: list[Worker], work: InferenceArguments) -> dict[str, str]:
-    """Let every worker answer once in each round, each time in another order. Return the reasons
-    why workers have ended."""
+    """Let every worker answer once in each round, in a different order each time. Return the
+    reasons why workers have ended."""
     ended: dict[str, str] = {}
     order = random.Random(work.seed)
     for rows in work.rows:

@@ -74,7 +74,7 @@ MODELS = (
 )
 TASKS = [task for task in AUTO_CLASSES if task != "encoder"]  # An encoder has no loss.
 MODES = ("step", "evaluation", "trainer")
-# The second name is that of the workload.
+# The values are the names of these orders in `Workload.lengths`.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
 # The number of batches that are sorted together by length, as in the Trainer's
 # LengthGroupedSampler.
@@ -87,7 +87,7 @@ PARAGRAPHS = (
     4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
 )
 # fmt: on
-# A target has this many times the tokens of its source.
+# The number of tokens of a target, relative to its source, is between these two.
 MIN_TARGET_SHARE = 0.8
 MAX_TARGET_SHARE = 1.25
 MIN_TARGET_TOKENS = 4
@@ -396,7 +396,7 @@ def peaks(options: Options) -> Iterator[Row]:
 
 def peak_here(fields: Row, name: str, attention: str) -> float:
     """Measure one contender in this process."""
-    # The settings of `quick` are in the other fields.
+    # The other fields already have the settings of `quick`.
     options = Options(**{**fields, "quick": False})
     set_up(options)
     task = name.split("/")[1]

@@ -127,7 +127,7 @@ def save(result: dict[str, Any], directory: Path) -> None:
 
 def load(directory: Path) -> list[dict[str, Any]]:
     results = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
-    # Results without contenders have tables of their own.
+    # Results without contenders are shown by other tables.
     results = [result for result in results if "contenders" in result]
     if not results:
         raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")

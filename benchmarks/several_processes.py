@@ -30,7 +30,7 @@ from transformers.distributed import DistributedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
 WAYS = ("ddp", "fsdp2", "tp")
-# The numbers are in float32.
+# All numbers are in float32.
 BYTES_OF_NUMBER = 4
 NUM_WARM_UP_STEPS = 2
 LARGE = {
@@ -54,9 +54,7 @@ class Step:
     way: str | None = field(
         default=None, metadata={"help": "what a launched process does: ddp, fsdp2 or tp"}
     )
-    paper: bool = field(
-        default=False, metadata={"help": "only print what many GPUs would do, on paper"}
-    )
+    paper: bool = field(default=False, metadata={"help": "only print the estimates for many GPUs"})
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
 

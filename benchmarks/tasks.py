@@ -21,8 +21,7 @@ from .workload import MASKED_SHARE, Batch, Workload, make_batches, with_inputs
 
 @dataclass
 class Comparison:
-    """The content of a task: contenders that do the same work, and the number of its real
-    tokens."""
+    """The contenders of a task, which do the same work, and the number of real tokens."""
 
     tokens: int
     contenders: list[Contender]
@@ -114,7 +113,7 @@ def compare_stacks(work: Workload, kind: Kind) -> Comparison:
             labelled = num_labelled(batch, kind)
             products.append((labelled, config.hidden_size, work.vocab_size))
     if kind == "causal":
-        # A token sees only the tokens before it.
+        # A token attends only to earlier tokens.
         query_key_pairs /= 2
     attention = attention_operations(config, query_key_pairs)
     base = floor(work, products, attention, train=kind != "encoder")
@@ -167,7 +166,7 @@ def seq2seq(work: Workload) -> Comparison:
         products.append((target.tokens, config.hidden_size, work.vocab_size))
         for source_length, target_length in zip(source.lengths, target.lengths, strict=True):
             query_key_pairs += source_length**2 + source_length * target_length
-            # The decoder sees only earlier tokens.
+            # The decoder attends only to earlier target tokens.
             query_key_pairs += target_length**2 / 2
     base = floor(work, products, attention_operations(config, query_key_pairs), train=True)
     tokens = sum(batch.tokens for batch in (*sources, *targets))

@@ -1,5 +1,5 @@
 """Times implementations that alternate in one process, so that other load on the machine affects
-all of them."""
+all of them alike."""
 
 import random
 import statistics
@@ -44,8 +44,8 @@ def seconds_of(run: Callable[[], object], repeats: int) -> float:
 
 
 def measure_alternating(contenders: list[Contender], rounds: int) -> None:
-    """Measure the `seconds` of each contender in each round. Every round runs all of them in
-    another order."""
+    """Measure the `seconds` of each contender in each round. Every round runs all of them in a
+    different order."""
     repeats = {}
     for contender in track(contenders, "warming up", transient=True):
         contender.run()
@@ -63,7 +63,7 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
 
 
 def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """The processor seconds of each run in each round. Every round runs all of them in another
+    """The processor seconds of each run in each round. Every round runs all of them in a different
     order."""
     seconds: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))

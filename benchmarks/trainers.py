@@ -37,7 +37,7 @@ from .timing import alternate
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 LENGTH_OF_PADDED_ROWS = 512
-SHORT_ROWS = (20, 65)  # The number of tokens in rows that are padded to `LENGTH_OF_PADDED_ROWS`.
+SHORT_ROWS = (20, 65)  # The range of lengths of rows that are padded to `LENGTH_OF_PADDED_ROWS`.
 
 Run = Callable[[], list[float]]
 

@@ -1,7 +1,7 @@
-"""Changes of a training for which others report gains: `python -m benchmarks.training_changes
-CHANGE train TASK …`.
+"""Changes to training for which others report gains: `python -m benchmarks.training_changes CHANGE
+train TASK …`.
 
-A change is made in the process of `roformer-lite train`, so that the program itself does not
+A change is patched into the process of `roformer-lite train`, so that the program itself does not
 contain changes without a gain.
 """
 
@@ -38,7 +38,7 @@ STEPS_FACTOR = NUM_SMALL_BATCHES * CHANGED_SHARE + 1 - CHANGED_SHARE
 # Shares of the tokens.
 MORE_MASKED_SHARE = 0.30
 MASKED_SHARE = 0.15
-# One of this many batches is learned in the other way, causal or masked.
+# One batch of this many is learned in the other way, causal or masked.
 OTHER_WAY_EVERY = 16
 NUM_BIGRAMS = 16_384
 # The hash of a pair of tokens multiplies their ids by two odd numbers.
@@ -77,11 +77,11 @@ def _normalise(linear: nn.Module, given: Any, states: torch.Tensor) -> torch.Ten
 
 
 def add_bigrams(model: PreTrainedModel) -> None:
-    """Add a vector for each pair of a token and the token before it, which is found by a hash of
+    """Add a vector for each pair of a token and the previous token. Its row in a table is a hash of
     the pair.
 
-    With a cache, the token before is not known. The loss of an encoder–decoder is therefore right,
-    but its generated text is not.
+    With a cache, the previous token is not known. The loss of an encoder–decoder is therefore
+    correct, but its generated text is not.
     """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings
@@ -118,9 +118,9 @@ def mask(first: float, last: float) -> None:
 
 
 class Batches(Sampler[list[int]]):
-    """Rows in random order, first in small batches and then in batches of `size`. With `by_length`,
-    the first ones are from the shorter half. No row is used twice before all have been used
-    once."""
+    """Rows in random order, first in batches of `small`, then in batches of `size`. With
+    `by_length`, the first rows are from the shorter half. No row is used twice before all have been
+    used once."""
 
     def __init__(
         self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool
@@ -145,7 +145,7 @@ class Batches(Sampler[list[int]]):
 
 
 def cut(rows: list[Any], size: int) -> list[list[Any]]:
-    """Pieces of `size` rows, of which the last one may be smaller."""
+    """Cut rows into pieces of `size`. The last one may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -198,8 +198,8 @@ def cut_blocks() -> None:
 def learn_both_ways() -> None:
     """A masked model learns one of sixteen batches causally, and a causal model learns one masked.
 
-    This is similar to Charpentier & Samuel 2024, arXiv:2410.24159. They predict masked tokens from
-    the position before; here only causal models do.
+    This is similar to Charpentier & Samuel 2024, arXiv:2410.24159. They always predict masked
+    tokens from the previous position; here only causal models do.
     """
     usual = RoFormerLiteTrainer.compute_loss
 

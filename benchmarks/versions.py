@@ -4,14 +4,14 @@ of the same project, and with models of transformers of the same size.
     python -m benchmarks versions --other ../previous
     python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
 
-Each version has a process of its own, the models of transformers have another, and all run during
-the whole comparison. In each round every contender works once, in another order, while all others
+Each version has its own process, the models of transformers have another, and all run during the
+whole comparison. In each round every contender works once, in a different order, while all others
 wait. PATH is the beginning of the search path of the other version, and its last part is the
 checkout. Both versions map the same file of weights. Times are processor times, and models have
-random weights and no dropout. A `step` is the forward pass, the loss and the backward
-pass. `decode` stands for 20 passes with a cache and one token in each row, and `generate` for
-greedy generation of 64 tokens. `difference` is the largest relative difference between the outcomes
-of the versions: losses, norms of gradients, sizes of states and logits, or ids.
+random weights and no dropout. A `step` is the forward pass, the loss and the backward pass.
+`decode` stands for 20 passes with a cache and one token in each row, and `generate` for greedy
+generation of 64 tokens. `difference` is the largest relative difference between the outcomes of the
+versions: losses, norms of gradients, mean sizes of states and logits, or ids.
 """
 
 import json
@@ -122,7 +122,7 @@ class Options:
 
 
 class Process:
-    """Some of the contenders in a process of their own."""
+    """A process that runs some of the contenders."""
 
     def __init__(self, name: str, search_path: str, folder: Path, options: Options) -> None:
         self.name = name
@@ -202,7 +202,7 @@ def compare(case: Case, processes: dict[str, Process], rounds: int) -> Row:
 def take_turns(
     names: list[str], run: Callable[[str, int], float], rounds: int
 ) -> dict[str, list[float]]:
-    """The seconds of each contender in each round. Every round has another order. Short work is
+    """The seconds of each contender in each round. Every round has a different order. Short work is
     repeated within a measurement."""
     repeats = {}
     for name in names:
