@@ -175,7 +175,7 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
         found = json.loads(path.read_text("utf-8"))
         if found["command"] != command:
             raise InputError(
-                f"{path} belongs to another training, `roformer-lite {' '.join(found['command'])}`; "
+                f"{path} is of another training, `roformer-lite {' '.join(found['command'])}`; "
                 "give another --out, or remove it"
             )
         return found
