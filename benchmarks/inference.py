@@ -1,4 +1,4 @@
-"""Compares engines on the same models. Each has a process of its own, and the processes take turns.
+"""Compares engines on the same models. Each has its own process, and the processes take turns.
 
     python -m benchmarks inference --vllm_python /tmp/vllm-env/bin/python
 
@@ -77,7 +77,7 @@ class InferenceArguments(Workload):
 
 
 class Worker:
-    """An engine in a process of its own, which answers batches on request.
+    """An engine in a separate process, which answers batches on request.
 
     Args:
         engine: One of `ENGINES`.

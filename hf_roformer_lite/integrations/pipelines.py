@@ -126,13 +126,13 @@ class RoFormerLiteText2TextPipeline(Pipeline):
 
 
 class RoFormerLiteTranslationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`, with the text under `translation_text`."""
+    """Like `RoFormerLiteText2TextPipeline`, with the text under `translation_text`."""
 
     return_name = "translation"
 
 
 class RoFormerLiteSummarizationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`, with the text under `summary_text`."""
+    """Like `RoFormerLiteText2TextPipeline`, with the text under `summary_text`."""
 
     return_name = "summary"
 

@@ -249,7 +249,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         smoothing: float = 0.0,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """As `RoFormerLiteModel.forward`.
+        """Like `RoFormerLiteModel.forward`.
 
         Args:
             labels: `(B, L)`, the masked tokens, -100 elsewhere. Labels of padding are ignored.
@@ -343,7 +343,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         count_real_tokens: bool = False,
         **kwargs: Any,
     ) -> CausalLMOutputWithCrossAttentions:
-        """As `RoFormerLiteModel.forward` and `RoFormerLiteForMaskedLM.forward`.
+        """Like `RoFormerLiteModel.forward` and `RoFormerLiteForMaskedLM.forward`.
 
         Args:
             labels: `(B, L)`, the input ids (they are shifted here), -100 where ignored. With labels
@@ -499,7 +499,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """As `RoFormerLiteModel.forward`. Each class describes its `logits` and `labels`.
+        """Like `RoFormerLiteModel.forward`. Each class describes its `logits` and `labels`.
 
         A `TokenClassifierOutput` has the same fields, whose names sentence-transformers reads from
         this annotation. Only PEFT's prefix tuning gives a `cache`.
@@ -693,7 +693,7 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         num_items_in_batch: int | torch.Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """As `RoFormerLiteModel.forward`.
+        """Like `RoFormerLiteModel.forward`.
 
         Args:
             start_positions, end_positions: `(B,)`, the first and the last token of the answer.

@@ -1061,8 +1061,8 @@ def find_packed_documents(
         given: The tokens, `(B, L, ...)`.
         attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks are assumed to
             separate the documents already.
-        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than that of
-            the real token before it begins a new document.
+        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than the
+            position of the previous real token begins a new document.
         cu_seq_lens_q: `(documents + 1,)`, the document boundaries in the flattened batch, the other
             form of packing (`DataCollatorWithFlattening`).
         cache: The cache of a decoder. With a cache, a graph is traced for one document per row, and
@@ -1099,7 +1099,7 @@ def find_packed_documents(
 
 
 def begins_after_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-    """Whether a position is not greater than that of the real token before it, `(B, L)`."""
+    """Whether a position is not greater than the one of the previous real token, `(B, L)`."""
     columns = torch.arange(is_real.shape[1], device=is_real.device).expand_as(is_real)
     last_real = columns.masked_fill(~is_real, -1).cummax(dim=1).values
     last_real = F.pad(last_real[:, :-1], pad=(1, 0), value=-1)  # before each token; -1: none

@@ -245,7 +245,7 @@ class RoFormerLiteForConditionalGeneration(
         count_real_tokens: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """As `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
+        """Like `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
 
         Args:
             labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads

@@ -192,7 +192,7 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `RoFormerLiteAttention.forward`."""
+        """Like `RoFormerLiteAttention.forward`."""
         expanded = self.split_heads(self.expand_proj(hidden_states))  # (B, L, heads, hidden)
         source = expanded
         if key_value_states is not None:
@@ -250,7 +250,7 @@ class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
         encoder_position_embeddings: RotaryTables | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As `RoFormerLiteLayer.forward`; the keys of the encoder are rotated by
+        """Like `RoFormerLiteLayer.forward`; the keys of the encoder are rotated by
         `encoder_position_embeddings`."""
         if self.self_attn.is_cross_attention:
             attention_mask = encoder_attention_mask
@@ -297,7 +297,7 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         encoder_attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As `RoFormerLiteLayer.forward`, without cross-attention."""
+        """Like `RoFormerLiteLayer.forward`, without cross-attention."""
         branch, _ = self.self_attn(hidden_states, **kwargs)
         total = hidden_states + self.dropout(branch)
         branch = self.mlp_inner_norm(self.act_fn(self.mlp_proj(total)))
