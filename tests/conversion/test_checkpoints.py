@@ -439,7 +439,7 @@ def test_what_cannot_be_converted():
         (
             "roformer_v2",
             {"norm_type": "layer_norm", "use_bias": True},
-            "use_bias=True.*the source roformer",
+            "use_bias=True.*the source is roformer",
         ),
         ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
     ):
