@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -94,6 +94,13 @@ class FlatMask:
         return self._cu_seq_lens[device]
 
 
+class Pattern(NamedTuple):
+    """The keys that a query attends to within its document; see `FlatMask`."""
+
+    is_causal: bool
+    window: int | None
+
+
 class Documents:
     """The documents of a batch, as a mask defines them: a token that does not attend to the real
     token before it begins a new document. Packed rows are found in this way no matter which
@@ -135,15 +142,8 @@ class Documents:
         is_seen = self.mask_function(rows, head, self.columns[queries], self.columns[keys])
         return is_seen & (rows == self.rows[keys])
 
-    def pattern(self) -> tuple[bool, int | None] | None:
-        """Whether attention is causal, and the size of its window, or None for a window that spans
-        the whole document.
-
-        Returns None instead of the pair if the mask has no such pattern. In all masks of
-        transformers a query attends to one contiguous run of keys. For each query it is therefore
-        enough to test the keys at both ends of the expected run and of the row, those just outside
-        the run, and some halfway between.
-        """
+    def pattern(self) -> Pattern | None:
+        """The pattern of attention in all documents; None if they have none in common."""
         tokens = self.tokens
         sees_next = self.sees(queries=tokens, keys=torch.minimum(tokens + 1, self.last))
         is_causal = not bool((sees_next & (tokens < self.last)).any())
@@ -151,19 +151,27 @@ class Documents:
         longest = int((self.last - self.first).argmax())
         keys = tokens[self.first[longest] : self.last[longest] + 1]
         window = int(self.sees(queries=keys[-1:], keys=keys).sum())
-        sees_all = window == len(keys)
+        pattern = Pattern(is_causal=is_causal, window=None if window == len(keys) else window)
+        return pattern if self.follows(pattern) else None
 
-        reach = len(tokens) if sees_all else max(window - 1, 0)
+    def follows(self, pattern: Pattern) -> bool:
+        """Whether every token attends to exactly the keys of a pattern.
+
+        In all masks of transformers a query attends to one contiguous run of keys. It is therefore
+        enough to test the keys at both ends of the expected run and of the row, those just outside
+        the run, and some halfway between.
+        """
+        tokens = self.tokens
+        reach = len(tokens) if pattern.window is None else max(pattern.window - 1, 0)
         first = torch.maximum(self.first, tokens - reach)
-        last = tokens if is_causal else torch.minimum(self.last, tokens + reach)
+        last = tokens if pattern.is_causal else torch.minimum(self.last, tokens + reach)
         row_first = torch.searchsorted(self.rows, self.rows)
         row_last = torch.searchsorted(self.rows, self.rows, right=True) - 1
         ends = [row_first, first - 1, first, last, last + 1, row_last]
         halfway = [(row_first + first) // 2, (first + last) // 2, (last + row_last) // 2]
         keys = torch.stack(ends + halfway).clamp(min=0, max=len(tokens) - 1)  # (9, N)
         is_expected = (first <= keys) & (keys <= last)
-        is_exact = torch.equal(self.sees(queries=tokens, keys=keys), is_expected)
-        return (is_causal, None if sees_all else window) if is_exact else None
+        return torch.equal(self.sees(queries=tokens, keys=keys), is_expected)
 
 
 class DocumentMask:
@@ -264,8 +272,9 @@ class DocumentMask:
         pattern = self.documents.pattern()
         if pattern is None:
             return None
-        is_causal, window = pattern
-        return FlatMask(queries=tokens, keys=tokens, is_causal=is_causal, window=window)
+        return FlatMask(
+            queries=tokens, keys=tokens, is_causal=pattern.is_causal, window=pattern.window
+        )
 
     def flat_from(self, queries: "DocumentMask") -> FlatMask | None:
         """The mask of cross-attention from a flat row of `queries` to the flat row of these keys.

@@ -189,13 +189,14 @@ def flat_arguments(
         given["encoder_attention_mask"] = flat_cross_mask
         source = flat_cross_mask.keys
     given[name_of_mask(given)] = mask.flat
+    flat = dict(given)
     for name, value in given.items():
         tokens = source if name.startswith("encoder_") else mask.tokens
         if tokens is not None and name not in TABLES:
-            given[name] = flatten(name, value, tokens)
+            flat[name] = flatten(name, value, tokens)
     if "position_bias" in parameters_of(layer):
-        add_position_bias(layer, given, mask.tokens.longest)
-    return given
+        add_position_bias(layer, flat, mask.tokens.longest)
+    return flat
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
