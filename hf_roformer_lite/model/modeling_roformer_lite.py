@@ -456,7 +456,8 @@ class RoFormerLiteMLP(nn.Module):
             inner = self.act_fn(inner)
         else:
             inner = self.act_fn(self.gate_proj(hidden_states)) * inner
-        inner = F.dropout(inner, p=self.dropout, training=self.training)
+        if self.training:
+            inner = F.dropout(inner, p=self.dropout)
         return self.down_proj(inner)
 
 
@@ -506,9 +507,9 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
             cache=cache,
             **kwargs,
         )
-        branch = F.dropout(branch, p=self.attention_branch_dropout, training=self.training)
-        hidden_states = hidden_states + branch
-        hidden_states = self.normalise(self.self_attn_norm, hidden_states, "post")
+        hidden_states = self.add_branch(
+            hidden_states, branch, dropout=self.attention_branch_dropout, norm=self.self_attn_norm
+        )
 
         if encoder_hidden_states is not None:
             branch, _ = self.cross_attn(
@@ -518,14 +519,29 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
                 cache=cache,
                 **kwargs,
             )
-            branch = F.dropout(branch, p=self.attention_branch_dropout, training=self.training)
-            hidden_states = hidden_states + branch
-            hidden_states = self.normalise(self.cross_attn_norm, hidden_states, "post")
+            hidden_states = self.add_branch(
+                hidden_states,
+                branch,
+                dropout=self.attention_branch_dropout,
+                norm=self.cross_attn_norm,
+            )
 
         branch = self.mlp(self.normalise(self.mlp_norm, hidden_states, "pre"))
-        branch = F.dropout(branch, p=self.mlp_branch_dropout, training=self.training)
-        hidden_states = hidden_states + branch
-        return self.normalise(self.mlp_norm, hidden_states, "post")
+        return self.add_branch(
+            hidden_states, branch, dropout=self.mlp_branch_dropout, norm=self.mlp_norm
+        )
+
+    def add_branch(
+        self,
+        hidden_states: torch.Tensor,
+        branch: torch.Tensor,
+        dropout: float,
+        norm: nn.Module | None,
+    ) -> torch.Tensor:
+        """Add a residual branch, and apply `norm` if it comes after the branch."""
+        if self.training:
+            branch = F.dropout(branch, p=dropout)
+        return self.normalise(norm, hidden_states + branch, "post")
 
     def normalise(
         self, norm: nn.Module | None, hidden_states: torch.Tensor, placement: str
