@@ -210,7 +210,7 @@ def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
     "words, message",
     [
         ("--variants zero-output", "must be one of.*zero-outputs"),
-        ("--variants falling-mask-ratio --max_steps 9", "is of mlm, not of causal"),
+        ("--variants falling-mask-ratio --max_steps 9", "is for mlm, not for causal"),
         ("--variants short-first", "give --max_steps"),
         (
             "--variants rising-batch --max_steps 9 --max_tokens_per_batch 99",

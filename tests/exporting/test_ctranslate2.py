@@ -197,8 +197,8 @@ def test_quantization(quantization, tokenizer, tmp_path):
         ),
         ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
-        ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn only"),
-        ({"vocab_size": 20}, "vocab_size=20: it is another model's"),
+        ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn"),
+        ({"vocab_size": 20}, "vocab_size=20: .*another model"),
     ],
 )
 def test_refusals(fields, message, tokenizer, tmp_path):
