@@ -1,2 +1,2 @@
-"""The program `roformer-lite`. Nothing is imported here: a command imports what it needs when it is
-given."""
+"""The program `roformer-lite`. Nothing is imported here, so that a command loads only the modules
+it needs."""

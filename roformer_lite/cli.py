@@ -27,7 +27,7 @@ COMMANDS = {
     "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
-    "predict": "answer the lines of a text or a column of a table with a trained model",
+    "predict": "run a trained model on the lines of a text or on a column of a table",
     "app": "open a page in the browser for trying a model",
     "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
@@ -35,9 +35,9 @@ COMMANDS = {
     "serve": "answer requests over HTTP with a causal model and the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
-# oneDNN multiplies matrices in bfloat16 with kernels that are made for one shape each. Batches
-# without padding have new shapes all the time, and torch would keep 1,024 kernels, which take
-# gigabytes. The limits are read before the first product.
+# oneDNN makes a kernel for each shape of bfloat16 matrices. Batches without padding keep bringing
+# new shapes, and by default torch would keep 1,024 kernels, which take gigabytes. The limits are
+# read before the first matrix product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The number of a character is printed if the terminal cannot show it.
+        # Characters that the terminal cannot show are printed as escape sequences.
         sys.stdout.reconfigure(errors="backslashreplace")
     _set_up_logging()
     try:
@@ -124,9 +124,9 @@ def _resource_error(error: BaseException) -> str:
 
 
 def _set_up_logging() -> None:
-    """Show our own warnings, but only the errors of libraries, because their warnings are about
-    their own code and would precede every result. The environment variables of the libraries and
-    Python's option -W enable them again."""
+    """Show our own warnings, but only the errors of libraries. The warnings of libraries are about
+    their own code and would precede every result. Their environment variables and Python's option
+    -W enable them again."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_ours_or_an_error)
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])
@@ -144,7 +144,7 @@ def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
 def _check_encoding(options: Sequence[str]) -> None:
     for option in options:
         try:
-            # Python represents bytes that are not UTF-8 by characters that cannot be encoded.
+            # Python replaces bytes that are not UTF-8 by surrogates, which cannot be encoded.
             option.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"{option!r}: not UTF-8") from error

@@ -49,13 +49,13 @@ from .task_options import TASK_ARGUMENTS
 
 # The seed of `predict`.
 SEED = 42
-# Logits that are divided by a smaller number are infinite in float16.
+# Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 REPORT_FILE = "report.txt"
 # A finished evaluation consists of these files.
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
-# This stands for the family that config.json names, or for one that supports all features of a model.
+# This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"
 # These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.
 SYSTEMS = (
@@ -124,10 +124,10 @@ class DeviceArguments:
 
 @dataclass
 class EngineArguments(DeviceArguments):
-    """The device of a model, and the library that computes.
+    """The device of a model, and the library that runs it.
 
     Args:
-        engine: The library that computes. onnx reads what `roformer-lite export` wrote.
+        engine: The library that runs the model. onnx needs the output of `roformer-lite export`.
     """
 
     engine: Engine = "torch"
@@ -138,7 +138,7 @@ class DemoArguments:
     """Options of `roformer-lite demo`.
 
     Args:
-        output_dir: Where the finished model goes.
+        output_dir: Directory of the finished model.
         seed: Seed of the data and of the training.
         overwrite_output_dir: Replace an earlier model there.
     """
@@ -157,8 +157,9 @@ def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
     """The options of `roformer-lite demo`, and the command line, which the card shows."""
     parser = CommandParser(
         "demo",
-        "Make data (dates, written out in English and Chinese, and their standard form), train "
-        "tokenizer and model from scratch, measure on unseen dates, save, load again and predict.",
+        "Generate data (dates, written out in English and Chinese, and their standard form), train "
+        "a tokenizer and a model from scratch, evaluate the model on unseen dates, save it, load "
+        "it again and predict.",
         [DemoArguments],
     )
     (options,) = parser.parse(argv)
@@ -167,7 +168,7 @@ def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
 
 
 def parse_train(argv: Sequence[str]) -> tuple[Run]:
-    """The run that the line of `roformer-lite train` describes."""
+    """The run that the command line of `roformer-lite train` describes."""
     width = max(map(len, TASK_ARGUMENTS))
     tasks = "\n".join(
         f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items()
@@ -194,8 +195,7 @@ def parse_train(argv: Sequence[str]) -> tuple[Run]:
 
 @dataclass
 class EvaluateArguments(DatasetArguments, DeviceArguments):
-    """Options of `roformer-lite evaluate`, besides the model directory and how the data are
-    read.
+    """Options of `roformer-lite evaluate`, except the model directory and `measuring_arguments`.
 
     Args:
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
@@ -278,8 +278,8 @@ class ReadingArguments(TableArguments, EngineArguments):
 
     Args:
         input_file: UTF-8 text, also .gz. Default: standard input.
-        output_file: Where to write. A table is written to a .csv, .tsv or .jsonl file, also .gz.
-            Default: standard output.
+        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
+            also .gz. Default: standard output.
         text_column: Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the
             output is then a table, too. Default: every line of the input is a text.
         text_pair_column: Column of the second text, for classifiers of pairs.
@@ -332,7 +332,7 @@ class ReadingArguments(TableArguments, EngineArguments):
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each is for some tasks, and refused for models of other tasks.
+    """Options of the predictions. Each applies to some tasks, and is refused for models of others.
 
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this
@@ -426,7 +426,7 @@ class AppArguments(EngineArguments):
     """Options of `roformer-lite app`.
 
     Args:
-        host: Where to listen. Default: 127.0.0.1, which only this machine can reach.
+        host: Address to listen on. Default: 127.0.0.1, which only this machine can reach.
         port: Port to listen on. Default: the first free one from 7860.
         texts: UTF-8 file of examples, one per line; for models that compare texts, a query and the
             texts to compare with it.
@@ -503,7 +503,7 @@ class ExportArguments:
     """Options of `roformer-lite export`.
 
     Args:
-        format: What to write.
+        format: Format to write.
         quantization: How to store the weights, for formats with a choice (onnx: int8; ctranslate2:
             int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
         embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
@@ -541,11 +541,11 @@ class ServeArguments:
     """Options of `roformer-lite serve`, with the same names as in `transformers serve`.
 
     Args:
-        host: Where to listen.
+        host: Address to listen on.
         port: Port to listen on.
         device: cpu, cuda, cuda:1 …; auto is cuda if there is one.
         dtype: Data type of the weights; auto: as saved.
-        log_level: What is logged.
+        log_level: Lowest level of messages to log.
         continuous_batching: Causal models: compute requests together, with a paged cache.
         cb_block_size: Tokens in a block of that cache.
         cb_num_blocks: Blocks of that cache.
@@ -580,7 +580,7 @@ def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
     parser = CommandParser(
         "serve",
         "Serve a causal model over HTTP with OpenAI's API (/v1/completions and, if the tokenizer "
-        "has a chat template, /v1/chat/completions), by the server of transformers. vLLM also "
+        "has a chat template, /v1/chat/completions), with the server of transformers. vLLM also "
         "serves encoders and classifiers: see docs/exporting.md.",
         [ServeArguments],
         MODEL=_MODEL,

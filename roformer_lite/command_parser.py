@@ -11,7 +11,7 @@ from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from .errors import InputError, did_you_mean
 
-# An entry of the section `Args` of a docstring, and its further lines.
+# An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ MAX_BATCH_SIZE = 2**20
 # Each beam has its own keys and values.
 MAX_BEAMS = 1000
 HUB_TIMEOUT_SECONDS = 5.0
-# Names that are usual in other programs, and the options that may be meant.
+# Names that are common in other programs, and the options that they may stand for.
 _SYNONYMS = {
     "batch_size": ["per_device_train_batch_size"],
     "train_batch_size": ["per_device_train_batch_size"],
@@ -95,9 +95,9 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     Args:
         option: The option that was given.
         path: Its value.
-        may_be_pipe: Whether a pipe is accepted, such as `<(...)` of the shell, because the file is
+        may_be_pipe: Whether a pipe, such as `<(...)` of the shell, is accepted, because the file is
             read only once. Training and evaluation data are read again when a training continues,
-            and a pipe that nobody writes to never ends.
+            and reading a pipe without a writer never ends.
 
     Raises:
         InputError: with the option, the path and the reason.

@@ -1,9 +1,9 @@
 """Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
 publishing.
 
-`HfArgumentParser` makes an option of every field. The fields hold the values that were given: None
-stands for a default that depends on other options and is filled in by a property or by `run.py`.
-Nothing here imports torch, so that `--help` and error messages appear quickly.
+`HfArgumentParser` turns every field into an option. The fields hold the values that were given:
+None stands for a default that depends on other options and is filled in by a property or by
+`run.py`. Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
 import json
@@ -19,7 +19,7 @@ MAX_SEED = 2**32 - 1
 
 
 def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
-    """Refuse `options` that have a value, because the option `given` would make them ineffective."""
+    """Refuse `options` that have a value, because the option `given` makes them ineffective."""
     ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
     if ignored:
         raise InputError(
@@ -101,7 +101,7 @@ class DataArguments(DatasetArguments):
 
 @dataclass
 class ModelArguments:
-    """Which model and tokenizer.
+    """The model and its tokenizer.
 
     Args:
         tokenizer: Tokenizer to use. Default: train one on the training data.
@@ -112,8 +112,8 @@ class ModelArguments:
             vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
         config: Fields of the configuration that differ from those of the size, as name=value, for
-            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value set
-            one of the two.
+            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
+            change only one of the two.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
             scratch: a directory or a name on the Hub. It can be a model of this package or of
             transformers, such as BERT.
@@ -152,7 +152,7 @@ class ModelArguments:
 
 @dataclass
 class Seq2SeqModelArguments(ModelArguments):
-    """Which model and tokenizer, or which encoder for a new encoder–decoder.
+    """The model and its tokenizer, or the encoder of a new encoder–decoder.
 
     Args:
         encoder_name_or_path: Start from this encoder and its tokenizer, without its head. The

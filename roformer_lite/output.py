@@ -24,8 +24,8 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 def check_place(option: str, path: str) -> str:
-    """Check that a directory can be made at `path`, which is only done at the end, perhaps after
-    hours.
+    """Check that a directory can be created at `path`. It is only created at the end, which may be
+    hours later.
 
     Args:
         option: The option that was given; empty for an argument without an option.
@@ -43,7 +43,7 @@ def check_place(option: str, path: str) -> str:
     if Path(path).name in ("", ".."):
         model = Path(path) / "model"
         problem = f"names no new directory; give it a name, such as {model}"
-    # Unlike pathlib, os.path does not raise at names that are too long.
+    # Unlike pathlib, os.path does not raise an error for names that are too long.
     elif os.path.islink(Path(path)) and not os.path.exists(target):
         problem = f"is a link to {os.readlink(path)}, which does not exist"
     elif os.path.isfile(target):
@@ -54,14 +54,14 @@ def check_place(option: str, path: str) -> str:
         raise InputError(f"{given} {problem}")
     parent = next(parent for parent in target.parents if os.path.exists(parent))
     try:
-        # The name is as long as any that will be needed.
+        # No name that will be needed is longer than this one.
         with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):
             pass
     except OSError as error:
         raise InputError(
             f"{given}: no directory can be made in {parent}: {error.strerror}"
         ) from error
-    # With a slash at its end, `path` would name what the link refers to.
+    # `Path` removes a slash at the end, with which the path would name the target of the link.
     return str(target) if os.path.islink(Path(path)) else path
 
 
@@ -274,7 +274,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 def _text_in(file: BinaryIO, is_compressed: bool) -> Iterator[TextIO]:
     """Text that is written to an open file in UTF-8."""
     if is_compressed:
-        # Without a name and a time, files of the same text are the same.
+        # Without a name and a time, the same text always gives the same file.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
             with io.TextIOWrapper(packed, encoding="utf-8") as stream:
                 yield stream

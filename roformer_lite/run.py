@@ -22,9 +22,9 @@ RUN_FILE = "run.yaml"
 # The options that are paths. In the file they are relative to its directory, so that a folder with
 # data and models can be moved.
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
-# The options that are the directory of a model, or its name on the Hub.
+# The options that name a model, by its directory or by its name on the Hub.
 _MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
-# The former names of options, which this version still accepts. On the command line they are aliases.
+# Former names of options, which are still accepted. On the command line they are aliases.
 _RENAMED = {"text_scores": "linear_model"}
 # The options that determine the output directory, the card, progress bars and the final evaluation.
 # They may change when a training continues; all others must stay the same.
@@ -125,7 +125,7 @@ class Run:
         return self.shown or shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
-        """The options that differ from the ones of an interrupted training; empty if it may
+        """The options that differ from those of an interrupted training; empty if the training may
         continue.
 
         Args:

@@ -50,7 +50,7 @@ class TableWriter:
             origin: The origin of the row, for error messages.
 
         Raises:
-            InputError: if the row has other columns than the first one, and for a tab or a line
+            InputError: if the columns differ from those of the first row, and for a tab or a line
                 break in a .tsv file. A .jsonl file takes any row.
         """
         if self.kind == ".jsonl":

@@ -16,7 +16,7 @@ from .options import (
     refuse_ignored,
 )
 
-# The shortest text consists of [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
+# The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
 MIN_TEXT_LENGTH = 3
 MIN_PAIR_LENGTH = 5
 MIN_BLOCK_SIZE = 8

@@ -32,7 +32,7 @@ _COMPARED = "a film that I liked\nIt was a fine film.\nThe train is late.\nI enj
 
 
 def main(options: AppArguments, directory: str) -> None:
-    """Run `roformer-lite app DIR`, until the process is ended."""
+    """Run `roformer-lite app DIR` until the process is stopped."""
     texts = []
     if options.texts is not None:
         texts = [line for _, line in numbered_lines(options.texts) if line.strip()]
@@ -121,8 +121,8 @@ class Page:
     def build(self, title: str) -> gradio.Interface:
         """The page with the endpoint `/answer`.
 
-        Gradio serves one visitor after the other, because the model and the random numbers have a
-        common state.
+        Gradio serves one visitor at a time, because all visitors share the model and the random
+        state.
         """
         boxes = [
             gradio.Textbox(value=text, label=name, lines=3, max_lines=12)
@@ -170,7 +170,7 @@ class Page:
         """The prediction for the texts in the boxes, in the form that its component needs.
 
         Args:
-            *values: The texts; for a model that generates text, also the maximal number of new
+            *values: The texts; for a model that generates text, also the maximum number of new
                 tokens and the temperature, where None stands for the default of `predict`.
 
         Raises:

@@ -34,7 +34,7 @@ def bundle(directory: Path, out: Path) -> list[str]:
     """Copy a saved model and its tokenizer to `out`, and add the code of the package's classes.
 
     config.json and tokenizer_config.json get an `auto_map`, and the card says how to use
-    `trust_remote_code`. Nothing else differs from `directory`, which stays as it is.
+    `trust_remote_code`. Nothing else differs from `directory`, which is not changed.
 
     Args:
         directory: A directory with a model, a tokenizer or both.
@@ -45,7 +45,7 @@ def bundle(directory: Path, out: Path) -> list[str]:
 
     Raises:
         InputError: if the directory contains neither a model nor a tokenizer of this package, or if
-            they are damaged, and if the disk is full.
+            they are damaged, or if the disk is full.
     """
     if out.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{out} lies in {directory}, which is copied; choose another directory")

@@ -22,7 +22,7 @@ TEST_SIZE = 2_000
 # The number of examples of each kind that are printed.
 NUM_SHOWN = 4
 
-# These sizes and learning rates gave the best result of all that were tried within two minutes on
+# Of all sizes and learning rates that were tried, these gave the best result within two minutes on
 # two cores.
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 "
@@ -70,8 +70,8 @@ def main(arguments: DemoArguments, argv: Sequence[str]) -> None:
 
 
 def show(directory: Path, test: list[Example], console: Console) -> None:
-    """Load the saved model, as a user would, and print some of its answers to the held-out examples
-    and the share of all of them that it predicts exactly."""
+    """Load the saved model, as a user would. Print some of its predictions for held-out examples,
+    and the share of all held-out examples that are predicted exactly."""
     saved = open_model(directory)
     table = Table(
         "written",

@@ -1,4 +1,4 @@
-"""`roformer-lite predict`: the answers of a model of any task to the lines of a text, or to a
+"""`roformer-lite predict`: the predictions of a model of any task for the lines of a text, or for a
 column of a table."""
 
 import io
@@ -28,7 +28,7 @@ from ..errors import InputError
 from ..output import complete_file
 from ..tables import AnswerTable
 
-# This number of batches is read ahead, because lines of similar length share a batch.
+# This many batches are read ahead, because lines of similar length share a batch.
 _BATCHES_AT_ONCE = 32
 # A pipe is read in pieces of at most this many bytes.
 _PIECE_BYTES = 2**16

@@ -1,4 +1,4 @@
-"""`roformer-lite serve`: answer requests of OpenAI's protocol with a causal model and the server of
+"""`roformer-lite serve`: serve a causal model with OpenAI's protocol and the server of
 transformers."""
 
 import socket
@@ -25,7 +25,7 @@ CHAT_ROUTES = ("/v1/chat/completions", "/v1/responses", "/v1/systemone")
 
 
 def main(name: str, options: ServeArguments) -> None:
-    """Run `roformer-lite serve MODEL`, until the process is ended.
+    """Run `roformer-lite serve MODEL` until the process is stopped.
 
     Raises:
         InputError: if the model is damaged or of another kind, or if the device or the port cannot
@@ -52,7 +52,7 @@ def main(name: str, options: ServeArguments) -> None:
     with suppress(OSError):
         # Some versions of the server list the models in the cache, which may not exist yet.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
-    # This comes after our classes, with which transformers is imported anew.
+    # Importing our classes replaces the module `transformers`, so this import comes after them.
     from transformers.cli.serve import Serve
 
     class Server(Serve):
