@@ -1,1 +1,1 @@
-"""From a person's files to a finished model directory."""
+"""Trains models, from the user's files to a finished model directory."""

@@ -83,7 +83,7 @@ class TrainingClock(TrainerCallback, ExportableState):
             control.should_training_stop = True
         saves_at_the_end = args.save_strategy not in ("no", "best")
         if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
-            # This checkpoint prevents losses if the final evaluation fails or is killed.
+            # With this checkpoint, nothing is lost if the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(
@@ -258,8 +258,8 @@ class WeightAveraging(TrainerCallback):
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:
-        """Context in which `model` has the averaged weights, if there are any yet. Afterwards it has
-        its own weights again."""
+        """Context in which `model` has the averaged weights, if there are any yet. Afterwards it
+        has its own weights again."""
         if self.average is None or int(self.average.n_averaged) == 0:
             yield
             return

@@ -51,8 +51,8 @@ def fine_tuning_defaults(run: Run) -> list[str]:
 
 
 def with_defaults(run: Run) -> Run:
-    """The same run with the training options filled in that were not given and whose defaults depend
-    on the task and the model, and with the maximum length of texts to classify."""
+    """The same run with the training options filled in that were not given and whose defaults
+    depend on the task and the model, and with the maximum length of texts to classify."""
     data = run.data
     if isinstance(data, ClassifyDataArguments) and data.max_length is None:
         max_length = MAX_FINE_TUNING_LENGTH if run.model.pretrained else MAX_LENGTH

@@ -25,7 +25,7 @@ SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
 # If there are more labels, the card only shows the metrics of the best and the worst ones.
 MAX_LABELS = 30
 NUM_BEST_AND_WORST = 10
-# The Hub's names of metrics, if they differ from ours.
+# The Hub's names for metrics, if they differ from ours.
 HUB_METRICS = {"macro_f1": "f1"}
 
 
@@ -191,8 +191,8 @@ def _dataset_title(run: Run) -> str:
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The metrics of each label on the test data or, if there are none, on the validation data; None
-    without labels. If there are many labels, only the best and the worst ones are shown."""
+    """The metrics of each label on the test data or, if there are none, on the validation data;
+    None without labels. If there are many labels, only the best and the worst ones are shown."""
     if not by_label:
         return None
     split = list(by_label)[-1]

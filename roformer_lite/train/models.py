@@ -43,7 +43,7 @@ def make_model(
 
     Args:
         run, recipe, args: The run, its task, which has found the labels, and its arguments.
-        tokenizer: The vocabulary of a pretrained model must contain all of its tokens.
+        tokenizer: The tokenizer. A pretrained model must have embeddings of all its tokens.
         given: The configurations of the pretrained models by name.
 
     Raises:
@@ -171,7 +171,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
     try:
         return load_config(name)
     except InputError as error:
-        # transformers says that it does not recognize a model type.
+        # The error of transformers says that it does not recognize the model type.
         if "recogniz" not in str(error):
             raise
         raise InputError(
@@ -194,7 +194,7 @@ def pretrained_for_task(
     Args:
         name, given: The model and its configuration.
         recipe, args: The task, which has found the labels, and the training arguments.
-        tokenizer: The vocabulary of the model must contain all of its tokens.
+        tokenizer: The tokenizer. The model must have embeddings of all its tokens.
         fields: Fields of the configuration that override those of the model.
 
     Raises:
@@ -233,7 +233,7 @@ def pretrained_for_task(
         stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
-        # Scores of the text are those of the old labels.
+        # The scores of the text belong to the old labels.
         _remove_text_scores(model)
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
@@ -299,8 +299,8 @@ def encoder_of_a_pair(
     tokenizer: PreTrainedTokenizerBase,
     overrides: dict[str, Any],
 ) -> RoFormerLiteForConditionalGeneration:
-    """The encoder of `--encoder_name_or_path` with a new decoder. Only the token embeddings of the
-    decoder, which it shares with the encoder, are pretrained.
+    """The encoder of `--encoder_name_or_path` with a new decoder, which shares the token embeddings
+    of the encoder. All other weights of the decoder are random.
 
     Args:
         name, given: The encoder and its configuration.
@@ -329,7 +329,7 @@ def encoder_of_a_pair(
         "share_embeddings": True,
         **overrides,
     }
-    # A field that does not belong to the pair changes both sides.
+    # A field that the configuration of the pair does not have changes both sides.
     of_both = {
         field: value
         for field, value in overrides.items()

@@ -37,7 +37,7 @@ class MuonWithAdamW(Optimizer):
     ):
         self._adamw = AdamW(others, **adamw)
         self._muon = Muon(matrices, **muon)
-        # A schedule with polynomial decay reads the learning rate among the defaults.
+        # A schedule with polynomial decay reads the learning rate from the defaults.
         defaults = {"lr": self._adamw.defaults["lr"]}
         super().__init__([*self._adamw.param_groups, *self._muon.param_groups], defaults)
         self._share()

@@ -71,7 +71,7 @@ class FinishedTraining:
         run: The run as it was given. For one of several seeds, it is the run of all seeds.
         recipe: The task with the information found in the data.
         model: The trained model.
-        trainer: Its arguments and options with their defaults, its log, and its clock.
+        trainer: The trainer, with all arguments and options filled in, its log and its clock.
         rows, encoded: The data as rows and as model inputs.
         baselines, baselines_right: Metrics of the baselines, and whether each of their predictions
             is right.
@@ -214,7 +214,7 @@ def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[s
     return {
         name: getattr(value, "value", value)
         for name, value in values.items()
-        # A value of 0 means that something is not used, but a seed of 0 is one.
+        # A value of 0 means that something is not used, but 0 is a valid seed.
         if name == "seed" or value not in (None, False, -1)
     }
 
@@ -317,7 +317,7 @@ def has_learned(
     """Whether the final model differs significantly from the simplest baseline on the validation
     data. A model with several parts is judged as a whole, any other by its checkpoint.
 
-    Only tasks with labels have a baseline, the most frequent label, that requires no learning.
+    Only tasks with labels have a baseline that requires no learning: the most frequent label.
     """
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
     if not finished.recipe.has_labels or metric not in simplest or not evaluations:

@@ -76,7 +76,7 @@ def train_seeds(run: Run) -> None:
 
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
-    """The seed with the best model on the validation data, and the first of equally good ones."""
+    """The seed whose model is best on the validation data, or the first of equally good ones."""
     values = {seed: chosen_by(results)[1] for seed, results in found.items()}
     name, _ = chosen_by(next(iter(found.values())))
     choose = max if is_greater_better(name) else min

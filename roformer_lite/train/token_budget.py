@@ -16,7 +16,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     It would also harm training: after 600 steps on batches of a single length, the demo has an
     accuracy of 0 %; on mixed batches of the same size it has 96 %.
 
-    In each epoch the examples are sorted by length, in random order among equals, and dealt in
+    In each epoch the examples are sorted by length, with ties in random order, and dealt in
     rounds. A round takes as many consecutive examples as there are batches, and gives one of them
     to each batch at random. A batch is largest when it gets the longest example of every round, so
     the number of batches is the smallest for which even such a batch is within the budget. The
@@ -24,10 +24,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     and may resume in the middle of an epoch. The budget should be several times the longest
     example.
 
-    Every process computes the same batches, in the same order for any number of processes, and takes
-    an equal share of them. Batches have nearly as many tokens, so no process waits long for another
-    (0.4 % of the time for 8 processes, 4,096 tokens and lengths around 24). When the number of
-    processes does not divide the number of batches, the first batches are repeated at the end.
+    Every process computes the same batches, in the same order for any number of processes, and
+    takes an equal share of them. Batches are nearly equal in tokens, so no process waits long for
+    another (0.4 % of the time for 8 processes, 4,096 tokens and lengths around 24). When the number
+    of processes does not divide the number of batches, the first batches are repeated at the end.
 
     Args:
         lengths: The number of tokens of each example (for pairs, of source and target together).

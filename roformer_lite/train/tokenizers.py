@@ -87,7 +87,7 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreT
 def train_tokenizer(
     texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any]
 ) -> RoFormerLiteTokenizer:
-    """Train a new tokenizer. It is reported if it has fewer tokens than requested.
+    """Train a new tokenizer. If it has fewer tokens than requested, this is reported.
 
     Args:
         texts: The training texts.

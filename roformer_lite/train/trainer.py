@@ -202,7 +202,7 @@ class RoFormerLiteTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        # Not every schedule can be made for a training without steps.
+        # Some schedules cannot be made for a training without steps.
         return super().create_scheduler(max(num_training_steps, 1), optimizer)
 
     def compute_loss(

@@ -1,5 +1,5 @@
-"""Makes the `TrainingArguments` of a run from our options, defaults for small models, and further
-given arguments."""
+"""Makes the `TrainingArguments` of a run from our options, defaults for small models, and the
+arguments in `--training_arguments`."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""The directory of an unfinished training, which is locked by one process and can be continued."""
+"""The directory of an unfinished training. One process locks it, and the training can be
+continued."""
 
 import shutil
 from collections.abc import Iterator
@@ -114,7 +115,7 @@ class TrainingDirectory:
                 self.path.rmdir()
 
     def _make_ready(self) -> None:
-        """Keep the unfinished training if this run continues it; otherwise leave only `run.yaml`."""
+        """Keep an unfinished training if this run continues it; otherwise leave only `run.yaml`."""
         has_run = (self.path / RUN_FILE).is_file()
         names = {path.name for path in self.path.iterdir()}
         if not has_run and names - {LOCK_FILE, f".{RUN_FILE}.unfinished"}:
@@ -141,14 +142,14 @@ class TrainingDirectory:
         except InputError as error:
             return str(error)
         found = [self.run.difference(before)]
-        # Test data do not affect the training, so they may change until the first of several seeds is
-        # finished.
+        # Test data do not affect the training, so they may change until the first of several seeds
+        # is finished.
         data = self.run.data
         files = [*(data.train_file or ()), *(data.validation_file or ())]
         if any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
             files += data.test_file or ()
             if _real_paths(data.test_file) != _real_paths(before.get("test_file")):
-                found.append("--test_file is another one")
+                found.append("--test_file names other files")
         began = run_file.stat().st_mtime
         found += [f"{path} has changed" for path in files if Path(path).stat().st_mtime > began]
         return ", ".join(filter(None, found))
@@ -160,7 +161,7 @@ class TrainingDirectory:
         return any(checkpoints) or any(seeds)
 
     def clear(self) -> None:
-        """Remove everything in it except the lock, which its holder needs."""
+        """Remove everything in the directory except the lock, which its holder needs."""
         if not self.path.is_dir():
             return
         for path in self.path.iterdir():
