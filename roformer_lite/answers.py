@@ -1,7 +1,7 @@
 """The predictions of a saved model.
 
-All commands use the same predictions: `predict` writes them as a table, and `evaluate`, the card, the
-verdict, the thresholds and the page are based on them.
+All commands use the same predictions: `predict` writes them as a table, and `evaluate`, the card,
+the verdict, the thresholds and the page are based on them.
 """
 
 import logging
@@ -51,7 +51,7 @@ class SavedModel:
         recipe: The task, with the settings of the training.
         model: A model of transformers or sentence-transformers, or an exported graph.
         tokenizer: The saved tokenizer.
-        positions: The number of tokens for which the model has positions, if it is limited.
+        positions: The maximum number of positions; None if there is no limit.
         results: The saved results of its training; empty for other checkpoints.
     """
 
@@ -84,7 +84,7 @@ class SavedModel:
     ) -> list[Any]:
         """The predictions for the inputs in their order, with None for an empty input.
 
-        Inputs of similar length share a batch, which reduces the cost of padding if it is computed.
+        Inputs of similar length share a batch, which saves time in models that compute padding.
 
         Args:
             inputs: Texts, pairs of texts or lists of words, depending on the task.
@@ -116,9 +116,9 @@ class SavedModel:
         return [len(ids) for ids in encoded["input_ids"]]
 
     def warn_of_truncation(self, inputs: Sequence[Input]) -> None:
-        """Warn of inputs that are too long for the model."""
+        """Warn about inputs that are too long for the model."""
         longest = getattr(self.model, "max_seq_length", None) or self.tokenizer.model_max_length
-        # Only texts with more bytes are tokenized for the check, because a token has at least one.
+        # A token has at least one byte, so texts with fewer bytes fit and need not be tokenized.
         room = longest - MAX_ADDED_TOKENS
         doubtful = [given for given in inputs if len("".join(given).encode()) > room]
         if not doubtful:
@@ -161,7 +161,7 @@ def open_model(
 
     Raises:
         InputError: if there is no model, if one of its files is missing or wrong, if none of the
-            tasks fits its architecture, or if it does not use one of the options.
+            tasks fits its architecture, or if the model does not use one of the options.
     """
     directory = str(directory)
     config = load_config(directory)
@@ -181,7 +181,7 @@ def open_model(
         model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
-        # The reason why a model computes padding is reported during training.
+        # A model that does not support this computes padding. The training reports the reason.
         with suppress(ValueError):
             padding_free(model)
         model.eval()
@@ -233,8 +233,8 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
 
 
 def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
-    """The number of tokens for which a model has positions; None if it is unlimited. For a graph it
-    comes from the configuration, because its tables are not accessible."""
+    """The maximum number of positions of a model; None if there is no limit. For a graph, the
+    number comes from the configuration, because the tables of a graph are not accessible."""
     if isinstance(model, torch.nn.Module):
         return max_positions(model)
     has_table = getattr(config, "position_embedding_type", None) == "learned"
@@ -266,7 +266,7 @@ def try_model(saved: SavedModel, directory: str) -> None:
             saved.answers([given], batch_size=1, options={"max_new_tokens": 1})
         except (InputError, torch.OutOfMemoryError):
             raise
-        # Any error of the model or of a library is caused by the saved files.
+        # Any other error, of the model or of a library, means that the saved files are wrong.
         except Exception as error:
             raise InputError(
                 f"{directory}: its configuration, settings and tokenizer do not fit together: "

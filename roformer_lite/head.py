@@ -1,8 +1,7 @@
 """Fits the new head of a classifier or tagger on the outputs of its frozen encoder.
 
-The gradients of a random head would first distort a trained encoder. After its head has been
-fitted, fine-tuning only changes what the encoder lacks (Kumar et al. 2022, ICLR,
-arXiv:2202.10054).
+The gradients of a random head would first distort a trained encoder. If the head is fitted first,
+fine-tuning changes the encoder much less (Kumar et al. 2022, ICLR, arXiv:2202.10054).
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ MAX_ITERATIONS = 100
 # The fitted head is compared with the random one on this many texts.
 NUM_COMPARED_TEXTS = 256
 
-# The training itself teaches the encoder enough if there are more rows.
+# With more rows, the training itself teaches the encoder enough.
 MAX_CONTRASTIVE_ROWS = 500
-# The number of contrastive steps lets the encoder see each text about `NUM_CONTRASTIVE_EPOCHS`
+# There are enough contrastive steps for the encoder to see each text about `NUM_CONTRASTIVE_EPOCHS`
 # times, within these limits.
 MIN_CONTRASTIVE_STEPS = 32
 MAX_CONTRASTIVE_STEPS = 96
 NUM_CONTRASTIVE_EPOCHS = 12
-# The size of a contrastive batch is limited by both of its texts and its tokens.
+# The size of a contrastive batch is limited both in texts and in tokens.
 MIN_CONTRASTIVE_TEXTS = 8
 MAX_CONTRASTIVE_TEXTS = 48
 MAX_CONTRASTIVE_TOKENS = 4096
@@ -84,8 +83,8 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
 
     Returns:
         A run that starts from the converted model. `run` itself is returned if it does not start
-        from a sentence encoder of another architecture, if the encoder cannot be converted, without
-        `--fit_head`, and with `--config`, whose fields are those of the encoder's own class.
+        from a sentence encoder of another architecture, if the encoder cannot be converted, if
+        `--fit_head` is false, or if `--config` sets fields of the encoder's own class.
     """
     name = run.model.model_name_or_path
     if name is None or run.task != "classify":
@@ -115,11 +114,11 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     """Whether a classifier that learns from pairs of few rows may skip fine-tuning once its head is
     fitted.
 
-    It may if no option requests anything that only fine-tuning does, and if there is one process,
-    since several processes do not learn from pairs.
+    It may if no option requests anything that only fine-tuning does, and if there is only one
+    process, because several processes do not learn from pairs.
 
     Args:
-        run: Its defaults are filled in.
+        run: The run with its defaults filled in.
         args: The arguments of the Trainer.
     """
     if args.world_size > 1 or args.max_steps > 0:
@@ -138,8 +137,8 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
     includes all pairs of a batch, so a few steps suffice. Heads that read every token are skipped.
 
     Args:
-        trainer: Its training has not begun. If there are several processes, each does the same.
-        train: The encoded training data, few rows with one label each.
+        trainer: The trainer, before it trains. If there are several processes, each does the same.
+        train: The encoded training data: few rows with one label each.
     """
     model = trainer.model
     layer = _output_layer(model)
@@ -207,19 +206,19 @@ def _contrastive_loss(vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 def fit_head(trainer: Trainer, train: Dataset) -> bool:
-    """Set the last layer of the model's head to the best linear model of the states of its frozen
+    """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
 
     The penalty on its weights is chosen by the loss on a held-out fifth of the items. If there are
     validation data, the model with the fitted head becomes the first checkpoint.
 
     Args:
-        trainer: Its training has not begun. If there are several processes, each does the same.
-        train: The encoded training data, from which about 20,000 texts or words are used.
+        trainer: The trainer, before it trains. If there are several processes, each does the same.
+        train: The encoded training data, of which about 20,000 texts or words are used.
 
     Returns:
         Whether the head is fitted. It keeps its random weights if it has no suitable layer, or if
-        these have a lower loss.
+        the random weights have a lower loss.
     """
     model = trainer.model
     layer = _output_layer(model)
@@ -253,7 +252,7 @@ def _report_random_head(trainer: Trainer, why: str) -> None:
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
     """The last linear layer of the head of any class of models, or None if that layer has no bias,
-    as in causal classes, where it sees every token."""
+    as in causal classes, which apply it to every token."""
     in_stack = set(model.base_model.modules())
     linear = [
         part for part in model.modules() if isinstance(part, nn.Linear) and part not in in_stack

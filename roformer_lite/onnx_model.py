@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # A graph is called with the arguments of `forward` by name.
 Graph = Callable[..., ModelOutput]
-# transformers calls the keys and values of the tokens before `past_key_values` before 5.24, and
-# `cache` from then on. The inputs of a graph have the name of the version that exported it.
+# The keys and values of earlier tokens are called `cache` from transformers 5.24 on, and
+# `past_key_values` before. The inputs of a graph have the name of the version that exported it.
 _NAMES_OF_CACHE = ("cache", "past_key_values")
 _OUTPUTS = {field.name for field in fields(CausalLMOutputWithPast)}
 _NAME_OF_CACHE = next(name for name in _NAMES_OF_CACHE if name in _OUTPUTS)
@@ -113,12 +113,12 @@ class OnnxModel(GenerationMixin):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> ModelOutput:
-        """Compute one step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it with
-        `cache`, or with `past_key_values` before transformers 5.24."""
+        """Compute one step: `logits` `(B, L, vocab)` and the extended cache. `generate` calls it
+        with `cache`, or with `past_key_values` before transformers 5.24."""
         cache = past_key_values if cache is None else cache
         num_past = cache.get_seq_length()
         graph = self.graphs["decode" if num_past else "prefill"]
-        # `generate` leaves out a mask without padding.
+        # `generate` omits the mask if there is no padding.
         if attention_mask is None:
             if self.config.is_encoder_decoder:
                 rows, length, _ = encoder_outputs.last_hidden_state.shape
@@ -139,8 +139,8 @@ class OnnxModel(GenerationMixin):
         outputs = graph(**inputs)
         for layer in _cache_of_target(outputs[_NAME_OF_CACHE]).layers:
             if layer.is_sliding:
-                # Exporters trace a layer with a window as one without. It then has the keys of all
-                # tokens, but keeps the number of tokens that it had in the trace.
+                # Exporters trace a layer with a window as a layer without one. Its cache then holds
+                # the keys of all tokens, but still has the number of tokens of the trace.
                 layer.cumulative_length = layer.keys.shape[-2]
         return outputs
 

@@ -43,7 +43,7 @@ TOKENIZER_FILES = (
 )
 # Lower limits of fields in generation_config.json, most of which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
-# These are safetensors' names of types.
+# These are safetensors' names for the types of real numbers.
 REAL_TYPES = ("F64", "F32", "F16", "BF16")
 # These files list the shards of a model.
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -155,7 +155,7 @@ def load_complete_model(
     """
     model, loaded = _from_pretrained(model_class, name, config)
     _refuse_tensors(name, "lacks", loaded["missing_keys"])
-    unknown = f"has what {model_class.__name__} does not have:"
+    unknown = f"has tensors that {model_class.__name__} does not have:"
     _refuse_tensors(name, unknown, loaded["unexpected_keys"])
     _refuse_tensors(name, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
     return model
@@ -329,7 +329,9 @@ def _refuse_tensors(name: str | Path, fault: str, keys: Iterable[str]) -> None:
     shown = ", ".join(keys[:MAX_SHOWN_TENSORS])
     if len(keys) > MAX_SHOWN_TENSORS:
         shown += f" and {len(keys) - MAX_SHOWN_TENSORS} more"
-    raise InputError(f"{name}: {fault} {shown}; the weights are damaged, or another model's")
+    raise InputError(
+        f"{name}: {fault} {shown}; the weights are damaged, or belong to another model"
+    )
 
 
 def load_tokenizer(
@@ -395,7 +397,7 @@ def check_vocabulary(
 ) -> None:
     """Refuse a tokenizer that does not belong to the model. If it had more tokens than the model
     has embeddings, some ids would raise an IndexError. If it used another token for padding, a
-    token of texts would be regarded as padding.
+    token of the text would be regarded as padding.
 
     Args:
         tokenizer: The saved tokenizer.
@@ -429,14 +431,14 @@ def check_vocabulary(
 
 
 def max_positions(model: nn.Module) -> int | None:
-    """The number of tokens for which the model has learned positions; None if it has no such
-    table."""
+    """The number of tokens for which the model has learned positions; None if it has no table of
+    positions."""
     rows = []
     for name, table in model.named_modules():
         is_of_positions = "position" in name or name.endswith("wpe")
         if not is_of_positions or not isinstance(table, nn.Embedding):
             continue
-        # The first two rows are unused in BART, and the rows up to the one of padding in RoBERTa.
+        # In BART the first two rows are unused; in RoBERTa, all rows up to that of the padding.
         unused = getattr(table, "offset", 0)
         if table.padding_idx is not None:
             unused = max(unused, table.padding_idx + 1)
@@ -449,7 +451,7 @@ def sentence_modules(name: str | Path) -> list[str]:
     is another model.
 
     Raises:
-        InputError: if a file is missing, for which the library would choose default modules.
+        InputError: if a file is missing. The library would use default modules instead.
     """
     path = find_file(name, "modules.json")
     if path is None:

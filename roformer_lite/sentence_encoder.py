@@ -30,8 +30,8 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not the states
-    of tokens with the pooling of its configuration.
+    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not token
+    states that are pooled as its configuration says.
 
     Raises:
         InputError: with the file, the unsupported module, or the pooling.
@@ -64,8 +64,8 @@ def is_bare_encoder(model: PreTrainedModel) -> bool:
 
 
 class SentenceEncoder(RoFormerLitePreTrainedModel):
-    """The stack of a model with the pooling of `config.classifier_pooling`. It shares the weights of
-    the model.
+    """The stack of a model with the pooling of `config.classifier_pooling`. It shares the weights
+    of the model.
 
     Args:
         model: The bare stack, a masked language model, or another model of one encoder.

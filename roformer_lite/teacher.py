@@ -35,8 +35,8 @@ def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
     """The principal axes `(given, width)` of the vectors in the column `label`, with the largest
     first.
 
-    Of all projections to `width` dimensions, the projection on these axes preserves the products of
-    all pairs of vectors best.
+    Of all projections to `width` dimensions, the projection onto these axes best preserves the
+    products of all pairs of vectors.
     """
     given = len(vectors[0]["label"])
     products = np.zeros((given, given))
@@ -47,7 +47,7 @@ def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
 
 @torch.no_grad()
 def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> None:
-    """Initialise token embeddings from the teacher's vectors of single tokens, projected on their
+    """Initialise token embeddings from the teacher's vectors of single tokens, projected onto their
     principal axes.
 
     The means of such vectors are good embeddings of texts (Tulkens & van Dongen 2024, Model2Vec,

@@ -1,2 +1,2 @@
-"""Data sets from a person's files or from the Hub: rows with the file and line that each comes
-from."""
+"""Data sets from the user's files or from the Hub. Each row names the file and the line that it
+comes from."""

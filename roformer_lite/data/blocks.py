@@ -20,9 +20,10 @@ from .data_files import in_pieces
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-# The tokenizer gets at most this many pieces of 8 KiB, because it needs a hundred times their size.
+# The tokenizer gets at most this many pieces of 8 KiB at once, because it needs a hundred times as
+# much memory.
 NUM_PIECES_AT_ONCE = 128
-# Blocks are packed together with others among this many.
+# This many consecutive blocks are packed at a time.
 NUM_BLOCKS_AT_ONCE = 10_000
 
 
@@ -35,9 +36,9 @@ def cut_blocks(
 ) -> Iterator[list[int]]:
     """Blocks of at most `block_size` tokens; no block spans two documents.
 
-    In causal language modelling `[CLS]` and `[SEP]` stand around the whole document; in masked
-    language modelling they stand around every block, as they will around the user's texts. The last
-    two blocks of a document share the rest evenly, so that no block is very short.
+    In causal language modelling `[CLS]` and `[SEP]` enclose the whole document; in masked language
+    modelling they enclose every block, as they will enclose the user's texts. The last two blocks
+    of a document share the rest evenly, so that no block is very short.
 
     Args:
         pieces: The name of a document and its next token ids. A document ends where the name
@@ -137,7 +138,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Pack items into as few bins of at most `capacity` as possible, and return the indices of the
     items in each bin.
 
-    The longest item comes first, and each goes into the fullest bin that still has room for it
+    The longest item comes first, and each is put into the fullest bin that still has room for it
     (best fit decreasing: Johnson 1974). No item is cut. Concatenating documents and splitting them
     every `capacity` tokens would harm the model (Ding et al. 2024, arXiv:2404.10830).
 

@@ -69,14 +69,14 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def read_lines(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}`, one for each line, blank ones too."""
+    """Rows `{"text", "origin"}`, one for each line, including blank lines."""
     for number, text in numbered_lines(path):
         yield {"text": text, "origin": f"{path}:{number}"}
 
 
 def read_running_text(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}` of continuous text, with the line ends. A line above 8 KiB becomes
-    several rows and is cut at spaces if it has any."""
+    """Rows `{"text", "origin"}` of continuous text, with the line ends. A line of more than 8 KiB
+    is split into several rows, at spaces if it has any."""
     for number, text, is_end in _read(path, MAX_PIECE_BYTES):
         if is_end:
             text = text.rstrip("\r\n") + "\n"
@@ -156,7 +156,7 @@ def lines_of(
 
 
 def _cut(raw: bytes) -> int:
-    """Where to cut a part of a line."""
+    """The position at which to cut a part of a line."""
     for cut in _CUTS:
         found = cut.match(raw)
         if found:
@@ -401,9 +401,9 @@ def _fields(line: str) -> list[str]:
 
 
 def _first_number(ids: Sequence[str]) -> int | None:
-    """The number of the first word if these are the numbers of consecutive words, and otherwise
-    None. As in CoNLL-U, a range comes before its first word, and an empty node after the word whose
-    number it has."""
+    """The number of the first word if `ids` are the numbers of consecutive words; otherwise None.
+    As in CoNLL-U, a range comes before its first word, and an empty node after the word whose
+    number it shares."""
     matches = [_CONLLU_ID.fullmatch(identifier) for identifier in ids]
     if not all(matches):
         return None
@@ -473,8 +473,8 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
 
 
 def number_of(value: Any) -> float | None:
-    """A value of a table as a number, or None if it is not a finite number of float32, which is
-    all that a model can learn."""
+    """A value of a table as a number, or None if it is not a number that float32, and therefore a
+    model, can represent."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -34,7 +34,7 @@ _SPLITS = ("train", "validation", "test")
 # The default fraction and maximum number of training rows that are held out for validation.
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT_ROWS = 2000
-# The rows that are held out of a stream are a fraction of its first ones, of at most this many.
+# For a stream, the rows to hold out are a fraction of at most this many of its first rows.
 MAX_COUNTED_ROWS = 10_000
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
 
 
 def _features_of(row: Row) -> Features | None:
-    """The types of the columns: texts, lists of texts, and numbers. The library would find them in
-    the first thousand rows, whose lists may all be empty."""
+    """The types of the columns: texts, lists of texts, and numbers. The library would infer them
+    from the first thousand rows, whose lists may all be empty."""
     types = {str: Value("string"), list: List(Value("string")), float: Value("float64")}
     return Features({name: types[type(value)] for name, value in row.items()}) or None

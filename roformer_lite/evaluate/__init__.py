@@ -1,1 +1,1 @@
-"""What a model is worth: metrics, baselines on the same data, and reports of its mistakes."""
+"""Evaluates models: metrics, baselines on the same data, and reports of mistakes."""

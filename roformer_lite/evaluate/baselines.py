@@ -325,7 +325,7 @@ def _rank(scores: np.ndarray, right: set[int]) -> float:
 
 def ranking_metrics(ranks: Sequence[float]) -> Metrics:
     """The mean reciprocal rank among the first ten, and the fractions of queries with a relevant
-    document at the first place and among the first ten.
+    document at rank 1 and among the first ten.
 
     Args:
         ranks: The rank of the first relevant document of each query, counted from 1.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
 
 
-# Scores with a larger expected calibration error are not probabilities.
+# Scores with a larger expected calibration error are not regarded as probabilities.
 LARGE_CALIBRATION_ERROR = 0.1
 
 
@@ -32,7 +32,7 @@ class Evaluation:
         split: The name of the data.
         metrics: The metrics by name.
         outcomes: The predictions, in the order of the rows.
-        measurements: The number of measurements, rows or queries, whose means are the metrics.
+        measurements: The number of measurements (rows or queries) that the metrics average over.
         rows: The number of rows.
         seconds: The duration of the evaluation.
         report: The metrics of each label, for tasks with labels.

@@ -136,8 +136,9 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The p-value of McNemar's exact test (1947) of the rows on which just one of two models is
-    right. `ours` and `theirs` contain for each row whether the prediction is right."""
+    """The p-value of McNemar's exact test (1947), which compares two models on the rows for which
+    exactly one of them is right. `ours` and `theirs` say for each row whether the prediction is
+    right."""
     from scipy.stats import binomtest
 
     different = int((ours != theirs).sum())
@@ -174,8 +175,8 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> fl
 
 
 def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabel:
-    """Precision, recall, F1 and support (the number of true cases) of each label; they are 0 if
-    there is nothing to divide by.
+    """Precision, recall, F1 and support (the number of true cases) of each label. A metric is 0 if
+    it would divide by zero.
 
     Args:
         predicted, true: The label of each row, `(rows,)`, or 0 and 1 for each label, `(rows,
@@ -206,7 +207,7 @@ def _scores(row: dict[str, Any]) -> Metrics:
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     """The scheme by which the tags of sentences mark entities: IOB1, IOB2, IOBES or BILOU. None for
-    bare tags, which say something of each token alone."""
+    tags of single tokens, such as parts of speech."""
     kinds = set()
     begun_by_b = 0
     begun_by_i = 0
@@ -230,12 +231,12 @@ def entity_report(
 ) -> Any:
     """The `classification_report` of seqeval, which counts whole entities.
 
-    IOB1 and IOB2 are read like conlleval does. Schemes that also mark the end of an entity are read
-    strictly: tags that break their rules are not an entity.
+    IOB1 and IOB2 are read as conlleval reads them. Schemes that also mark the end of an entity are
+    read strictly: tags that break their rules are not an entity.
 
     Args:
         predicted, true: The tags of each sentence.
-        scheme: The scheme of the tags, as from `scheme_of`.
+        scheme: The scheme of the tags, as returned by `scheme_of`.
         **options: Options of the report, such as `output_dict`.
 
     Raises:
@@ -279,8 +280,8 @@ def tagging_metrics(
 
     Args:
         predicted, true: The tags of each sentence.
-        scheme: As from `scheme_of`. With one, F1, precision and recall count whole entities;
-            without, F1 is the macro F1 of the tags.
+        scheme: As returned by `scheme_of`. With a scheme, F1, precision and recall count whole
+            entities; without one, F1 is the macro F1 of the tags.
     """
     scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
     if scheme is None:

@@ -7,7 +7,7 @@ from ..errors import InputError, require_packages
 
 # The libraries that can run a model in `predict` and on the page.
 Engine = Literal["torch", "onnx"]
-# The formats that transformers exports, with the names that it has for them.
+# The formats that transformers exports, with its names for them.
 GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}
 Format = Literal["onnx", "torch", "ctranslate2", "gguf"]
 # These formats are written to a folder of the same name, next to the tokenizer.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A protobuf message cannot be larger than 2 GiB, and the graph itself needs some of these bytes.
 MAX_FILE_BYTES = 2**31 - 2**24
-# A graph without its weights is smaller.
+# A graph without its weights is smaller than this.
 _GRAPH_BYTES = 2**19
 _POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
@@ -123,8 +123,8 @@ def write_graphs(
         model, format: As for `export_model`.
         directory: The directory for the files.
         quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
-            products and the table of embeddings have 8 bits, and the scale of activations is found
-            for each batch. None writes only float32.
+            products and the table of embeddings have 8 bits, and the scale of activations is
+            computed for each batch. None writes only float32.
 
     Returns:
         The names of the graphs.
@@ -158,7 +158,8 @@ def _save_onnx(program: Any, path: Path) -> None:
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     if weights > MAX_FILE_BYTES:
         raise InputError(
-            f"{path.name} would have {weights:,} bytes of weights, but an ONNX file can have 2 GiB"
+            f"{path.name} would have {weights:,} bytes of weights, but the limit of an ONNX file is "
+            "2 GiB"
         )
     onnx_ir.save(program, path)
 

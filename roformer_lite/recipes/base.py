@@ -123,7 +123,8 @@ class Recipe(ABC):
     def __init__(self, options: TaskArguments):
         self.options = options
         self.tokenizer: PreTrainedTokenizerBase | None = None
-        # Whether few rows are all used for training, without holding any out. The training sets it.
+        # Whether a small data set is used for training as a whole, without holding rows out. This
+        # is set by `train`.
         self.learns_from_few = False
         # Whether a pretrained model gets a new head, and whether the model is of this package. Both
         # are set when the model is made.
@@ -167,7 +168,7 @@ class Recipe(ABC):
         return None
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        """Find the same properties in a saved model.
+        """Read from a saved model the properties that `inspect` finds in the data.
 
         Raises:
             InputError: if the options of the task do not fit the model.
@@ -189,8 +190,8 @@ class Recipe(ABC):
 
     @property
     def min_rows_to_split(self) -> int:
-        """Smaller training data are not split by default. The number is known once the rows are
-        read."""
+        """Training data with fewer rows are not split by default. The number is known once the rows
+        are read."""
         return 100
 
     def require(self, condition: bool, row: Row, message: str) -> None:
@@ -220,8 +221,8 @@ class Recipe(ABC):
         Trainer."""
 
     def lengths(self, encoded: Dataset) -> list[int]:
-        """The number of tokens of each example, for batches with a token budget and for the defaults
-        of tasks with labels."""
+        """The number of tokens of each example, for batches with a token budget and for the
+        defaults of tasks with labels."""
         return [len(ids) for ids in encoded["input_ids"]]
 
     def collator(self, model: PreTrainedModel) -> Any:
@@ -240,7 +241,7 @@ class Recipe(ABC):
         return ""
 
     def has_no_head(self, config: PreTrainedConfig) -> str:
-        """A sentence that says that the class of a model is for another task; otherwise empty."""
+        """A sentence saying that the class of a model is for another task; empty if it is not."""
         name = next(iter(config.architectures or ()), "the model")
         if name.endswith(self.architecture):
             return ""
@@ -312,7 +313,7 @@ class Recipe(ABC):
 
     @property
     def metric_for_best_model(self) -> str:
-        """The default of the validation metric that chooses the best checkpoint."""
+        """The validation metric that chooses the best checkpoint by default."""
         return "loss"
 
     def metrics_in_training(self, args: TrainingArguments) -> list[str]:
@@ -483,7 +484,7 @@ class Recipe(ABC):
     # What the card shows.
 
     def notes(self) -> list[str]:
-        """Notes for the reader of the metrics on their definition."""
+        """Notes that define the metrics for the reader."""
         return []
 
     def notes_on_parts(self) -> list[str]:

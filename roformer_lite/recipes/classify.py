@@ -63,7 +63,7 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-# The pipeline's names of the functions that turn logits into probabilities.
+# The pipeline's names for the functions that turn logits into probabilities.
 ACTIVATIONS = {SINGLE: "softmax", MULTI: "sigmoid", REGRESSION: "none"}
 LABEL_OPTIONS = ("top_k", "threshold", "none_label")
 # `predict` writes this instead of a label below the threshold.
@@ -75,8 +75,8 @@ UNREACHABLE = 2.0
 class Classify(LabelRecipe):
     """A text or a pair of texts gets a label, several labels, or a number.
 
-    A row has a `text`, optionally a `text_pair`, and `labels` or a `number`. The model is an encoder
-    with a head for labels, combined with a linear model on n-grams.
+    A row has a `text`, optionally a `text_pair`, and `labels` or a `number`. The model is an
+    encoder with a head for labels, combined with a linear model on n-grams.
     """
 
     options_class = ClassifyDataArguments
@@ -147,8 +147,8 @@ class Classify(LabelRecipe):
 
     @property
     def min_rows_to_split(self) -> int:
-        """With little data, training a sentence encoder on pairs of all rows helps more than holding
-        out a tenth of them for choosing a checkpoint."""
+        """With little data, training a sentence encoder on pairs of all rows helps more than
+        holding out a tenth of them for choosing a checkpoint."""
         if self.learns_from_few and self.problem_type == SINGLE:
             return MAX_CONTRASTIVE_ROWS
         return super().min_rows_to_split
@@ -457,7 +457,7 @@ class Classify(LabelRecipe):
         return Shown(line="\t".join(texts), columns=columns)
 
     def show_all(self, answer: Answer, options: dict[str, Any]) -> Shown:
-        """Every label that the text has."""
+        """The labels of a text that can have several."""
         chosen = self.labels_in(answer, options.get("threshold"))
         label = self.label_separator.join(chosen)
         if not chosen and "threshold" in options:
@@ -502,8 +502,8 @@ class Classify(LabelRecipe):
         return {"loss": self.loss_of(answers, true), **metrics}
 
     def loss_of(self, answers: list[Answer], true: np.ndarray) -> float:
-        """The mean cross-entropy of the scores, in nats, without labels that the model does not
-        have. `true` is the result of `truth`."""
+        """The mean cross-entropy of the scores, in nats. Labels that the model does not have are
+        ignored. `true` is the result of `truth`."""
         scores = np.array([[answer[label] for label in self.labels] for answer in answers])
         if self.problem_type == MULTI:
             right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
@@ -655,7 +655,7 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
         InputError: if the model or its tokenizer does not support a linear model.
     """
     model: Any = trainer.model
-    # Rows of any kind of dataset.
+    # Any kind of dataset may be given.
     train: Any = trainer.train_dataset
     validation: Any = trainer.eval_dataset
     problem_type = problem_type_of(model.config)
@@ -688,7 +688,7 @@ def label_text(label: str) -> str:
 
 
 def warn_of_equal_numbers(labels: Iterable[str]) -> None:
-    """Warn of labels that are the same number in two spellings."""
+    """Warn about labels that are the same number in two spellings."""
     known: dict[float, str] = {}
     for label in labels:
         number = number_of(label)

@@ -35,14 +35,14 @@ MAX_SHOWN_CHARACTERS = 40
 
 
 class LabelRecipe(AnsweringRecipe):
-    """A model with a head for the labels of the training data, whose order its configuration stores,
-    and with scores of the text if these help.
+    """A task whose model has a head for the labels of the training data, and scores of the text if
+    these help. The configuration of the model stores the order of the labels.
 
     Attributes:
         label_word: The word for a label in messages.
         labelled: The word for the items that have a label.
         names_column: The column of the rows that contains a list of labels.
-        outside: The label of items that are not to be found, such as `O`.
+        outside: The label of items outside all entities, such as `O`, if the task has one.
         text_part: The name of the scores of the text in messages.
     """
 
@@ -59,7 +59,7 @@ class LabelRecipe(AnsweringRecipe):
         super().__init__(options)
         # The labels and their numbers.
         self.labels: dict[str, int] = {}
-        # The labels of the items to measure that have labels which the training data lack.
+        # The labels of each evaluated item that has an unseen label.
         self.unseen_items: list[Sequence[str]] = []
         # The weights of the encoder and of the scores of the text, if these were added.
         self.text_weights: tuple[float, ...] = ()
@@ -127,8 +127,8 @@ class LabelRecipe(AnsweringRecipe):
         """The labels of each labelled item: of each row, or of each token."""
 
     def find_unseen_items(self, rows: Dataset) -> list[Sequence[str]]:
-        """The labels of each item that has labels which the training data lack. The model cannot
-        predict these.
+        """The labels of each item that has an unseen label: one that the training data lack, so
+        that the model cannot predict it.
 
         Raises:
             InputError: if all labels are unseen, for example because the wrong column was given.
@@ -161,7 +161,7 @@ class LabelRecipe(AnsweringRecipe):
     # Encoding.
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Besides encoding the rows, count and report the labels that the training data lack."""
+        """Besides encoding the rows, count and report the unseen labels."""
         if not training:
             unseen = self.find_unseen_items(rows)
             self.unseen_items += unseen
@@ -186,7 +186,7 @@ class LabelRecipe(AnsweringRecipe):
         why = self.has_no_head(config)
         if not why and set(theirs) != set(ours):
             why = (
-                f"its {self.label_word}s are {shown(theirs)}, those of the training data "
+                f"its {self.label_word}s are {shown(theirs)}, but those of the training data are "
                 f"{shown(ours)}"
             )
         if not why and self.labels:
@@ -207,11 +207,11 @@ class LabelRecipe(AnsweringRecipe):
         return super().trainer_parts(run, args, model, rows, encoded)
 
     def readable_tokens(self, rows: Dataset, should_report: bool) -> torch.Tensor | None:
-        """The text of each token, or None if the words of the training data cannot be read from it,
-        which is reported.
+        """The text of each token. If the words of the training data cannot be read from it, this is
+        reported, and the result is None.
 
         Raises:
-            InputError: if this is the case, but scores of the text were requested.
+            InputError: if scores of the text were requested, but the words cannot be read.
         """
         tokens = token_bytes(self.tokenizer)
         why = "it does not show the text of its tokens"
@@ -293,8 +293,8 @@ class LabelRecipe(AnsweringRecipe):
     def fit_text_scores(
         self, train: Dataset, config: PreTrainedConfig, calibrates: bool
     ) -> RoFormerLiteTextScores:
-        """Fit scores of the text to the encoded training data. With `calibrates`, they are used
-        without the encoder, so that their softmax must be a calibrated probability."""
+        """Fit scores of the text to the encoded training data. If `calibrates` is true, they will
+        be used without the encoder, so their softmax must be a calibrated probability."""
 
     @abstractmethod
     def split_of(

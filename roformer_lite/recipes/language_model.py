@@ -193,8 +193,8 @@ class LanguageModel(Recipe):
         return Outcome(f"block {number}", columns, severity=mean)
 
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
-        """A table column with the tokens of a block that had to be predicted, unless all tokens
-        had to be."""
+        """A table column with the tokens of a block that the model had to predict; empty if it had
+        to predict all of them."""
         return {}
 
 
@@ -224,7 +224,7 @@ class MaskedLM(LanguageModel):
         encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
         encoded = encoded.to(saved.model.device)
         logits = saved.model(**encoded).logits
-        # A mask hides text, so it is not filled by a special token.
+        # A mask stands for text, so it is not filled with a special token.
         logits[..., tokenizer.all_special_ids] = -torch.inf
         best = logits.argmax(-1)
         is_mask = encoded["input_ids"] == tokenizer.mask_token_id
@@ -369,10 +369,10 @@ class CausalLM(LanguageModel):
 
 
 def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
-    """Replace the masks of a text by the text of tokens."""
+    """Replace the masks in a text with the text of the tokens."""
     found, *parts = text.split(tokenizer.mask_token)
     for token, part in zip(tokens, parts, strict=True):
-        # A token may bring a space, or belong to the word before it, as `##s` does.
+        # A token may begin with a space, or continue the word before it, as `##s` does.
         before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
         new = tokenizer.decode([*before, token]).removeprefix(tokenizer.decode(before))
         if not found or found[-1].isspace():

@@ -74,7 +74,7 @@ class SentenceRecipe(Recipe):
     uses_bfloat16 = False
     # The task can learn from these kinds of rows.
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
-    # The loss of a row of these kinds depends only on the other rows of its batch.
+    # The losses of these kinds of rows compare each row with the others of its batch.
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
 
     def __init__(self, options: SentenceDataArguments):
@@ -228,7 +228,7 @@ class SentenceRecipe(Recipe):
     # Measuring.
 
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        """The metrics of the library's evaluators, which do not judge single rows."""
+        """The metrics of the library's evaluators, which give no results for single rows."""
         self.measured_kind = kind_of(rows)
         max_length = self.options.max_length
         if saved.positions is not None:
@@ -332,7 +332,7 @@ class Embed(SentenceRecipe):
     # Encoding.
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """With a teacher, its normalised vectors `(rows, width)` are added as the column `label`."""
+        """With a teacher, add its normalised vectors `(rows, width)` as the column `label`."""
         encoded = super().encode(rows, training)
         if kind_of(rows) != "texts":
             return encoded
@@ -359,7 +359,7 @@ class Embed(SentenceRecipe):
         return wrapped
 
     def check_widths(self, model: SentenceTransformer) -> None:
-        """Refuse Matryoshka dimensions larger than the vectors, and leave out the full dimension."""
+        """Refuse Matryoshka dimensions above that of the vectors, and leave out the full one."""
         width = model.get_embedding_dimension()
         for part in self.widths:
             if part > width:
@@ -378,14 +378,14 @@ class Embed(SentenceRecipe):
         return losses.MatryoshkaLoss(model, loss, widths)
 
     def with_targets(self, encoded: DatasetDict) -> DatasetDict:
-        """With a teacher, the targets are its vectors. They are projected on their principal axes if
-        the model is narrower or has Matryoshka dimensions. Only the last axes are lost, so the
+        """With a teacher, the targets are its vectors. They are projected onto their principal axes
+        if the model is narrower or has Matryoshka dimensions. Only the last axes are lost, so the
         cosines change little."""
         from datasets import DatasetDict
 
         if self.kind != "texts":
             return encoded
-        # The training needs the memory of the teacher.
+        # The teacher is released because the training needs the memory.
         self.teacher = None
         width = self.sentence_model.get_embedding_dimension()
         given = len(encoded["train"][0]["label"])
@@ -473,8 +473,8 @@ class Embed(SentenceRecipe):
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
             raise InputError(ONLY_TEXTS)
-        # The pairs depend on the order of the rows. This one depends on their content only, and
-        # neighbours do not resemble each other.
+        # The pairs depend on the order of the rows. The rows are therefore put into an order that
+        # depends only on their content, and in which neighbours do not resemble each other.
         rows = rows.sort("text").shuffle(seed=0)
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
@@ -580,8 +580,9 @@ class Rerank(SentenceRecipe):
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
             made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
         else:
-            # The wrong documents of each query depend on the order of the rows. This one depends
-            # on their content only, and neighbours do not resemble each other.
+            # The wrong documents of each query depend on the order of the rows. The rows are
+            # therefore put into an order that depends only on their content, and in which
+            # neighbours do not resemble each other.
             rows = rows.sort(rows.column_names).shuffle(seed=0)
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
         keys = {name: name for name in self.metric_names}
@@ -668,7 +669,7 @@ def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
 
 
 def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
-    """Project the vectors in the column `label` on axes `(given, width)`."""
+    """Project the vectors in the column `label` onto axes `(given, width)`."""
 
     def project(batch: dict[str, list]) -> dict[str, np.ndarray]:
         return {"label": np.asarray(batch["label"], dtype=np.float32) @ axes}

@@ -62,7 +62,7 @@ class Seq2Seq(AnsweringRecipe):
 
     def __init__(self, options: Seq2SeqDataArguments):
         super().__init__(options)
-        # The tokenizer of sacrebleu. If it was not given, the language of the targets determines it.
+        # The tokenizer of sacrebleu. If it is not given, the language of the targets determines it.
         self.bleu_tokenizer: str | None = options.bleu_tokenizer
 
     # Reading the data.
@@ -261,7 +261,7 @@ def is_plain_text(path: str) -> bool:
 
 
 def check_new_tokens(model: PreTrainedModel, number: int) -> None:
-    """Refuse more new tokens than the decoder has learned positions.
+    """Refuse more new tokens than the decoder has learned positions for.
 
     Raises:
         InputError: with both numbers.

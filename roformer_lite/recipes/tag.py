@@ -65,9 +65,9 @@ HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 class Tag(LabelRecipe):
     """Every token of a sentence gets a tag.
 
-    A row has `tokens` and the same number of `tags`. The units that the model tags are the tokens or
-    their characters. The model is an encoder with a head for the tag of each token, combined with a
-    conditional random field on words.
+    A row has `tokens` and the same number of `tags`. The units that the model tags are the tokens
+    or their characters. The model is an encoder with a head for the tag of each token, combined
+    with a conditional random field on words.
     """
 
     options_class = TagDataArguments
@@ -84,8 +84,8 @@ class Tag(LabelRecipe):
     def __init__(self, options: TagDataArguments):
         super().__init__(options)
         self.unit: str = options.unit
-        # The tokenizer gets a text in which this separates the units, or a list of units if it is
-        # None.
+        # The text between two units in the input of the tokenizer; None if the tokenizer gets a
+        # list of units.
         self.joiner: str | None = " "
         # The scheme by which the tags mark entities; None for tags without a scheme.
         self.scheme: str | None = None
@@ -230,8 +230,8 @@ class Tag(LabelRecipe):
             backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
-        """Encode some rows. Without `training`, they are encoded in the same way as in prediction: a
-        long sentence becomes several consecutive examples."""
+        """Encode some rows. Without `training`, they are encoded in the same way as in prediction:
+        a long sentence becomes several consecutive examples."""
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
         parts = self.with_unknown(sentences) if training else self.split(sentences)
         inputs, starts = self.encode_units(parts, truncation=True)
@@ -398,7 +398,7 @@ class Tag(LabelRecipe):
 
     @torch.no_grad()
     def forbid_transitions(self, scores: RoFormerLiteWordScores) -> None:
-        """Forbid the transitions to I-X from other tags than B-X and I-X, unless entities may begin
+        """Forbid the transitions to I-X from tags other than B-X and I-X, unless entities may begin
         with I-X."""
         if self.scheme in (None, "IOB1"):
             return
@@ -432,7 +432,7 @@ class Tag(LabelRecipe):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metrics include the F1 of whole entities, or of tags if these do not mark entities."""
+        """The metrics include the F1 of whole entities, or of tags if they do not mark entities."""
         if self.scheme is not None:
             return ("f1", "precision", "recall", "accuracy")
         return ("accuracy", "macro_f1")
@@ -455,7 +455,7 @@ class Tag(LabelRecipe):
         """The metrics of predicted tags.
 
         Args:
-            numbers: The numbers of the tags of all units, one sentence after the other.
+            numbers: The numbers of the tags of all units, in the order of the sentences.
             true: The true tags of each sentence.
         """
         names = list(self.labels)
@@ -467,7 +467,7 @@ class Tag(LabelRecipe):
     def text_columns(self) -> list[str]:
         column = self.options.token_column
         if column is None or is_place(column):
-            # The training data had no names of columns.
+            # The training data had no column names.
             return ["tokens"]
         return [column]
 
@@ -595,7 +595,7 @@ class Tag(LabelRecipe):
 
 
 def is_place(column: str) -> bool:
-    """Whether a column is given by its place in a file without names of columns."""
+    """Whether a column is given by its number, as in files without column names."""
     return re.fullmatch(r"-?\d+", column) is not None
 
 

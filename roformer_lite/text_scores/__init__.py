@@ -1,1 +1,1 @@
-"""Scores of n-grams and words, which are fitted and weighted against the encoder."""
+"""Fits scores of n-grams and words, and weighs them against the encoder."""

@@ -25,15 +25,15 @@ from .linear_model import fit_linear_model
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Features times labels, which are 16 MB of scores.
+# The largest number of features times labels, at which the scores take 16 MB.
 MAX_SCORES = 4_000_000
-# Examples whose words are read at once.
+# The words of this many examples are read at once.
 NUM_READ_TOGETHER = 512
-# All hashes are below this number. Those of different groups of n-grams get multiples of it added.
+# All hashes are below this number. Multiples of it are added to keep groups of n-grams apart.
 NUM_HASHES = 2**31
 MAX_GROUPS = 2
-# The first bytes of kana and Han. Texts are read by the character if as large a share of their
-# characters begins with these bytes.
+# The UTF-8 codes of kana and Han begin with a byte in this range. Texts are read character by
+# character if more than this share of their characters does.
 HAN_BYTES = (0xE3, 0xE9)
 MIN_HAN_SHARE = 0.25
 
@@ -54,8 +54,8 @@ def fit_document_scores(
     """Fit a linear support vector machine (ridge regression for numbers) to the most frequent
     n-grams of the training texts, weighted by TF-IDF.
 
-    The n-grams are the same as in the baseline: one or two words, and parts of words, where both
-    groups have the same influence; or one to three characters in Chinese and Japanese.
+    The n-grams are the same as in the baseline: one or two words and parts of words, two groups
+    with the same influence, or one to three characters in Chinese and Japanese.
 
     Args:
         tokens: `token_bytes` of the tokenizer.
@@ -115,7 +115,7 @@ def fit_document_scores(
 
 
 def is_mostly_han(scores: RoFormerLiteTextScores, examples: Examples) -> bool:
-    """Whether the first few hundred texts are written without spaces."""
+    """Whether many characters of the first few hundred texts are kana or Han."""
     words, _, _ = next(read(scores, examples))
     is_lead = (words.text < 0x80) | (words.text >= 0xC0)
     lead_bytes = words.text[is_lead]

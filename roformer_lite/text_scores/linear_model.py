@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# The share of naive Bayes in the weight of an n-gram helps on some data and harms on others.
+# A share of naive Bayes in the weights of n-grams helps on some data and does harm on others.
 NAIVE_BAYES_SHARES = (0.0, 0.5)
 # A share is chosen by cross-validation on at least this many rows, and at most this many rows times
 # labels.
@@ -61,7 +61,7 @@ def fit_linear_model(
         labels = np.eye(num_labels, dtype=int)[answers]
     has_two_classes = is_exclusive and labels.shape[1] == 2
     if has_two_classes:
-        # One machine separates two classes.
+        # A single machine separates two classes.
         labels = labels[:, 1:]
         is_exclusive = False
 

@@ -13,7 +13,7 @@ from hf_roformer_lite.model.words_of_tokens import SEPARATOR, TOKEN_BYTES, Words
 
 # The text of a longer token, such as a line of dashes, is cut.
 MAX_TOKEN_BYTES = 128
-# Texts are checked until they have this many characters.
+# Texts are checked until they have this many characters in total.
 NUM_CHECKED_CHARACTERS = 200_000
 # A tokenizer may change rare characters in ways that its normaliser does not show.
 MAX_MISREAD_SHARE = 0.01

@@ -231,9 +231,9 @@ def add_fitted_scores(
 def choose_weights(
     validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
 ) -> tuple[float, ...]:
-    """The weights of the sum, or weights with a 0 for the encoder or for the scores if the other
-    one is significantly better than the sum on its own. A small lead means little on a few hundred
-    rows, on which the encoder's epoch was chosen as well."""
+    """The weights of the sum. The weight of the encoder or of the scores is 0 if the other one on
+    its own is significantly better than the sum. A small lead means little on a few hundred rows,
+    on which the encoder's epoch was chosen as well."""
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
     best = max(encoder, text)
