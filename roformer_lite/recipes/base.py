@@ -240,7 +240,7 @@ class Recipe(ABC):
         the reason is empty and the labels get the order of the pretrained model."""
         return ""
 
-    def has_no_head(self, config: PreTrainedConfig) -> str:
+    def why_no_head(self, config: PreTrainedConfig) -> str:
         """A sentence saying that the class of a model is for another task; empty if it is not."""
         name = next(iter(config.architectures or ()), "the model")
         if name.endswith(self.architecture):

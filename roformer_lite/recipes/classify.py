@@ -236,7 +236,7 @@ class Classify(LabelRecipe):
         is_number = config.num_labels == 1 and problem_type_of(config) == REGRESSION
         if is_number and self.problem_type == REGRESSION:
             # Other programs give the number another name.
-            return self.has_no_head(config)
+            return self.why_no_head(config)
         return super().why_new_head(config)
 
     def trainer_parts(

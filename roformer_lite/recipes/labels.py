@@ -183,7 +183,7 @@ class LabelRecipe(AnsweringRecipe):
     def why_new_head(self, config: PreTrainedConfig) -> str:
         theirs = labels_of(config)
         ours = self.config_labels()
-        why = self.has_no_head(config)
+        why = self.why_no_head(config)
         if not why and set(theirs) != set(ours):
             why = (
                 f"its {self.label_word}s are {shown(theirs)}, but those of the training data are "

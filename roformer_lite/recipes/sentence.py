@@ -555,7 +555,7 @@ class Rerank(SentenceRecipe):
         if config.num_labels == 1:
             return ""
         why = f"its head has {config.num_labels} labels, but a reranker has one score"
-        return self.has_no_head(config) or why
+        return self.why_no_head(config) or why
 
     def loss(self) -> torch.nn.Module:
         from sentence_transformers.cross_encoder import losses
