@@ -147,10 +147,10 @@ def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     data = write_rows(tmp_path / "a.jsonl", labels.split())
     if "yes" in labels:
         options = []
-        said = "data no, yes"
+        said = "are no, yes"
     else:
         options = ["--problem_type", "regression"]
-        said = "data value"
+        said = "are value"
     start = ["--model_name_or_path", folder / "classifier", "--fit_head", "false", *UNCHANGED]
     tuned = train("classify", data, tmp_path / "m", *start, *options)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
@@ -182,7 +182,7 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
     assert "new head" not in capsys.readouterr().err and same(tensors(again), tensors(first))
     data = write_tags(tmp_path / "b.iob2", ["B-PER", "O", "B-LOC"])
     other = train("tag", data, tmp_path / "other", "--model_name_or_path", first, *UNCHANGED)
-    assert "its tags are O, B-PER, I-PER, those of" in capsys.readouterr().err
+    assert "its tags are O, B-PER, I-PER, but those of" in capsys.readouterr().err
     assert same_stack(other, first)
     assert [*config_of(other)["id2label"].values()] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert config_of(first)["decode_tags"] and config_of(other)["decode_tags"]
