@@ -347,7 +347,9 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
 
         Args:
             labels: `(B, L)`, the input ids (they are shifted here), -100 where ignored. With labels
-                no cache is made unless `use_cache` is True. Labels of padding are ignored.
+                no cache is made unless `use_cache` is True. Labels of padding are ignored. Pad on
+                the right: after padding on the left, the first token of a row would be predicted
+                from padding, as in all causal models of transformers.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
             count_real_tokens: Whether `logits_to_keep` counts the last real tokens of each row,
