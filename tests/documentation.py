@@ -13,6 +13,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,8 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+# Examples of the reference are quick, and run in `test_readme.py`.
+PAGES_OF_DOCS = [page for page in PAGES if page not in (README, REFERENCE)]
 CLI = f"{sys.executable} -m roformer_lite.cli "
 # Blocks with these words are not run here: they prepare a machine, or they need several machines.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
@@ -85,6 +88,16 @@ def blocks_of(page: Path) -> list[Block]:
         line = text.count("\n", 0, found.start()) + 1
         blocks.append(Block(page, line, language, code, printed))
     return blocks
+
+
+def params_of(pages: list[Path]) -> list[Any]:
+    """The blocks of pages that run here, as parameters of a test."""
+    return [
+        pytest.param(block, id=str(block))
+        for page in pages
+        for block in blocks_of(page)
+        if block.runs_here
+    ]
 
 
 def write_examples(folder: Path) -> None:

@@ -1,19 +1,13 @@
-"""Every block of the pages of docs runs, and prints the output that the page shows."""
+"""Every block of the pages of docs runs, and prints the output that the page shows.
+
+`test_more_pages.py` has the other half of the pages, so that two processes share them."""
 
 import pytest
-from documentation import PAGES, README, REFERENCE, Block, blocks_of
+from documentation import PAGES_OF_DOCS, Block, params_of
 
 pytestmark = pytest.mark.slow
 
-# Examples of the reference are quick, and run in `test_readme.py`.
-RUNNING = [
-    pytest.param(block, id=str(block))
-    for page in PAGES
-    for block in blocks_of(page)
-    if block.runs_here and page not in (README, REFERENCE)
-]
 
-
-@pytest.mark.parametrize("block", RUNNING)
+@pytest.mark.parametrize("block", params_of(PAGES_OF_DOCS[::2]))
 def test_block(block: Block, check_block):
     check_block(block)

@@ -1,7 +1,7 @@
 """Every block of the README runs, and prints the output that it shows; its links lead somewhere.
 
 The blocks of a page run from top to bottom in one directory. Those that train are slow tests.
-`test_pages.py` runs the blocks of docs.
+`test_pages.py` and `test_more_pages.py` run the blocks of docs.
 """
 
 import re
