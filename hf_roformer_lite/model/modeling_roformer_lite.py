@@ -1104,23 +1104,25 @@ def find_packed_documents(
     if cache is not None and is_tracing(position_ids):
         return None
     position_ids = position_ids.to(device).expand(shape)
-    begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
-    if attention_mask is not None:
+    if attention_mask is None:
+        begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
+    else:
         is_real = attention_mask[:, -shape[1] :].to(device) != 0
-        begins = is_real & begins_after_padding(position_ids, is_real)
+        begins = restarts_between_padding(position_ids, is_real)
     if not is_tracing(position_ids) and not bool(begins.any()):
         return None
     begins = begins | (torch.arange(shape[1], device=device) == 0)
     return begins.flatten().long().cumsum(dim=0).view(shape)
 
 
-def begins_after_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-    """Whether a position is not greater than the one of the previous real token, `(B, L)`."""
+def restarts_between_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+    """Whether a token is real and its position is not greater than that of the real token before
+    it, `(B, L)`. Padding may stand between the two."""
     columns = torch.arange(is_real.shape[1], device=is_real.device).expand_as(is_real)
     last_real = columns.masked_fill(~is_real, -1).cummax(dim=1).values
     last_real = F.pad(last_real[:, :-1], pad=(1, 0), value=-1)  # before each token; -1: none
     previous = position_ids.gather(1, last_real.clamp(min=0))
-    return (last_real >= 0) & (position_ids <= previous)
+    return is_real & (last_real >= 0) & (position_ids <= previous)
 
 
 def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
