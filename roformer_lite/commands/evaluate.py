@@ -32,6 +32,7 @@ from ..train.results import table_of
 PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.
 _DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
+_LENGTHS = ("max_length", "max_source_length", "max_target_length", "block_size")
 
 
 def main(
@@ -95,7 +96,8 @@ def recipe_for(
     """The recipe of the model for the given data. Given options override those of the training.
 
     Raises:
-        InputError: for an option that models of this task do not have.
+        InputError: for an option that models of this task do not have, and for a length beyond the
+            positions of the model.
     """
     kind = type(saved.recipe)
     known = kind.options_class.measuring_options
@@ -110,9 +112,14 @@ def recipe_for(
     recipe.inspect_model(saved.model.config, settings)
     recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
+    for name in _LENGTHS:
+        if saved.positions is not None and given.get(name, 0) > saved.positions:
+            raise InputError(
+                f"--{name} {given[name]}: this model has positions for only {saved.positions} "
+                "tokens; give a smaller number"
+            )
     if given.keys() & {"max_length", "max_source_length"}:
-        longest = min(recipe.max_length, saved.tokenizer.model_max_length)
-        saved.tokenizer.model_max_length = longest
+        saved.tokenizer.model_max_length = recipe.max_length
     return recipe
 
 

@@ -147,12 +147,6 @@ class LanguageModel(Recipe):
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         if saved.positions is not None:
-            given = self.options.block_size
-            if given is not None and given > saved.positions:
-                raise InputError(
-                    f"--block_size {given}: this model has positions for only {saved.positions} "
-                    "tokens; give a smaller number"
-                )
             # A checkpoint of another program does not say how long the blocks of its training were.
             self.options.block_size = min(self.options.longest_block, saved.positions)
         encoded = self.encode(rows, training=False)

@@ -82,11 +82,27 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, capsys, kind):
     (tmp_path / "a.jsonl").write_text(json.dumps(columns) + "\n")
     run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--output_dir", tmp_path / "e")
     assert 0 < results_of(tmp_path / "e")["metrics"]["test"]["loss"] < 100
-    if kind == "mlm":
-        run(
-            "evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--block_size", 13, status=2
-        )
-        assert "--block_size 13" in capsys.readouterr().err
+    lengths = ["--block_size"] if kind == "mlm" else ["--max_source_length", "--max_target_length"]
+    for option in lengths:
+        run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", option, 13, status=2)
+        message = f"{option} 13: this model has positions for only 12"
+        assert message in capsys.readouterr().err
+
+
+def test_a_length_replaces_that_of_the_training(tmp_path):
+    """Text beyond the length of the training, which is 48 tokens here, counts if it is asked for."""
+    directory = save_model("classify", tmp_path / "m")
+    text = "far too long for what it says " * 20
+    data = write_csv(tmp_path / "b.csv", "text,label", f"{text}fine,a", f"{text}film,b")
+    losses = {}
+    for length in (40, 48, 400):
+        out = tmp_path / f"{length}"
+        options = ["--max_length", length, "--output_dir", out]
+        run("evaluate", directory, "--test_file", data, *options)
+        losses[length] = results_of(out)["metrics"]["test"]["loss"]
+    run("evaluate", directory, "--test_file", data, "--output_dir", tmp_path / "default")
+    assert results_of(tmp_path / "default")["metrics"]["test"]["loss"] == losses[48]
+    assert len(set(losses.values())) == 3
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
