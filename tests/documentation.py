@@ -1,6 +1,7 @@
 """The blocks of code that README and docs show, and how each of them is run."""
 
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -39,6 +41,10 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 # Examples of the reference are quick, and run in `test_readme.py`.
 PAGES_OF_DOCS = [page for page in PAGES if page not in (README, REFERENCE)]
 CLI = f"{sys.executable} -m roformer_lite.cli "
+PROGRAM = "import sys; from roformer_lite.cli import main; sys.exit(main())"
+PROCESSES = multiprocessing.get_context("forkserver")
+LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]
+PROCESSES.set_forkserver_preload(LIBRARIES)
 # Blocks with these words are not run here: they prepare a machine, or they need several machines.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
 SAVED = {
@@ -175,15 +181,47 @@ def write_checkpoints(folder: Path) -> None:
     sentence_encoder.save_pretrained(str(folder / name))
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """The output of a command, which finds roformer-lite and torchrun next to the tested Python."""
+def environment_of_blocks() -> dict[str, str]:
+    """Environment variables with which a block finds roformer-lite and torchrun next to the tested
+    Python, and draws no windows."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
+    return {"PATH": path, "MPLBACKEND": "agg"}
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """The output of a command."""
+    environment = {**os.environ, **environment_of_blocks(), **(environment or {})}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_with_libraries(code: str, argv: list[str], folder: Path) -> str:
+    """The output of a Python program in a new process, in which `LIBRARIES` are imported already.
+
+    Importing them takes longer than most blocks. This package is not among them, so that a block
+    has to import it where a reader has to."""
+    with TemporaryDirectory() as printed:
+        process = PROCESSES.Process(target=_run_program, args=(code, argv, folder, Path(printed)))
+        process.start()
+        process.join(timeout=300)
+        if process.exitcode is None:
+            process.kill()
+        errors = (Path(printed) / "stderr").read_text("utf-8")
+        assert process.exitcode == 0, errors
+        return (Path(printed) / "stdout").read_text("utf-8")
+
+
+def _run_program(code: str, argv: list[str], folder: Path, printed: Path) -> None:
+    os.chdir(folder)
+    os.environ.update(environment_of_blocks())
+    for stream in (sys.stdout, sys.stderr):
+        file = os.open(printed / stream.name.strip("<>"), os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, stream.fileno())
+    sys.argv = argv
+    exec(compile(code, argv[0], "exec"), {"__name__": "__main__"})
 
 
 def run_python(block: Block, folder: Path, hub_url: str) -> str:
@@ -202,6 +240,8 @@ def run_python(block: Block, folder: Path, hub_url: str) -> str:
         (folder / "shards.py").write_text(code, "utf-8")
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
         return run([sys.executable, *launcher, "shards.py"], folder, environment)
+    if code is block.code and not environment:
+        return run_with_libraries(code, [str(block)], folder)
     return run([*start, "-c", code], folder, environment)
 
 
@@ -219,10 +259,19 @@ def run_bash(block: Block, folder: Path) -> str:
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
     server = re.search(r"^roformer-lite (serve|app) (.*)$", code, re.MULTILINE)
     script = code[: server.start()] if server else code
-    printed = run(["bash", "-euo", "pipefail", "-c", script], folder)
+    # The lines that continue a command are indented.
+    commands = re.split(r"\n(?=\S)", script.rstrip())
+    printed = "".join(run_command(command, folder) for command in commands)
     if server is None:
         return printed
     return printed + answer_of_server(server[1], shlex.split(server[2]), block, folder)
+
+
+def run_command(command: str, folder: Path) -> str:
+    """The output of a command of a shell script."""
+    if command.startswith("roformer-lite ") and not set("|<>$&;").intersection(command):
+        return run_with_libraries(PROGRAM, shlex.split(command, comments=True), folder)
+    return run(["bash", "-euo", "pipefail", "-c", command], folder)
 
 
 def free_port() -> str:
