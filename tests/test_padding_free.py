@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.utils import compile_regions
 from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
 from torch._dynamo.utils import counters
@@ -17,7 +18,7 @@ from transformers import DataCollatorWithFlattening, masking_utils
 
 import hf_roformer_lite as rl
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.padding_free import attention, switch
+from hf_roformer_lite.padding_free import attention, switch, trial
 from hf_roformer_lite.padding_free.attention import padding_free_mask
 
 VOCAB = SIZES["vocab_size"]
@@ -309,6 +310,51 @@ def test_a_configuration_that_asks_for_all_layers():
         torch.testing.assert_close(one[real], other[real], **CLOSE)
     free.config.output_hidden_states = False
     assert int(real.sum()) in numbers_of_computed_tokens(free, batch)
+
+
+def test_a_configuration_that_asks_for_attentions():
+    """Only eager attention returns them, and a configuration that asks for them could not be saved
+    with another implementation."""
+    model = build("BertForMaskedLM", attn_implementation="eager", output_attentions=True)
+    with pytest.raises(ValueError, match="output_attentions=True, which requires eager attention"):
+        padding_free(model)
+    model.config.output_attentions = False
+    batch = batch_for("bert mlm")
+    assert padding_free(model)(**batch, output_attentions=True).attentions[0].shape[2:] == (12, 12)
+
+
+def test_forward_that_accelerate_has_replaced():
+    """It does so in each module of a model that is spread over several devices."""
+    stock = make("bert tokens")
+    free = copy.deepcopy(stock)
+    for module in (free, free.bert, free.bert.encoder.layer[0]):
+        add_hook_to_module(module, AlignDevicesHook(execution_device=torch.device("cpu")))
+    batch = batch_for("bert tokens")
+    expected = stock(**batch).logits
+    batch["labels"] = torch.zeros_like(batch["input_ids"])
+    for enabled in (True, False):
+        padding_free(free, enabled=enabled)
+        # Labels at padding need the states of padding.
+        torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, **CLOSE)
+        found = numbers_of_computed_tokens(free, {**batch, "labels": None})
+        assert (24 in found) == enabled
+    torch.testing.assert_close(free(**batch).logits, expected, **CLOSE)
+
+
+def test_a_head_that_cannot_be_tried(monkeypatch):
+    class NeedsMore(transformers.BertPreTrainedModel):
+        def __init__(self, config: transformers.BertConfig):
+            super().__init__(config)
+            self.bert = transformers.BertModel(config)
+            self.post_init()
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, target: Any):
+            return self.bert(input_ids, attention_mask)[0].mean(1) - target
+
+    warnings = []
+    monkeypatch.setattr(trial.logger, "warning_once", warnings.append)
+    padding_free(NeedsMore(make("bert mlm").config))
+    assert "the head of NeedsMore could not be tried" in warnings[0]
 
 
 def test_a_model_that_is_called_within_another_one():

@@ -96,10 +96,10 @@ class RoFormerLiteText2TextPipeline(Pipeline):
 
     def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> Any:
         """Ids `(B, L)` to `token_ids` `(B, num_return_sequences, Lt)`."""
-        if "generation_config" not in generation:
-            given = self.model.generation_config.to_diff_dict() | generation
-            if not {"max_length", "max_new_tokens"} & given.keys():
-                generation["max_new_tokens"] = MAX_NEW_TOKENS
+        config = generation.get("generation_config", self.model.generation_config)
+        given = config.to_diff_dict() | generation
+        if not {"max_length", "max_new_tokens"} & given.keys():
+            generation["max_new_tokens"] = MAX_NEW_TOKENS
         output = self.model.generate(**input_tensors, tokenizer=self.tokenizer, **generation)
         # The output is an object with return_dict_in_generate.
         token_ids = getattr(output, "sequences", output)

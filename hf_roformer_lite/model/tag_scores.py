@@ -18,7 +18,7 @@ from transformers import initialization as init
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .heads_roformer_lite import *  # noqa: F401, F403
 from .heads_roformer_lite import TEXT_SCORES
-from .ngram_scores import RoFormerLiteTextScores
+from .ngram_scores import AFFIX_LENGTHS, PREFIX_SEED, SUFFIX_SEED, RoFormerLiteTextScores
 from .tag_chain import IMPOSSIBLE, messages_of_neighbours
 from .words_of_tokens import (
     BLANK,
@@ -33,8 +33,6 @@ from .words_of_tokens import (
     shifted,
 )
 
-# Lengths in bytes.
-AFFIX_LENGTHS = (1, 2, 3, 4)
 # Distances in words.
 NEIGHBOUR_DISTANCES = (-2, -1, 1, 2)
 # These numbers make the hashes of different kinds of features differ.
@@ -42,8 +40,6 @@ WORD_SEED = 1
 LOWER_CASE_SEED = 2
 SHAPE_SEED = 3
 SHORT_WORD_SEED = 4
-PREFIX_SEED = 10
-SUFFIX_SEED = 20
 NEIGHBOUR_SEED = 30
 PAIR_SEED = 40
 

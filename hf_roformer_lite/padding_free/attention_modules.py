@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property, lru_cache
+from types import MethodType
 from typing import Any
 
 import torch
@@ -226,7 +227,7 @@ def new_module(stock_class: Any, around: Callable[..., Any]) -> nn.Module:
 def wrap(module: nn.Module, around: Callable[..., Any]) -> None:
     if "_stock_class" not in vars(type(module)):
         stock_class: Any = type(module)
-        module.__class__ = class_around(stock_class, around)
+        set_class(module, class_around(stock_class, around))
 
 
 def unwrap_all(model: nn.Module) -> None:
@@ -235,7 +236,15 @@ def unwrap_all(model: nn.Module) -> None:
         # The class of a module may be a newer subclass of ours, such as FSDP2 makes.
         stock_class = vars(type(module)).get("_stock_class")
         if stock_class is not None:
-            module.__class__ = stock_class
+            set_class(module, stock_class)
+
+
+def set_class(module: nn.Module, kind: Any) -> None:
+    module.__class__ = kind
+    # The hooks with which accelerate moves arguments between devices replace `forward`, and call
+    # the one that the module had before. It has no public name.
+    if "_old_forward" in vars(module):
+        vars(module)["_old_forward"] = MethodType(kind.forward, module)
 
 
 def wrap_attention_modules(model: nn.Module) -> None:

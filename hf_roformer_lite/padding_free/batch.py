@@ -78,7 +78,8 @@ class RealTokens:
 
         If a tensor has been flattened before or was restored from a flat one, that flat tensor is
         returned again: all layers share positions and encoder states, and the output of one layer
-        is the input of the next.
+        is the input of the next. In inference mode torch does not count the changes of a tensor, so
+        each layer flattens its tensors anew, and nothing is kept.
         """
         for known in (self._last_output, self._known.get(id(states))):
             if known is not None and known.is_current(states):
@@ -88,7 +89,8 @@ class RealTokens:
             flat = Gather.apply(flat, self.index.to(flat.device), 1 - self.row_axis)
         # Tell torch.compile that the number of tokens changes from batch to batch.
         torch._dynamo.maybe_mark_dynamic(flat, 1 - self.row_axis)
-        self._known[id(states)] = FlatForm(states, flat)
+        if not states.is_inference():
+            self._known[id(states)] = FlatForm(states, flat)
         return flat
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     for part in others:
         switch_off(part)
     if enabled:
-        check_modules_around(model)
+        check_modules(model)
     if enabled and others:
         for part, switch in zip(others, tried(model, skip_logits=skip_logits), strict=True):
             switch_on(part, switch)
@@ -208,10 +208,17 @@ def stock_trials(module: nn.Module) -> list[trial.Trial]:
     return trials
 
 
-def check_modules_around(module: nn.Module) -> None:
-    """Refuse modules of sentence-transformers that compare the states of padding. They do so for
-    queries only, so a trial would not detect it."""
+def check_modules(module: nn.Module) -> None:
+    """Refuse what a trial would not detect: models that are to return attentions in each call, and
+    modules of sentence-transformers that compare the states of padding, which they do for queries
+    only."""
     for part in module.modules():
+        if getattr(getattr(part, "config", None), "output_attentions", False):
+            raise ValueError(
+                f"{type(module).__name__} can't be padding-free: its configuration has "
+                "output_attentions=True, which requires eager attention. Set it to False, and pass "
+                "output_attentions=True in a call that needs attentions."
+            )
         expansion = getattr(part, "query_expansion", None)
         if isinstance(expansion, dict) and not expansion.get("attend"):
             raise ValueError(

@@ -18,8 +18,11 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES as CHOICES,
 )
+from transformers.utils import logging
 
 from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of
+
+logger = logging.get_logger(__name__)
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
@@ -147,9 +150,15 @@ class Trial:
                 inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             if type(model).__name__ in CHOICES.values():
                 inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
-            with suppress(Exception):  # Some heads need other inputs as well, such as images.
+            try:
                 found = model(**inputs, return_dict=True)
                 outputs |= {f"head.{name}": value for name, value in found.items()}
+            except Exception as error:
+                # Some heads need other inputs as well, such as images.
+                logger.warning_once(
+                    f"padding_free: the head of {type(model).__name__} could not be tried "
+                    f"({error}). It must not read states at padding."
+                )
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def sees_no_later_token(self) -> bool:

@@ -4,7 +4,7 @@ was trained to produce."""
 import pytest
 import torch
 from conftest import UNIGRAM, build, stack_config
-from transformers import pipeline
+from transformers import GenerationConfig, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 import hf_roformer_lite as rl
@@ -109,6 +109,9 @@ def test_length_when_nobody_says_how_long(translator):
     pipe.model.generation_config.max_length = 12
     (entry,) = pipe(SOURCES[0], return_tensors=True)
     assert len(entry["translation_token_ids"]) == 12
+    beams = GenerationConfig(num_beams=2, decoder_start_token_id=2, pad_token_id=0)
+    (entry,) = pipe(SOURCES[0], return_tensors=True, generation_config=beams)
+    assert len(entry["translation_token_ids"]) == 1 + 256
 
 
 def test_saved_pipeline_needs_no_trust(translator, tmp_path):
