@@ -221,6 +221,8 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
             raise InputError("give either --test_file or --dataset_name")
+        if self.dataset_name is None:
+            self.refuse_hub_options("--test_file", "test_split")
         for path in self.test_file or ():
             check_file("test_file", path)
         check_number("examples", self.examples, minimum=0)

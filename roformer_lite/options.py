@@ -50,6 +50,15 @@ class DatasetArguments(TableArguments):
     dataset_name: str | None = None
     dataset_config_name: str | None = None
 
+    def refuse_hub_options(self, given: str, *names: str) -> None:
+        """Refuse the options with these `names`, which are for a dataset on the Hub, if the option
+        `given` names files instead."""
+        ignored: dict[str, Any] = {}
+        for name in ("dataset_config_name", *names):
+            value = getattr(self, name)
+            ignored[name] = None if value == getattr(type(self), name) else value
+        refuse_ignored(ignored, given, "which names files and not a dataset on the Hub")
+
 
 @dataclass
 class DataArguments(DatasetArguments):
@@ -61,10 +70,10 @@ class DataArguments(DatasetArguments):
             on each line.
         validation_file: Validation data, measured during training and at the end.
         test_file: Test data, measured only at the end.
-        validation_fraction: Without validation data: hold out this fraction of the training data
-            (0.05 is one row in twenty); 0 holds out nothing. Default: 0.1, but at most 2,000 rows.
-            Data with fewer than 100 rows (500 for a classifier that starts from a sentence encoder)
-            are not split.
+        validation_fraction: Hold out this fraction of the training data (0.05 is one row in
+            twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
+            without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
+            for a classifier that starts from a sentence encoder) are not split.
         train_split: Split of that dataset to train on.
         validation_split: Split of that dataset for validation, used if it exists.
         test_split: Split of that dataset for testing, used if it exists.
@@ -94,6 +103,8 @@ class DataArguments(DatasetArguments):
             raise InputError(
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"
             )
+        if self.dataset_name is None:
+            self.refuse_hub_options("--train_file", "train_split", "validation_split", "test_split")
         for name in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, name) or ():
                 check_file(name, path)

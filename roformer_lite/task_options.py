@@ -106,7 +106,8 @@ class Seq2SeqDataArguments(TaskArguments):
         source_column: Column of the input text.
         target_column: Column of the output text.
         max_source_length: Truncate inputs to this many tokens.
-        max_target_length: Truncate outputs to this many tokens, in training only.
+        max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
+            it as well, unless --max_new_tokens is given.
         bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
             sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
             targets, ja-mecab (or char, if it is not installed) for Japanese, char for other

@@ -120,6 +120,12 @@ def recipe_for(
             )
     if given.keys() & {"max_length", "max_source_length"}:
         saved.tokenizer.model_max_length = recipe.max_length
+        if hasattr(saved.model, "max_seq_length"):
+            # Models of sentence-transformers have a limit of their own.
+            saved.model.max_seq_length = recipe.max_length
+    if "max_target_length" in given:
+        # The length includes the start token.
+        saved.model.generation_config.max_length = given["max_target_length"] + 1
     return recipe
 
 

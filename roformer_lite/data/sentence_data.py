@@ -86,7 +86,7 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
         following = documents[start:] + documents[:start]
         following = following[: NUM_CANDIDATES + len(positive)]
         others = dict.fromkeys([*negatives.get(query, ()), *following])
-        negative = [text for text in others if text not in positive]
+        negative = [text for text in others if text != query and text not in positive]
         samples.append(
             {"query": query, "positive": positive, "negative": negative[: NUM_CANDIDATES - 1]}
         )
@@ -94,8 +94,8 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
 
 
 def queries_and_documents(rows: Dataset) -> tuple[list[str], list[str], list[set[int]]]:
-    """Turn pairs or triplets into search data: every distinct anchor is a query, and every other
-    distinct text a document.
+    """Turn pairs or triplets into search data: every distinct anchor is a query, and every distinct
+    text of the other columns a document.
 
     Returns:
         Queries, documents, and for each query the indices of its relevant documents.

@@ -96,6 +96,8 @@ def load_splits(
 def _open_splits(recipe: Recipe, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
     """The sources of the rows of each split."""
     if args.dataset_name:
+        if args.validation_fraction is not None:
+            wanted = [split for split in wanted if split != "validation"]
         return {
             split: Source(
                 f"{args.dataset_name} [{split}]", partial(_hub_rows, recipe, args, dataset)
@@ -164,11 +166,12 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {split: getattr(args, f"{split}_split") for split in wanted}
-    needed = names[wanted[0]]
-    if needed not in loaded:
-        raise InputError(
-            f"{args.dataset_name} has no split {needed!r}; its splits are {', '.join(loaded)}"
-        )
+    for split, name in names.items():
+        is_needed = split == wanted[0] or name != getattr(type(args), f"{split}_split")
+        if is_needed and name not in loaded:
+            raise InputError(
+                f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
+            )
     return {split: loaded[name] for split, name in names.items() if name in loaded}
 
 

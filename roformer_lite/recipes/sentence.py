@@ -230,10 +230,6 @@ class SentenceRecipe(Recipe):
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the library's evaluators, which give no results for single rows."""
         self.measured_kind = kind_of(rows)
-        max_length = self.options.max_length
-        if saved.positions is not None:
-            max_length = min(max_length, saved.positions)
-        saved.model.max_seq_length = max_length
         return self.evaluator(rows, batch_size)(saved.model), []
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
@@ -262,8 +258,8 @@ class SentenceRecipe(Recipe):
         if self.are_correlations:
             return ["Pearson and Spearman are correlations from -1 to 1."]
         return [
-            "Every distinct first text of the split is a query, and every other distinct text is a "
-            "document: accuracy@k is the fraction of queries with a relevant document among the "
+            "Every distinct first text of the split is a query, and every distinct text of the other "
+            "columns is a document, even if it equals the query: accuracy@k is the fraction of queries with a relevant document among the "
             "first k, and mrr@10 is the mean of 1/rank among the first ten. Larger splits are "
             "harder."
         ]
@@ -418,6 +414,7 @@ class Embed(SentenceRecipe):
 
     def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
         from sentence_transformers.sentence_transformer import evaluation
+        from sentence_transformers.util import cos_sim
 
         kind: type[BaseEvaluator]
         options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
@@ -431,7 +428,8 @@ class Embed(SentenceRecipe):
             kind = evaluation.InformationRetrievalEvaluator
             keys = {name: f"cosine_{name}" for name in RETRIEVAL}
             options |= search(rows)
-            options["main_score_function"] = "cosine"
+            # Without these functions, the library takes that of the model.
+            options["score_functions"] = {"cosine": cos_sim}
         evaluators = {"": kind(**options)}
         for width in self.widths:
             evaluators[f"_{width}"] = kind(truncate_dim=width, **options)

@@ -150,7 +150,8 @@ class Seq2Seq(AnsweringRecipe):
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
         model.generation_config.max_length = max_length
-        model.generation_config.num_beams = args.generation_num_beams or 1
+        if args.generation_num_beams is not None:
+            model.generation_config.num_beams = args.generation_num_beams
         return super().prepare_generation(model, args)
 
     # Choosing a checkpoint.

@@ -542,6 +542,10 @@ class Tag(LabelRecipe):
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
         return Outcome(row["origin"], columns, severity, true, predicted)
 
+    def measurements(self, rows: Dataset) -> int:
+        # Without entities the main metric is that of single tokens.
+        return len(rows) if self.scheme else sum(map(len, self.truth(rows)))
+
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]

@@ -191,8 +191,18 @@ def _place(args: TrainingArguments, state: TrainerState) -> str:
 
 
 class BestCheckpoint(TrainerCallback):
-    """Looks for the best checkpoint in the current output directory. The Trainer saves its absolute
-    path, and forgets it if the directory was moved before the training continued."""
+    """Keeps the best evaluated model as a checkpoint.
+
+    The Trainer would also regard a model as the best that was evaluated, but not saved. It saves
+    the absolute path of a checkpoint, and forgets it if the directory was moved before the training
+    continued, so the checkpoint is looked for in the current output directory.
+    """
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if args.load_best_model_at_end:
+            control.should_save = True
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

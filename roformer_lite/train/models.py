@@ -208,7 +208,7 @@ def pretrained_for_task(
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
-    wants_scores = getattr(recipe.options, "linear_model", False)
+    wants_scores = getattr(recipe.options, "linear_model", None)
     if wants_scores and not is_own:
         raise InputError(
             f"--linear_model: not supported by models of type {given.model_type}; leave the option "
@@ -240,8 +240,8 @@ def pretrained_for_task(
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
     recipe.has_own_class = is_own
-    if wants_scores:
-        # The scores are fitted once the encoder is trained. Until then, the model has none.
+    if wants_scores is not None:
+        # If scores are wanted, they are fitted once the encoder is trained.
         _remove_text_scores(model)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:

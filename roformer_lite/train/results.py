@@ -211,6 +211,8 @@ def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[s
     values |= {name: getattr(options, name) for name in SHOWN_OPTIONS}
     if options.max_tokens_per_batch:
         values["per_device_train_batch_size"] = None
+    if args.max_steps > 0:
+        values["num_train_epochs"] = None
     return {
         name: getattr(value, "value", value)
         for name, value in values.items()
@@ -292,7 +294,7 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
             f"The validation loss has risen since epoch {overfits_since:.4g}: the model overfits "
             "from there on."
         )
-    elif best is last and not is_perfect(evaluations):
+    elif best is last and len(measured) > 1 and not is_perfect(evaluations):
         sentences.append("The model was still improving: a longer training may help.")
     return " ".join(sentences)
 
@@ -314,18 +316,20 @@ def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
 def has_learned(
     finished: FinishedTraining, evaluations: Sequence[Evaluation], metric: str, of_checkpoint: float
 ) -> bool:
-    """Whether the final model differs significantly from the simplest baseline on the validation
-    data. A model with several parts is judged as a whole, any other by its checkpoint.
-
-    Only tasks with labels have a baseline that requires no learning: the most frequent label.
+    """Whether the final model is significantly better on the validation data than the baseline that
+    requires no learning, the most frequent class or the mean of the numbers. Only classifiers have
+    such a baseline. A model with several parts is judged as a whole, any other by its checkpoint.
     """
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
-    if not finished.recipe.has_labels or metric not in simplest or not evaluations:
+    if finished.recipe.name != "classify" or metric not in simplest or not evaluations:
         return True
     validation = evaluations[0]
     value = of_checkpoint
     if finished.parts:
         value = validation.metrics.get(metric, of_checkpoint)
+    is_lower = value < simplest[metric]
+    if is_lower != (metric in LOWER_IS_BETTER):
+        return False
     return not is_within_chance(metric, value, simplest[metric], validation.measurements)
 
 

@@ -53,6 +53,7 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         if name in kind.__dataclass_fields__ and value is not None:
             values[name] = value
     values |= options.stock
+    _align_strategies(values, options.stock)
     values["output_dir"] = str(run.checkpoints)
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
@@ -80,6 +81,16 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
             # BLEU, chrF and exact match need the generated text.
             values["predict_with_generate"] = True
     return _checked(kind, values)
+
+
+def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Evaluate and save at the same steps unless both strategies are given, because only a
+    checkpoint that is evaluated and saved can be chosen."""
+    for name, other in (("save", "eval"), ("eval", "save")):
+        for part in ("strategy", "steps"):
+            value = given.get(f"{other}_{part}")
+            if value not in (None, "no", "best") and f"{name}_{part}" not in given:
+                values[f"{name}_{part}"] = value
 
 
 class _Parser(HfArgumentParser):

@@ -91,6 +91,28 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
     assert all(torch.equal(saved[name], tensor) for name, tensor in averaged.items())
 
 
+def test_the_best_model_is_kept_even_between_checkpoints(data, tmp_path):
+    """Every evaluated model is saved, so that the card names the one that is there."""
+    steps = "eval_strategy=steps eval_steps=1 save_strategy=steps save_steps=4".split()
+    options = ["--num_train_epochs", "4", "--keep_checkpoints", *STOPPING[2:], *steps]
+    results = _train(data, tmp_path / "model", *options)
+    chosen = results["training"]["chosen_step"]
+    assert chosen % 4
+    best = load_file(tmp_path / "model.training" / f"checkpoint-{chosen}" / AVERAGED_WEIGHTS)
+    saved = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in best.items())
+
+
+@pytest.mark.parametrize("given", ["eval_strategy=steps eval_steps=3", "save_strategy=steps"])
+def test_models_are_evaluated_when_they_are_saved(data, tmp_path, given):
+    """If only one strategy is given, the other one follows it, so that the best is kept."""
+    options = ["--num_train_epochs", "3", "--training_arguments", *given.split(), "save_steps=3"]
+    if "eval" in given:
+        options.pop()
+    training = _train(data, tmp_path / "model", *options)["training"]
+    assert training["chosen_step"] % 3 == 0 and "is kept" in training["what_happened"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [2, 0])
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):

@@ -2,6 +2,8 @@
 
 import json
 import random
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -17,8 +19,9 @@ from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
 from roformer_lite.data.splits import load_splits
+from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
-from roformer_lite.task_options import LanguageModelDataArguments
+from roformer_lite.task_options import ClassifyDataArguments, LanguageModelDataArguments
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
@@ -69,6 +72,32 @@ def test_a_stream_of_a_data_set_that_declares_no_features(tmp_path):
     options = "--streaming --vocab_size 300 --block_size 16 --max_steps 2".split()
     files = ["--dataset_name", str(tmp_path / "data"), "--output_dir", str(tmp_path / "m")]
     assert main(["train", "causal", *files, *SMALL, *options]) == 0
+
+
+def test_splits_of_a_data_set(tmp_path):
+    """A split that was named must exist, and a fraction to hold out replaces that of the data."""
+    (tmp_path / "data").mkdir()
+    for split, number in (("train", 40), ("validation", 4)):
+        rows = [
+            json.dumps({"text": f"line {n}", "label": f"{n % 2}"}) + "\n" for n in range(number)
+        ]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(rows))
+
+    def sizes(**options) -> dict[str, int]:
+        arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), **options)
+        cache = Path(mkdtemp(dir=tmp_path))
+        rows = load_splits(RECIPES["classify"](arguments), arguments, cache, seed=0)
+        return {split: len(dataset) for split, dataset in rows.items()}
+
+    assert sizes() == {"train": 40, "validation": 4}
+    assert sizes(validation_fraction=0.25) == {"train": 30, "validation": 10}
+    assert sizes(validation_fraction=0) == {"train": 40}
+    for name in ("validation_split", "test_split"):
+        with pytest.raises(InputError, match="has no split 'dev'; its splits are train, valid"):
+            sizes(**{name: "dev"})
+    (tmp_path / "a.csv").write_text("text,label\n")
+    with pytest.raises(InputError, match="--test_split dev has no effect with --train_file"):
+        ClassifyDataArguments(train_file=[str(tmp_path / "a.csv")], test_split="dev")
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

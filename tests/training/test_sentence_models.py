@@ -18,6 +18,7 @@ import torch
 from answering import shown_answers
 from conftest import ROOT
 from datasets import Dataset
+from sentence_transformers import SentenceTransformer
 
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
@@ -167,6 +168,29 @@ def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
     )
 
 
+def test_a_model_of_another_program_keeps_its_length_and_its_similarity(trained, tmp_path):
+    folder, _ = trained
+    there = shutil.copytree(folder / "embed", tmp_path / "theirs")
+    found = {}
+    for length in (24, 4):
+        (there / "results.json").unlink(missing_ok=True)
+        model = SentenceTransformer(str(there), device="cpu", similarity_fn_name="dot")
+        model.max_seq_length = length
+        model.save_pretrained(str(there))
+        out = tmp_path / str(length)
+        files = ["--test_file", str(folder / "pairs.csv"), "--output_dir", str(out)]
+        assert main(["evaluate", str(there), "--device", "cpu", *files]) == 0
+        found[length] = json.loads((out / "results.json").read_text("utf-8"))["metrics"]["test"]
+    cut = tmp_path / "cut"
+    files = ["--test_file", str(folder / "pairs.csv"), "--output_dir", str(cut)]
+    command = ["evaluate", str(folder / "embed"), "--device", "cpu", "--max_length", "4"]
+    assert main([*command, *files]) == 0
+    # The settings that are missing there name further widths.
+    ours = json.loads((cut / "results.json").read_text("utf-8"))["metrics"]["test"]
+    assert found[4] == {name: ours[name] for name in found[4]}
+    assert found[24]["mrr@10"] != found[4]["mrr@10"]
+
+
 def test_metrics_do_not_depend_on_the_order_of_the_rows(trained):
     """Half of the rows have the same length, and a query has several documents."""
     saved = saved_model(trained[0], "rerank")
@@ -306,6 +330,9 @@ def test_baselines_and_candidates():
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     # The negative texts begin after the row of the query and go on from the first row.
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
+    # A query is not its own wrong document.
+    chained = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["b", "c", "a"]})
+    assert [sample["negative"] for sample in candidates(chained)] == [["c"], ["a"], ["b"]]
     many = Dataset.from_dict(
         {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}
     )

@@ -290,13 +290,17 @@ def test_other_families(folder, tmp_path, capsys):
         decoder_start_token_id=2,
         max_position_embeddings=64,
     )
-    bart = save(transformers.BartForConditionalGeneration(pair), folder, "bart")
+    model = transformers.BartForConditionalGeneration(pair)
+    model.generation_config.update(num_beams=3, early_stopping=True)
+    bart = save(model, folder, "bart")
     options = "--source_column text --target_column label --max_source_length 32 --max_target_length 16".split()
     train("seq2seq", tmp_path / "pair", folder / "rows.csv", bart, *options, *SHORT)
     assert (
         "padding is computed" not in capsys.readouterr().err
         and config_of(tmp_path / "pair")["model_type"] == "bart"
     )
+    saved = transformers.GenerationConfig.from_pretrained(tmp_path / "pair")
+    assert (saved.num_beams, saved.early_stopping, saved.max_length) == (3, True, 17)
 
 
 def test_other_labels_do_not_keep_the_n_grams_of_the_first_ones(tmp_path):
@@ -320,3 +324,12 @@ def test_other_labels_do_not_keep_the_n_grams_of_the_first_ones(tmp_path):
     first, second = (auto_class.from_pretrained(path) for path in folders)
     assert first.config.classifier_text_features > 0 and first.text_scores is not None
     assert second.config.classifier_text_features == 0 and second.text_scores is None
+
+    # With the same labels they are kept, unless the option says that only the encoder is used.
+    for name, options in (("kept", []), ("left out", ["--linear_model", "false"])):
+        arguments = ["--train_file", tmp_path / "first.csv", "--output_dir", tmp_path / name]
+        arguments += ["--num_train_epochs", 1, "--use_cpu", "true", *options]
+        arguments += ["--model_name_or_path", tmp_path / "first"]
+        assert main(["train", "classify", *map(str, arguments)]) == 0
+    assert auto_class.from_pretrained(tmp_path / "kept").text_scores is not None
+    assert auto_class.from_pretrained(tmp_path / "left out").text_scores is None

@@ -103,7 +103,7 @@ def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
     parts = {"its encoder alone": {"validation": {"accuracy": 0.25}}}
     finished = FinishedTraining(
         run=None,
-        recipe=SimpleNamespace(has_labels=True),
+        recipe=SimpleNamespace(name="classify"),
         model=None,
         trainer=SimpleNamespace(args=args, state=state, clock=SimpleNamespace(is_over=False)),
         rows=None,
