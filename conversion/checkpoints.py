@@ -51,6 +51,8 @@ STOCK_TOKENIZERS = {
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
 }
 GENERATION_CONFIG = "generation_config.json"
+# Fields that config.json has for other purposes.
+_NO_GENERATION_SETTINGS = ("transformers_version", "output_attentions", "output_hidden_states")
 # The list of modules of sentence-transformers, such as the pooling after the model.
 MODULES = "modules.json"
 POOLING_CONFIG = "1_Pooling/config.json"
@@ -235,7 +237,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
         return None
     tokenizer_class = converter.tokenizer_class(_declared_tokenizer(path))
     with naming(path):
-        return tokenizer_class.from_pretrained(path)
+        return tokenizer_class.from_pretrained(path, trust_remote_code=False)
 
 
 def _declared_tokenizer(path: str | Path) -> str | None:
@@ -363,11 +365,14 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
     """Give `model` the generation settings of the checkpoint `path`."""
     if not model.can_generate():
         return
-    file = find_file(path, GENERATION_CONFIG)
+    # Older checkpoints have these settings in config.json.
+    file = find_file(path, GENERATION_CONFIG) or find_file(path, "config.json")
     if file is None:
         return
     with naming(file):
         fields = {name: value for name, value in _read_json(file).items() if value is not None}
+        for name in _NO_GENERATION_SETTINGS:
+            fields.pop(name, None)
         model.generation_config = GenerationConfig.from_model_config(model.config)
         model.generation_config.update(**fields)
 
@@ -435,5 +440,6 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
             )
         # A module without options has no file.
         (out / folder).mkdir(exist_ok=True)
-        files += [f"{folder}/config.json", f"{folder}/model.safetensors"]
+        for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
+            files.append(f"{folder}/{name}")
     _copy_files(path, files, out)

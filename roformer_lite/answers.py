@@ -185,9 +185,14 @@ def open_model(
         with suppress(ValueError):
             padding_free(model)
         model.eval()
+        if getattr(config, "quantization_config", None) is None:
+            # The weights may be saved in half precision.
+            model.float()
     positions = positions_of(model, config)
     if positions is not None:
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+        if hasattr(model, "max_seq_length"):
+            model.max_seq_length = min(model.max_seq_length or positions, positions)
     saved = SavedModel(
         recipe=recipe, model=model, tokenizer=tokenizer, positions=positions, results=results
     )
@@ -217,7 +222,12 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
         raise InputError(
             f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(RECIPES)}"
         )
-    kind = next((kind for kind in fitting if kind.name == results.get("task")), fitting[0])
+    # Rerankers of other programs have the class of a classifier, and these fields of
+    # sentence-transformers.
+    fields = ("sentence_transformers", "sbert_ce_default_activation_function")
+    is_reranker = any(hasattr(config, name) for name in fields)
+    task = results.get("task", "rerank" if is_reranker else None)
+    kind = next((kind for kind in fitting if kind.name == task), fitting[0])
     settings = results.get("settings", {})
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
@@ -237,8 +247,15 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
     number comes from the configuration, because the tables of a graph are not accessible."""
     if isinstance(model, torch.nn.Module):
         return max_positions(model)
-    has_table = getattr(config, "position_embedding_type", None) == "learned"
-    return config.max_position_embeddings if has_table else None
+    stacks = (config, getattr(config, "encoder", None), getattr(config, "decoder", None))
+    return min(
+        (
+            stack.max_position_embeddings
+            for stack in stacks
+            if getattr(stack, "position_embedding_type", None) == "learned"
+        ),
+        default=None,
+    )
 
 
 def rope_types_of(config: PreTrainedConfig) -> set[str]:

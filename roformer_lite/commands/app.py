@@ -16,6 +16,7 @@ from ..data.data_files import numbered_lines
 from ..errors import InputError
 from ..export.formats import Engine
 from ..recipes.base import Shown
+from ..recipes.classify import NO_LABEL
 
 _BATCH_SIZE = 32
 # This is the limit for one click; `predict` has none.
@@ -163,7 +164,7 @@ class Page:
                 )
             )
         if self.task == "causal":
-            settings.append(gradio.Slider(0.1, 2, 0.8, label="Temperature"))
+            settings.append(gradio.Number(label="Temperature", minimum=0.1, maximum=2))
         return settings
 
     def show(self, *values: Any) -> Any:
@@ -196,6 +197,8 @@ class Page:
         (answer,) = self._answers(["\t".join(texts)], options)
         columns = answer.columns
         if "top_k" in options:
+            if self.recipe.threshold is not None and columns["score_1"] < self.recipe.threshold:
+                return NO_LABEL
             places = range(1, options["top_k"] + 1)
             return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
         if self.task == "tag":

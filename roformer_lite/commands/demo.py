@@ -56,7 +56,8 @@ def main(arguments: DemoArguments, argv: Sequence[str]) -> None:
         path = data / f"{split}.tsv"
         rows = [f"{example.written}\t{example.standard}\n" for example in examples]
         text = "".join(["source\ttarget\n", *rows])
-        if path.exists() and path.read_text("utf-8") != text and not target.exists():
+        may_replace = arguments.overwrite_output_dir and target.exists()
+        if path.exists() and path.read_text("utf-8") != text and not may_replace:
             raise InputError(
                 f"--output_dir {target}: the data would replace {path}; give another directory"
             )

@@ -126,6 +126,7 @@ def recipe_for(
     if "max_target_length" in given:
         # The length includes the start token.
         saved.model.generation_config.max_length = given["max_target_length"] + 1
+        saved.model.generation_config.max_new_tokens = None
     return recipe
 
 

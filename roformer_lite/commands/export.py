@@ -21,6 +21,7 @@ from ..saved_model import (
     naming,
     read_optional_object,
     require_tokenizer,
+    sentence_modules,
 )
 from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 
@@ -64,6 +65,8 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         if options.format == "onnx":
             _write_further_files(model, settings, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
+    if options.format == "onnx" and "Normalize" in sentence_modules(source):
+        print("The vectors of the graph are not normalised; divide each by its length.")
 
 
 def _write(

@@ -61,6 +61,11 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         if columns:
             _answer_table(saved, files, columns, options, output)
         else:
+            if file_format(files.output_file or "") in (".csv", ".jsonl"):
+                raise InputError(
+                    f"--output_file {files.output_file} is a table, but the input is read line by "
+                    "line; give the name of a text file, or a table as --input_file"
+                )
             _answer_lines(saved, files, options, output)
 
 
@@ -95,7 +100,9 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
         for name in trained:
             value_of(first, name)
     except InputError:
-        if file_format(files.input_file) != ".tsv":
+        if files.prefix is not None or files.column_names is not None:
+            raise
+        if file_format(files.input_file) != ".tsv" or not saved.recipe.takes_pairs:
             logger.warning(
                 "%s is read line by line; --text_column reads a column of it", files.input_file
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -230,6 +231,9 @@ class SentenceRecipe(Recipe):
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the library's evaluators, which give no results for single rows."""
         self.measured_kind = kind_of(rows)
+        # Models of other programs have lengths of their own, which belong to the results.
+        length = saved.model.max_seq_length or self.options.max_length
+        self.options = replace(self.options, max_length=length)
         return self.evaluator(rows, batch_size)(saved.model), []
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:

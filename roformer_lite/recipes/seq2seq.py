@@ -179,8 +179,11 @@ class Seq2Seq(AnsweringRecipe):
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text as `prediction`. Transformers has no pipeline for this task."""
-        if isinstance(saved.model, PreTrainedModel) and "max_new_tokens" in options:
-            check_new_tokens(saved.model, options["max_new_tokens"])
+        if "max_new_tokens" in options:
+            positions = saved.positions
+            if isinstance(saved.model, PreTrainedModel):
+                positions = max_positions(saved.model.get_decoder())
+            check_new_tokens(positions, options["max_new_tokens"])
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
@@ -239,8 +242,8 @@ class Seq2Seq(AnsweringRecipe):
         return [
             f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are sacrebleu "
             f"{version('sacrebleu')}'s on the untouched reference text. Both run from 0 to 100, "
-            "exact_match from 0 to 1; the loss is the mean cross-entropy of the tokens of the "
-            "references, in nats."
+            f"exact_match from 0 to 1; the loss is the mean cross-entropy of the first "
+            f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
 
     def neutral_example(self) -> Row:
@@ -261,13 +264,12 @@ def is_plain_text(path: str) -> bool:
     return is_short and suffix not in (".tsv", ".csv")
 
 
-def check_new_tokens(model: PreTrainedModel, number: int) -> None:
+def check_new_tokens(positions: int | None, number: int) -> None:
     """Refuse more new tokens than the decoder has learned positions for.
 
     Raises:
         InputError: with both numbers.
     """
-    positions = max_positions(model.get_decoder())
     if positions is not None and number > positions:
         raise InputError(
             f"--max_new_tokens {number}: the decoder of this model has positions for only "

@@ -52,6 +52,12 @@ def test_labels_and_numbers(trial_of, predicted):
         scores = trial_of(kind).show(TEXTS[0])
         line = "\t".join(f"{label}\t{score:.4f}" for label, score in scores.items())
         assert [line] == predicted(kind, TEXTS[:1], "--top_k", "3")
+    page = trial_of("classify")
+    best, score = next(iter(page.show(TEXTS[0]).items()))
+    for threshold, shown in ((score - 0.001, best), (score + 0.001, "-")):
+        page.recipe.threshold = threshold
+        found = page.show(TEXTS[0])
+        assert (found if isinstance(found, str) else next(iter(found))) == shown
     number = trial_of("number").show(TEXTS[1])
     assert str(number) == predicted("number", TEXTS[1:2])[0]
     scores = trial_of("pairs").show(*PAIRS[0])

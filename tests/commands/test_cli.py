@@ -350,6 +350,13 @@ def test_demo(tmp_path, monkeypatch, capsys):
     # These values replace those of the recipe, as the last value of an option counts.
     short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()
     monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
+    mine = tmp_path / "demo-data" / "train.tsv"
+    mine.parent.mkdir()
+    (tmp_path / "demo").mkdir()
+    mine.write_text("precious")
+    run("demo", "--output_dir", tmp_path / "demo", status=2)
+    assert mine.read_text() == "precious"
+    mine.unlink()
     run("demo", "--output_dir", tmp_path / "demo")
     printed = capsys.readouterr().out
     results = check_directory(tmp_path / "demo", "seq2seq")

@@ -18,6 +18,7 @@ import pytest
 import torch
 from conftest import build
 from saved_models import save_model
+from sentence_transformers import CrossEncoder
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -89,6 +90,46 @@ def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
         assert (row["label"] or "") == label and (row["score"] in (None, "")) == (label == "")
         assert not label or float(row["score"]) == float(score)
     assert Path(target).read_bytes()[:2] == b"\x1f\x8b" or not target.endswith(".gz")
+
+
+def test_what_is_read_and_written_as_lines(models, place, capsys, caplog):
+    """A table is not written as lines, and a table that is read as lines is reported."""
+    predict(models / "classify", "lines.txt", "y.jsonl", status=2)
+    assert "y.jsonl is a table, but the input is read line by line" in capsys.readouterr().err
+    assert not Path("y.jsonl").exists()
+    Path("x.tsv").write_text("number\tsentence\n1\tfine\n")
+    predict(models / "classify", "x.tsv", "y.txt")
+    assert "x.tsv is read line by line" in caplog.text
+    for options in (["--prefix", "p_"], ["--column_names", "number", "sentence"]):
+        predict(models / "classify", "x.tsv", "y.tsv", *options, status=2)
+        assert "no column 'text'" in capsys.readouterr().err
+
+
+def test_a_reranker_of_another_program_takes_pairs(models, place):
+    """Its class is that of a classifier, but its configuration has a field of the library."""
+    theirs = save_model("rerank", Path("theirs"))
+    for name in ("results.json", "modules.json"):
+        (theirs / name).unlink(missing_ok=True)
+    config = json.loads((theirs / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (theirs / "config.json").write_text(json.dumps(config))
+    Path("lines.txt").write_text("".join(f"query\t{text}\n" for text in TEXTS if text.strip()))
+    scores = [float(line) for line in lines_of(theirs)]
+    model = CrossEncoder("theirs", device="cpu")
+    expected = model.predict([("query", text) for text in TEXTS if text.strip()])
+    assert scores == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_weights_in_half_precision_answer_in_float32(models, place):
+    load_model(models / "classify").bfloat16().save_pretrained("half")
+    AutoTokenizer.from_pretrained(models / "classify").save_pretrained("half")
+    load_model("half").float().save_pretrained("whole")
+    AutoTokenizer.from_pretrained("half").save_pretrained("whole")
+    scores = [
+        [answer for answer in answers.open_model(name, "cpu").answers(["a fine film"], 1)]
+        for name in ("half", "whole")
+    ]
+    assert scores[0] == scores[1]
 
 
 def test_the_most_probable_labels(models, place):

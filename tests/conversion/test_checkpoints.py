@@ -113,6 +113,12 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     refused("has no weights")
     torch.save({"weight": Evil()}, source / "pytorch_model.bin")
     refused("weights_only|cannot be read")
+    (source / "pytorch_model.bin").unlink()
+    torch.save({name: tensor for name, tensor in weights.items()}, source / "pytorch_model.bin")
+    own_class = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}
+    (source / "tokenizer_config.json").write_text(json.dumps(own_class))
+    (source / "code.py").write_text("raise SystemExit('this code was run')")
+    refused("trust_remote_code")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("precious")
     with pytest.raises(ConversionError, match="exists already"):

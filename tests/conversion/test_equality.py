@@ -1,6 +1,7 @@
 """Converted models compute what their sources compute: outputs, dropouts, long and packed texts,
 generated text."""
 
+import json
 from contextlib import contextmanager
 from unittest import mock
 
@@ -155,6 +156,15 @@ def test_pairs_generate_alike(name, tmp_path):
     expected = reference.generate(**inputs)
     assert torch.equal(model.generate(**inputs), expected)
     assert torch.equal(again.generate(**inputs), expected)
+    # Older checkpoints have these settings in config.json.
+    file = tmp_path / "theirs" / "generation_config.json"
+    fields = json.loads(file.read_text())
+    file.unlink()
+    file = file.with_name("config.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    older = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "older")
+    assert older.generation_config.num_beams == 3
+    assert torch.equal(older.generate(**inputs), expected)
 
 
 def test_marian_without_stored_positions():
