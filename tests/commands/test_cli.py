@@ -342,6 +342,7 @@ def test_tag_chinese_by_the_character(tmp_path):
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
 
 
+@pytest.mark.slow
 def test_demo(tmp_path, monkeypatch, capsys):
     """The demo runs from beginning to end, on a small part of its data and for a few steps. Its
     figure is not of interest here."""

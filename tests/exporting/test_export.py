@@ -75,6 +75,7 @@ def test_onnx_takes_any_size(ragged_input):
     )
 
 
+@pytest.mark.slow
 def test_causal_models_with_their_cache():
     """The exported programs give the tokens of `generate`. (ONNX, pairs, sampling and beams are
     tested in test_onnx.py.)"""

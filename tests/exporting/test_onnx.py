@@ -56,6 +56,7 @@ def assert_same_answers(case: str, folder: Path) -> None:
             assert theirs.columns == columns
 
 
+@pytest.mark.slow
 def test_classifier(tmp_path, capsys):
     assert_same_answers("classify", tmp_path)
     for directory, options, message in (

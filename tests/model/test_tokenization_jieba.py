@@ -244,6 +244,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_threads_and_other_processes(both):
     command = [sys.executable, "-c", FORKS_AND_THREADS, json.dumps(VOCABULARY), json.dumps(LINES)]
     printed = subprocess.run(

@@ -231,6 +231,7 @@ def test_frozen_weights_are_left_alone(tmp_path):
     assert all(".layers." in name for name in groups[-1]) and len(groups[-1]) > 5
 
 
+@pytest.mark.slow
 def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
     """The 250 texts of 2,048 tokens make 8 million tokens in 15.6 epochs.
 

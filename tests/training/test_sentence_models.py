@@ -207,6 +207,7 @@ def test_metrics_do_not_depend_on_the_order_of_the_rows(trained):
     assert 0 < metrics["map"] < 1 and shuffled == pytest.approx(metrics)
 
 
+@pytest.mark.slow
 def test_a_teacher_is_learnt(trained):
     """The student has another width and another tokenizer than its teacher.
 
