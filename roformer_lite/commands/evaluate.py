@@ -112,6 +112,16 @@ def recipe_for(
     recipe.inspect_model(saved.model.config, settings)
     recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
+    set_lengths(saved, recipe, given)
+    return recipe
+
+
+def set_lengths(saved: SavedModel, recipe: Recipe, given: dict[str, Any]) -> None:
+    """Let the model read and generate as many tokens as the given options say.
+
+    Raises:
+        InputError: for a length beyond the positions of the model.
+    """
     for name in _LENGTHS:
         if saved.positions is not None and given.get(name, 0) > saved.positions:
             raise InputError(
@@ -127,7 +137,6 @@ def recipe_for(
         # The length includes the start token.
         saved.model.generation_config.max_length = given["max_target_length"] + 1
         saved.model.generation_config.max_new_tokens = None
-    return recipe
 
 
 def _report_text(found: Evaluation, examples: int) -> str:
