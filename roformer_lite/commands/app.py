@@ -197,10 +197,7 @@ class Page:
         (answer,) = self._answers(["\t".join(texts)], options)
         columns = answer.columns
         if "top_k" in options:
-            if self.recipe.threshold is not None and columns["score_1"] < self.recipe.threshold:
-                return NO_LABEL
-            places = range(1, options["top_k"] + 1)
-            return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
+            return self._scores(columns, options["top_k"])
         if self.task == "tag":
             return self._tagged(self.recipe.input_of_line(texts[0]), columns["tags"])
         return next(iter(columns.values()))
@@ -224,6 +221,15 @@ class Page:
             scores = torch.cosine_similarity(own, torch.stack(vectors)).tolist()
         rounded = [round(score, 4) for score in scores]
         return sorted(zip(rounded, others, strict=True), reverse=True)
+
+    def _scores(self, columns: dict[str, Any], number: int) -> dict[str, float] | str:
+        """The scores of the best labels, or no label if the best one is below the threshold that
+        was chosen in training."""
+        threshold = self.recipe.threshold
+        if threshold is not None and columns["score_1"] < threshold:
+            return NO_LABEL
+        places = range(1, number + 1)
+        return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
 
     def _tagged(self, tokens: list[str], tags: list[str]) -> list[tuple[str, str | None]]:
         """The tokens of a sentence, each with its tag, or with None instead of O."""
