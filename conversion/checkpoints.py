@@ -51,8 +51,6 @@ STOCK_TOKENIZERS = {
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
 }
 GENERATION_CONFIG = "generation_config.json"
-# Fields that config.json has for other purposes.
-_NO_GENERATION_SETTINGS = ("transformers_version", "output_attentions", "output_hidden_states")
 # The list of modules of sentence-transformers, such as the pooling after the model.
 MODULES = "modules.json"
 POOLING_CONFIG = "1_Pooling/config.json"
@@ -371,8 +369,6 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
         return
     with naming(file):
         fields = {name: value for name, value in _read_json(file).items() if value is not None}
-        for name in _NO_GENERATION_SETTINGS:
-            fields.pop(name, None)
         model.generation_config = GenerationConfig.from_model_config(model.config)
         model.generation_config.update(**fields)
 

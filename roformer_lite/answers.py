@@ -247,22 +247,25 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
     number comes from the configuration, because the tables of a graph are not accessible."""
     if isinstance(model, torch.nn.Module):
         return max_positions(model)
-    stacks = (config, getattr(config, "encoder", None), getattr(config, "decoder", None))
-    return min(
-        (
-            stack.max_position_embeddings
-            for stack in stacks
-            if getattr(stack, "position_embedding_type", None) == "learned"
-        ),
-        default=None,
-    )
+    tables = [
+        stack.max_position_embeddings
+        for stack in configs_of_stacks(config)
+        if getattr(stack, "position_embedding_type", None) == "learned"
+    ]
+    return min(tables, default=None)
+
+
+def configs_of_stacks(config: PreTrainedConfig) -> list[Any]:
+    """The configuration of a model, followed by those of its encoder and decoder if it has two."""
+    parts = (config, getattr(config, "encoder", None), getattr(config, "decoder", None))
+    return [part for part in parts if part is not None]
 
 
 def rope_types_of(config: PreTrainedConfig) -> set[str]:
     """The types of rotary positions of a model. They may differ between encoder and decoder and
     between kinds of layers."""
     found = set()
-    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+    for part in configs_of_stacks(config):
         parameters = getattr(part, "rope_parameters", None) or {}
         for each in (parameters, *parameters.values()):
             if isinstance(each, dict):

@@ -66,8 +66,8 @@ class EvaluateFirstStep(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 1 and args.load_best_model_at_end:
+            # Every evaluated model is saved; see `BestCheckpoint`.
             control.should_evaluate = True
-            control.should_save = True
 
 
 def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) -> Run:

@@ -50,13 +50,17 @@ class DatasetArguments(TableArguments):
     dataset_name: str | None = None
     dataset_config_name: str | None = None
 
+    def is_given(self, name: str) -> bool:
+        """Whether the option `name` differs from its default."""
+        return getattr(self, name) != getattr(type(self), name)
+
     def refuse_hub_options(self, given: str, *names: str) -> None:
         """Refuse the options with these `names`, which are for a dataset on the Hub, if the option
         `given` names files instead."""
         ignored: dict[str, Any] = {}
         for name in ("dataset_config_name", *names):
-            value = getattr(self, name)
-            ignored[name] = None if value == getattr(type(self), name) else value
+            if self.is_given(name):
+                ignored[name] = getattr(self, name)
         refuse_ignored(ignored, given, "which names files and not a dataset on the Hub")
 
 

@@ -96,7 +96,7 @@ class RoFormerLiteText2TextPipeline(Pipeline):
 
     def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> Any:
         """Ids `(B, L)` to `token_ids` `(B, num_return_sequences, Lt)`."""
-        config = generation.get("generation_config", self.model.generation_config)
+        config = generation.get("generation_config") or self.model.generation_config
         given = config.to_diff_dict() | generation
         if not {"max_length", "max_new_tokens"} & given.keys():
             generation["max_new_tokens"] = MAX_NEW_TOKENS

@@ -167,7 +167,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {split: getattr(args, f"{split}_split") for split in wanted}
     for split, name in names.items():
-        is_needed = split == wanted[0] or name != getattr(type(args), f"{split}_split")
+        is_needed = split == wanted[0] or args.is_given(f"{split}_split")
         if is_needed and name not in loaded:
             raise InputError(
                 f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"

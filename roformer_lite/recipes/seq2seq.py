@@ -242,7 +242,7 @@ class Seq2Seq(AnsweringRecipe):
         return [
             f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are sacrebleu "
             f"{version('sacrebleu')}'s on the untouched reference text. Both run from 0 to 100, "
-            f"exact_match from 0 to 1; the loss is the mean cross-entropy of the first "
+            "exact_match from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
 

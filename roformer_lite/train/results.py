@@ -327,10 +327,10 @@ def has_learned(
     value = of_checkpoint
     if finished.parts:
         value = validation.metrics.get(metric, of_checkpoint)
-    is_lower = value < simplest[metric]
-    if is_lower != (metric in LOWER_IS_BETTER):
-        return False
-    return not is_within_chance(metric, value, simplest[metric], validation.measurements)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    is_better = sign * value > sign * simplest[metric]
+    is_chance = is_within_chance(metric, value, simplest[metric], validation.measurements)
+    return is_better and not is_chance
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
