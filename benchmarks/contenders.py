@@ -201,7 +201,7 @@ def inputs_of(task: str, batch: Batch, target: Batch | None = None) -> Inputs:
 
 
 class Step:
-    """The forward pass, the loss and the backward pass. There is no optimiser, which would be the
+    """The forward pass, the loss and the backward pass. There is no optimizer, which would be the
     same for all, so models that share their weights stay equal."""
 
     def __init__(self, model: PreTrainedModel, batches: list[Inputs]) -> None:

@@ -6,9 +6,9 @@ have no dropout, get the same batches and alternate in one process. Times are pr
 have the lengths of paragraphs in English books and are in random order or grouped by length, or
 they are all full (`--orders`). These kinds of work are timed (`--modes`):
 
-* `step`: forward pass, loss and backward pass, without an optimiser;
+* `step`: forward pass, loss and backward pass, without an optimizer;
 * `evaluation`: forward pass and loss, without gradients;
-* `trainer`: an epoch of the stock Trainer, with its optimiser, sampler and learning rate. It takes
+* `trainer`: an epoch of the stock Trainer, with its optimizer, sampler and learning rate. It takes
   longer, and is left out by default.
 
 `--memory` adds the memory of a step in addition to the model, each figure in a separate process.

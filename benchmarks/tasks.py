@@ -72,7 +72,7 @@ def forward_only(model: nn.Module, batches: list[Batch], work: Workload) -> Call
 
 
 def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], None]:
-    """Forward and backward passes without an optimiser, which would be the same for all."""
+    """Forward and backward passes without an optimizer, which would be the same for all."""
 
     def run() -> None:
         for one in inputs:

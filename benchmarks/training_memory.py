@@ -1,7 +1,7 @@
 """`python -m benchmarks training-memory`: the peak memory of a training step, compared with
 BERT, ModernBERT and Marian.
 
-The step is a forward and backward pass with and without checkpointing. There is no optimiser, whose
+The step is a forward and backward pass with and without checkpointing. There is no optimizer, whose
 states would be the same for models of one size. Every figure is measured in a separate process.
 """
 

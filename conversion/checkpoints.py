@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -58,6 +59,8 @@ POOLING_CONFIG = "1_Pooling/config.json"
 POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Older versions have an option for each mode, with this prefix.
 POOLING_OPTION = "pooling_mode_"
+# In these fields of config.json, sentence-transformers saves the activation of a reranker.
+RERANKER_FIELDS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
@@ -108,6 +111,11 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
     with naming(checkpoint):
         try:
             return Path(hf_hub_download(str(checkpoint), file))
+        except LocalEntryNotFoundError:
+            # Without a connection, the file may exist.
+            if HF_HUB_OFFLINE:
+                return None
+            raise
         except EntryNotFoundError:
             return None
 
@@ -225,6 +233,8 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
     converter = find_converter(name)
     with naming(path):
         model = converter.convert(state_dict, config, copy=False)
+    for field in RERANKER_FIELDS & config.keys():
+        setattr(model.config, field, config[field])
     _take_generation_config(model, path)
     return model, converter
 
@@ -302,9 +312,11 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
             if name == "auto":
                 name = fitting_family(model)
             state_dict, config = export(name, model)
+        fields = model.config.to_dict()
+        config |= {field: fields[field] for field in RERANKER_FIELDS & fields.keys()}
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        _copy_files(path, TOKENIZER_FILES, unfinished)
+        _copy_files(path, (*TOKENIZER_FILES, "chat_template.jinja"), unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
@@ -369,8 +381,10 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
         return
     with naming(file):
         fields = {name: value for name, value in _read_json(file).items() if value is not None}
-        model.generation_config = GenerationConfig.from_model_config(model.config)
-        model.generation_config.update(**fields)
+        # Unlike a configuration that is updated, this one can be saved whatever its values.
+        model.generation_config = GenerationConfig.from_model_config(
+            {**model.config.to_dict(), **fields}
+        )
 
 
 def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
@@ -381,6 +395,8 @@ def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
         return
     with naming(found):
         config = {"tokenizer_class": None, **_read_json(found)}
+        # The code of a bundle is not copied.
+        config.pop("auto_map", None)
         declared = config["tokenizer_class"]
         config["tokenizer_class"] = STOCK_TOKENIZERS.get(declared, declared)
     written = json.dumps(config, indent=2, ensure_ascii=False)

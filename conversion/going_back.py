@@ -147,7 +147,8 @@ def fitting(
         raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
     best = min(routes, key=_distance)
     if best.faults:
-        nearest = f"the nearest is {best.converter.name}, without {', '.join(best.faults)}"
+        faults = ", ".join(best.faults)
+        nearest = f"the nearest is {best.converter.name}, which has no equivalent of {faults}"
         raise ConversionError(f"no family has an equivalent of this model; {nearest}")
     return best.converter
 

@@ -18,12 +18,12 @@ from transformers.modeling_outputs import ModelOutput
 
 import hf_roformer_lite
 from hf_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.model.configuration_roformer_lite import LAYER_TYPES
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 OUR_PREFIX = "RoFormerLite"
-LAYER_TYPES = ("full_attention", "sliding_attention")
 # This entry of rope_parameters has no effect.
 WHOLE_HEAD = ("partial_rotary_factor", 1.0)
 

@@ -1,7 +1,7 @@
 """HF RoFormer and RoFormerV2, with all heads.
 
-Their rotation pairs neighbouring channels (2j, 2j + 1), ours pairs the two halves (j, j + head_dim
-/ 2). The rows of query and key projections are therefore permuted, and with `rotary_value` also the
+Their rotation pairs neighbouring channels (2j, 2j + 1), and ours pairs channels of the two
+halves (j, j + head_dim / 2). The rows of query and key projections are therefore permuted, and with `rotary_value` also the
 rows of the value projection and the columns that read them. No number changes, so weights that are
 exported and converted again are identical.
 

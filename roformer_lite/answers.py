@@ -137,9 +137,9 @@ class SavedModel:
             return
         for given, length in zip(inputs, self.lengths(inputs, **options), strict=True):
             if length + more > self.positions:
-                generated = f", {more} of them to be generated (--max_new_tokens)" if more else ""
+                generated = f", including {more} to generate (--max_new_tokens)" if more else ""
                 raise InputError(
-                    f"{given[:40]!r} has {length + more} tokens{generated}, but this model has "
+                    f"{given[:40]!r} needs {length + more} positions{generated}, but this model has "
                     f"positions for only {self.positions}"
                 )
 
@@ -225,7 +225,7 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     # Rerankers of other programs have the class of a classifier, and these fields of
     # sentence-transformers.
     fields = ("sentence_transformers", "sbert_ce_default_activation_function")
-    is_reranker = any(hasattr(config, name) for name in fields)
+    is_reranker = config.num_labels == 1 and any(hasattr(config, name) for name in fields)
     task = results.get("task", "rerank" if is_reranker else None)
     kind = next((kind for kind in fitting if kind.name == task), fitting[0])
     settings = results.get("settings", {})

@@ -200,11 +200,11 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     Args:
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
-        test_split: Split of that dataset.
+        test_split: Split of --dataset_name.
         output_dir: Directory for results, report, picture and the table of all predictions.
             Default: none.
         overwrite_output_dir: Replace an earlier evaluation there.
-        table_format: Format of that table.
+        table_format: Format of the table of predictions.
         examples: How many of the worst answers to print.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
@@ -282,9 +282,10 @@ class ReadingArguments(TableArguments, EngineArguments):
         input_file: UTF-8 text, also .gz. Default: standard input.
         output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
             also .gz. Default: standard output.
-        text_column: Column of the texts, if the input file is a table (.csv, .tsv, .jsonl); the
-            output is then a table, too. Default: every line of the input is a text.
-        text_pair_column: Column of the second text, for classifiers of pairs.
+        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl); the output is then a
+            table as well. Default: the column of the training data if the table has it, otherwise
+            every line of the input is a text.
+        text_pair_column: Column of the second text, for rerankers and classifiers of pairs.
         prefix: Prefix for the names of the columns that are added to a table.
         batch_size: Texts in a batch.
         dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
@@ -465,7 +466,7 @@ def parse_bundle(argv: Sequence[str]) -> tuple[Path, Path]:
         "Copy a saved model to OUT, together with the code of the package. OUT can be loaded "
         "without installing the package: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
         DIR="a directory with a saved model, tokenizer, or both; it is not changed",
-        OUT="the directory to write, which must not exist yet",
+        OUT="the directory to write, which must be new or empty",
     )
     (paths,) = parser.parse(argv)
     check_directory(paths.dir)
@@ -479,7 +480,7 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         "Convert a checkpoint of another system into a model of this package (--from), or a model "
         "of this package into a checkpoint of another system (--to). Without either, a model of "
         "this package is converted to a family that supports it, and anything else becomes a model "
-        "of this package. OUT must not exist yet.",
+        "of this package. OUT must be new or empty.",
         CHECKPOINT="a directory with config.json and weights",
         OUT="the directory to write",
     )
@@ -526,8 +527,8 @@ def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
     """The options of `roformer-lite export`, the model's directory and the new one."""
     parser = CommandParser(
         "export",
-        "Write a saved model and its tokenizer in the format of another runtime. OUT must not "
-        "exist yet.",
+        "Write a saved model and its tokenizer in the format of another runtime. OUT must be new "
+        "or empty.",
         [ExportArguments],
         DIR="the model's directory",
         OUT="the directory to write",

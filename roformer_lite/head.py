@@ -42,6 +42,14 @@ MAX_ITERATIONS = 100
 # The fitted head is compared with the random one on this many texts.
 NUM_COMPARED_TEXTS = 256
 
+# The options that say how a model is fine-tuned. Their defaults depend on the task.
+FINE_TUNING_OPTIONS = {
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "warmup_steps",
+    "word_dropout",
+    "ema_decay",
+}
 # With more rows, the training itself teaches the encoder enough.
 MAX_CONTRASTIVE_ROWS = 500
 # There are enough contrastive steps for the encoder to see each text about `NUM_CONTRASTIVE_EPOCHS`
@@ -126,7 +134,12 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     data = run.data
     if data.class_weights or data.min_precision or data.linear_model:
         return False
-    return {"num_train_epochs", "word_dropout", "ema_decay"} <= run.filled
+    options = run.training
+    is_changed = any(
+        getattr(options, name) != getattr(type(options), name) for name in ("optim", "weight_decay")
+    )
+    has_defaults = run.filled >= FINE_TUNING_OPTIONS and not options.max_tokens_per_batch
+    return has_defaults and not is_changed
 
 
 def train_contrastively(trainer: Trainer, train: Dataset) -> None:

@@ -78,9 +78,9 @@ class DataArguments(DatasetArguments):
             twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        train_split: Split of that dataset to train on.
-        validation_split: Split of that dataset for validation, used if it exists.
-        test_split: Split of that dataset for testing, used if it exists.
+        train_split: Split of --dataset_name to train on.
+        validation_split: Split of --dataset_name for validation. The default split is optional.
+        test_split: Split of --dataset_name for testing. The default split is optional.
     """
 
     _argument_group_name: ClassVar[str] = "data"
@@ -200,7 +200,8 @@ class TrainingOptions:
         overwrite_output_dir: Replace a finished model, and discard an unfinished training with
             other options.
         num_train_epochs: Passes over the training data. Default: enough for 300,000 examples or,
-            with labels, 8 million tokens, but at least 3 and at most 20; fine-tuning: 4.
+            with labels, for 8 million tokens if that is fewer, but at least 3 and at most 20;
+            fine-tuning: 4.
         max_steps: Number of training steps, instead of epochs.
         time_limit_minutes: Stop training after this time. The learning rate follows its schedule
             over all steps, regardless of the limit. Data preparation and the final evaluation take
@@ -225,7 +226,7 @@ class TrainingOptions:
         ema_decay: Evaluate and save an exponential moving average of the weights with this decay.
             Default: no average; 0.999 for new classifiers and taggers, where 0 disables it.
         word_dropout: Fraction of the tokens in a training batch to replace by [MASK], or by the
-            unknown or padding token if there is no mask token; not for mlm. Default: 0; 0.2 for new
+            unknown or padding token if there is no mask token; not for mlm, embed and rerank. Default: 0; 0.2 for new
             classifiers and taggers.
         early_stopping_patience: Stop after this many consecutive evaluations without improvement,
             if the best checkpoint is kept; 0: never.

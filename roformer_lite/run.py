@@ -22,8 +22,14 @@ RUN_FILE = "run.yaml"
 # The options that are paths. In the file they are relative to its directory, so that a folder with
 # data and models can be moved.
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
-# The options that name a model, by its directory or by its name on the Hub.
-_MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
+# The options that name a model or a dataset, by its directory or by its name on the Hub.
+_HUB_NAMES = (
+    "model_name_or_path",
+    "encoder_name_or_path",
+    "tokenizer",
+    "teacher",
+    "dataset_name",
+)
 # Former names of options, which are still accepted. On the command line they are aliases.
 _RENAMED = {"text_scores": "linear_model"}
 # The options that determine the output directory, the card, progress bars and the final evaluation.
@@ -225,13 +231,13 @@ def _with_paths(
     Args:
         content: The content of a file or a run.
         convert: Converts a path.
-        folder: The directory of relative paths. A model that is not a directory there is a name on
-            the Hub, and is not converted.
+        folder: The directory of relative paths. A model or a dataset that is not a directory there
+            is a name on the Hub, and is not converted.
     """
     found = dict(content)
-    for name in (*_FILES, *_MODELS):
+    for name in (*_FILES, *_HUB_NAMES):
         value = content.get(name)
-        if name in _MODELS and not os.path.isdir(os.path.join(folder, str(value))):
+        if name in _HUB_NAMES and not os.path.isdir(os.path.join(folder, str(value))):
             continue
         if isinstance(value, list):
             found[name] = [convert(str(path)) for path in value]
@@ -296,8 +302,10 @@ def shown_command(words: Sequence[str]) -> str:
     part."""
 
     def without_directory(word: str) -> str:
-        path = Path(word)
-        is_path = path.is_absolute() or word.startswith("~")
-        return path.name if is_path and path.name.strip() else word
+        # An argument of transformers may be a path as well, such as `deepspeed=/home/me/ds.json`.
+        name, equals, value = word.rpartition("=")
+        path = Path(value)
+        is_path = path.is_absolute() or value.startswith("~")
+        return f"{name}{equals}{path.name}" if is_path and path.name.strip() else word
 
     return shlex.join(map(without_directory, words))

@@ -4,6 +4,7 @@ the answers to them."""
 import csv
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from .data.data_files import TABLE_FORMATS, Row, columns_of, file_format
@@ -42,6 +43,13 @@ class TableWriter:
         self.kind = kind
         self.columns: list[str] = []
 
+    def begin(self, columns: Iterable[str]) -> None:
+        """Write the header, unless it is already there or the format has none."""
+        if self.kind == ".jsonl" or self.columns:
+            return
+        self.columns = list(columns)
+        self._write_cells(self.columns)
+
     def write(self, row: dict[str, Any], origin: str = "") -> None:
         """Write a row.
 
@@ -56,9 +64,7 @@ class TableWriter:
         if self.kind == ".jsonl":
             self.stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             return
-        if not self.columns:
-            self.columns = list(row)
-            self._write_cells(self.columns)
+        self.begin(row)
         if list(row) != self.columns:
             raise InputError(
                 f"{origin}: the columns are {', '.join(row)}, but those of the first row are "

@@ -20,6 +20,8 @@ from .options import (
 MIN_TEXT_LENGTH = 3
 MIN_PAIR_LENGTH = 5
 MIN_BLOCK_SIZE = 8
+# The options of all tasks that limit the number of tokens.
+LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
 # The tokenizers of sacrebleu, which is only imported for evaluation.
 BleuTokenizer = Literal[
     "13a",
@@ -149,7 +151,7 @@ class LanguageModelDataArguments(TaskArguments):
         line_by_line: Every line of a .txt file is a document.
         packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
             each other. Documents are then split at this length, unless --block_size is given.
-        streaming: Read the training data during training, without a copy on the disk; needs
+        streaming: Read the training data during training, without a copy on disk; needs
             --max_steps.
     """
 
@@ -309,7 +311,7 @@ class TagDataArguments(LabelArguments):
             (default: -1, the last).
         unit: The unit that gets a tag. characters splits the words of the data, for languages
             without spaces; auto does so if most of the training text is Chinese characters and the
-            tags are IOB.
+            tags are IOB1 or IOB2.
         max_length: Truncate training sentences to this many tokens.
     """
 

@@ -1337,3 +1337,35 @@ def test_flat_rows_see_what_the_mask_says(name, padding):
     found[index[:, None], index] = is_seen
     dense = mask.dense[:, 0] & is_real[:, :, None]
     assert torch.equal(found, torch.block_diag(*dense.int()).bool())
+
+
+def test_a_copy_of_a_compiled_model_has_its_own_weights():
+    model = padding_free(make("bert classes"))
+    model.compile(backend="eager")
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in copied.parameters():
+            weight.zero_()
+        logits = copied(torch.arange(1, 7)[None]).logits
+    assert not logits.any()
+
+
+def test_a_cache_of_fixed_size_is_generated_from():
+    """The window is shorter than the prompt, and `generate` makes the mask itself."""
+    model = build("MistralForCausalLM", sliding_window=4).eval()
+    ids = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(ids, **options)
+    assert torch.equal(padding_free(model).generate(ids, **options), expected)
+
+
+def test_hooks_in_a_later_layer_of_t5():
+    """The first layer is flat, and the layer with the hook gets its position bias as a batch."""
+    model = build("T5EncoderModel").eval()
+    mask = (torch.arange(16) < torch.tensor([[9], [5], [3]])).long()
+    ids = torch.randint(2, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
+    expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    padding_free(model)
+    model.encoder.block[1].layer[0].SelfAttention.q.register_forward_hook(lambda *_: None)
+    found = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found[mask != 0], expected[mask != 0], **CLOSE)

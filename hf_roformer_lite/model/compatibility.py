@@ -1,6 +1,6 @@
-"""The versions of transformers from 5.19 to 5.24, which name the key-value cache differently.
+"""Supports transformers 5.19 to 5.24, which have two names for the key-value cache.
 
-It is `cache` from 5.24 on, as in this package, and `past_key_values` before.
+The argument is called `cache` from 5.24 on, as in this package, and `past_key_values` before.
 """
 
 import inspect

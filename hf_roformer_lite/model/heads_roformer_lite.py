@@ -256,7 +256,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
             skip_logits: Whether only labelled positions go through the LM head. If so, using
                 `logits` is an error; otherwise they are `(B, L, vocab)`. Default:
                 `config.skip_logits` while training.
-            num_items_in_batch: The number of labels in all batches of an optimiser step, by which
+            num_items_in_batch: The number of labels in all batches of an optimizer step, by which
                 the loss is divided. Default: the number of labels in this batch.
             smoothing: Label smoothing of the loss.
         """

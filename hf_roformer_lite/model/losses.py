@@ -1,7 +1,7 @@
 """Losses.
 
 Every loss is a sum over the labelled items divided by the number of these items, either in this
-batch or in all batches of an optimiser step: Trainer counts the latter and gives it as
+batch or in all batches of an optimizer step: Trainer counts the latter and gives it as
 `num_items_in_batch`. Accumulating the gradients of small batches therefore equals one large batch.
 """
 

@@ -660,7 +660,7 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
                 new, freeze=not old.requires_grad
             )
             stack.config.max_position_embeddings = new_num_position_embeddings
-        self.config.max_position_embeddings = new_num_position_embeddings
+            self.config.max_position_embeddings = new_num_position_embeddings
 
 
 class RoFormerLiteModel(RoFormerLitePreTrainedModel):

@@ -68,7 +68,7 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
             new_num_tokens, pad_to_multiple_of, mean_resizing
         )
         num_tokens = embeddings.num_embeddings
-        if not config.share_embeddings:
+        if not (config.share_embeddings and config.tie_word_embeddings):
             self.get_decoder().resize_token_embeddings(num_tokens, mean_resizing=mean_resizing)
             self.tie_weights()
         encoder.vocab_size = num_tokens

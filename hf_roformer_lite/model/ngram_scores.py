@@ -146,6 +146,8 @@ class RoFormerLiteTextScores(nn.Module):
 
         flat_logits = logits.flatten(0, 1)
         joint, output = self(flat_logits[indices], token_ids, documents)
+        # Under autocast the logits are in half precision, and the scores are not.
+        flat_logits = flat_logits.to(joint.dtype)
         # Exporters do not support `index_copy` with a size that depends on the data.
         index = indices[:, None].expand_as(joint)
         joint = flat_logits.scatter(0, index, joint)

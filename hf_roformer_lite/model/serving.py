@@ -74,7 +74,7 @@ def _check_pooling(config: RoFormerLiteConfig, pooled: str | None) -> None:
         option = f'{{"seq_pooling_type": "{pooling.upper()}"}}'
         raise ValueError(
             f"classifier_pooling={pooling!r}, but vLLM would use {pooled}: "
-            f"give it --pooler-config '{option}'; it has CLS, LAST and MEAN."
+            f"start vLLM with --pooler-config '{option}'. vLLM supports CLS, LAST and MEAN."
         )
 
 

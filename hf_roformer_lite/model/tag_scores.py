@@ -2,7 +2,7 @@
 its output.
 
 The features of a conditional random field (words, their shapes and their neighbours) find what an
-encoder misses that was trained on few sentences.
+encoder trained on few sentences misses.
 
 Only bundles of models that use `classifier_text_features` or `decode_tags` contain this file and
 those of the words, n-grams and chains. Their `auto_map` looks up every class here.

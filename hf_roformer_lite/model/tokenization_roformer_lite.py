@@ -164,9 +164,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 a list of such paths, or any iterable of texts. A list is taken for paths if its
                 first item is a path object, names a file, or ends in .txt or .gz.
             vocab_size: An upper bound on the number of entries, including special tokens and bytes.
-                min_frequency: Pairs that occur less often are not merged. lowercase, strip_accents:
-                For wordpiece only. By default text is lower-cased, and accents are removed if it
-                is.
+            min_frequency: Pairs that occur less often are not merged.
+            lowercase, strip_accents: Only for wordpiece. By default, text is lower-cased, and
+                accents are removed if text is lower-cased.
             model_max_length: As in the class.
             trainer_options: Further arguments of the trainer in `tokenizers`, such as
                 `limit_alphabet`.

@@ -204,7 +204,7 @@ def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
         return around(self, stock_class.forward, args, kwargs)
 
     def reduce(self: nn.Module, protocol: int) -> tuple[Any, ...]:
-        return new_module, (stock_class, around), vars(self)
+        return new_module, (stock_class, around), self.__getstate__()
 
     forward.__signature__ = inspect.signature(stock_class.forward)  # type: ignore[attr-defined]
     forward.__doc__ = stock_class.forward.__doc__

@@ -195,7 +195,7 @@ def flat_arguments(
         if tokens is not None and name not in TABLES:
             flat[name] = flatten(name, value, tokens)
     if "position_bias" in parameters_of(layer):
-        add_position_bias(layer, flat, mask.tokens.longest)
+        add_position_bias(layer, flat, mask.shape[1])
     return flat
 
 
@@ -289,15 +289,16 @@ def bias_of(layer: nn.Module) -> Any:
     return next(filter(None, functions), None)
 
 
-def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> None:
-    """Add the relative position bias of T5 for the longest document to the arguments.
+def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> None:
+    """Add the relative position bias of T5 for a row of the batch to the arguments.
 
-    Otherwise the first layer would compute it for all pairs of tokens of the flat row, and pass it
-    to the other layers. Cross-attention has no such bias; a single zero keeps it from making one.
+    Otherwise the first layer would compute it for all pairs of tokens of the flat row. It passes
+    the bias on to the other layers, which may compute padding. Cross-attention has no such bias; a
+    single zero keeps it from making one.
     """
     compute_bias = bias_of(layer)
     if given.get("position_bias") is None and compute_bias is not None:
-        given["position_bias"] = compute_bias(longest, longest)
+        given["position_bias"] = compute_bias(length, length)
     if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
 

@@ -22,7 +22,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
 from . import trial
-from .attention import NAME, OWN_NAME
+from .attention import NAME, OWN_NAME, DocumentMask
 from .attention_modules import (
     has_own_attention,
     hook_own_masks,
@@ -390,6 +390,10 @@ def run(
     if len(args) > len(names):
         return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
+    for name, value in given.items():
+        # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
+        if isinstance(value, DocumentMask):
+            given[name] = value.dense
     computes_padding = needs_padding(model, given)
     with changed_state(running_base=model.base_model, computes_padding=computes_padding):
         separate_packed_rows(model, given)

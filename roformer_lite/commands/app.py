@@ -2,6 +2,7 @@
 `predict` for the texts of a visitor."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..command_options import SEED, AppArguments
 from ..data.data_files import numbered_lines
 from ..errors import InputError
 from ..export.formats import Engine
-from ..recipes.base import Shown
+from ..recipes.base import Answer
 from ..recipes.classify import NO_LABEL
 
 _BATCH_SIZE = 32
@@ -183,53 +184,40 @@ class Page:
         size = sum(map(len, texts))
         if size > _MAX_CHARACTERS:
             raise InputError(
-                f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` "
-                "more"
+                f"the texts have {size:,} characters, but the page reads at most {_MAX_CHARACTERS:,}; "
+                "use `roformer-lite predict`"
             )
         if self.compares:
             return self._rank(texts[0], [line for line in texts[1].split("\n") if line.strip()])
         names = ("max_new_tokens", "temperature")
         given = zip(names, values[len(texts) :], strict=False)
         options = {name: value for name, value in given if value is not None}
-        num_labels = getattr(self.saved.model.config, "num_labels", 1)
-        if self.task == "classify" and num_labels > 1:
-            options["top_k"] = min(num_labels, _MAX_SCORES)
         (answer,) = self._answers(["\t".join(texts)], options)
-        columns = answer.columns
-        if "top_k" in options:
-            return self._scores(columns, options["top_k"])
+        columns = self.recipe.show(answer, options).columns
+        if self.task == "classify" and len(answer) > 1 and columns["label"] != NO_LABEL:
+            return {label: round(score, 4) for label, score in islice(answer.items(), _MAX_SCORES)}
         if self.task == "tag":
             return self._tagged(self.recipe.input_of_line(texts[0]), columns["tags"])
         return next(iter(columns.values()))
 
-    def _answers(self, lines: list[str], options: dict[str, Any]) -> list[Shown]:
-        """The predictions of `predict` for the same lines with the same options."""
+    def _answers(self, lines: list[str], options: dict[str, Any]) -> list[Answer]:
+        """The answers of `predict` to the same lines with the same options."""
         set_seed(SEED)
         inputs = [self.recipe.input_of_line(line) for line in lines]
-        answers = self.saved.answers(inputs, batch_size=_BATCH_SIZE, options=options)
-        return [self.recipe.show(answer, options) for answer in answers]
+        return list(self.saved.answers(inputs, batch_size=_BATCH_SIZE, options=options))
 
     def _rank(self, query: str, others: list[str]) -> list[tuple[float, str]]:
         """Texts with the scores of their pairs with a query, or with the cosines of their
         embeddings, in descending order."""
         if self.recipe.takes_pairs:
             answers = self._answers([f"{query}\t{text}" for text in others], {})
-            scores = [answer.columns["score"] for answer in answers]
+            scores = [answer["score"] for answer in answers]
         else:
             answers = self._answers([query, *others], {})
-            own, *vectors = (torch.tensor(answer.columns["embedding"]) for answer in answers)
+            own, *vectors = (torch.tensor(answer["embedding"]) for answer in answers)
             scores = torch.cosine_similarity(own, torch.stack(vectors)).tolist()
         rounded = [round(score, 4) for score in scores]
         return sorted(zip(rounded, others, strict=True), reverse=True)
-
-    def _scores(self, columns: dict[str, Any], number: int) -> dict[str, float] | str:
-        """The scores of the best labels, or no label if the best one is below the threshold that
-        was chosen in training."""
-        threshold = self.recipe.threshold
-        if threshold is not None and columns["score_1"] < threshold:
-            return NO_LABEL
-        places = range(1, number + 1)
-        return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
 
     def _tagged(self, tokens: list[str], tags: list[str]) -> list[tuple[str, str | None]]:
         """The tokens of a sentence, each with its tag, or with None instead of O."""

@@ -27,12 +27,12 @@ from ..options import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..tables import TableWriter
+from ..task_options import LENGTH_OPTIONS
 from ..train.results import table_of
 
 PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.
 _DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
-_LENGTHS = ("max_length", "max_source_length", "max_target_length", "block_size")
 
 
 def main(
@@ -87,7 +87,7 @@ def main(
             "version": __version__,
         }
         _save(options, results, text, found)
-        print(f"Results, report, picture and predictions: {options.output_dir}")
+        print(f"The evaluation is saved in {options.output_dir}")
 
 
 def recipe_for(
@@ -122,7 +122,7 @@ def set_lengths(saved: SavedModel, recipe: Recipe, given: dict[str, Any]) -> Non
     Raises:
         InputError: for a length beyond the positions of the model.
     """
-    for name in _LENGTHS:
+    for name in LENGTH_OPTIONS:
         if saved.positions is not None and given.get(name, 0) > saved.positions:
             raise InputError(
                 f"--{name} {given[name]}: this model has positions for only {saved.positions} "
@@ -168,11 +168,12 @@ def _save(
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
     ) as folder:
-        table_file = folder / f"predictions.{options.table_format}"
-        with table_file.open("w", encoding="utf-8") as stream:
-            table = TableWriter(stream, f".{options.table_format}")
-            for outcome in found.outcomes:
-                table.write({"origin": outcome.origin, **outcome.columns})
+        if found.outcomes:
+            table_file = folder / f"predictions.{options.table_format}"
+            with table_file.open("w", encoding="utf-8") as stream:
+                table = TableWriter(stream, f".{options.table_format}")
+                for outcome in found.outcomes:
+                    table.write({"origin": outcome.origin, **outcome.columns})
         report = found.report
         if report is not None and report.true:
             draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)

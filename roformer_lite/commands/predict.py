@@ -17,11 +17,12 @@ from ..answers import SavedModel, open_model
 from ..command_options import SEED, ReadingArguments
 from ..data.data_files import (
     TABLE_FORMATS,
+    columns_of,
     file_format,
+    header_of,
     lines_of,
     numbered_lines,
     read_table,
-    row_of,
     value_of,
 )
 from ..errors import InputError
@@ -96,9 +97,9 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
         return columns
     trained = saved.recipe.text_columns()
     try:
-        first = next(read_table(files.input_file, files.column_names), row_of({}, ""))
+        header = header_of(files.input_file, files.column_names)
         for name in trained:
-            value_of(first, name)
+            value_of(header, name)
     except InputError:
         if files.prefix is not None or files.column_names is not None:
             raise
@@ -153,6 +154,11 @@ def _answer_table(
                     cells = recipe.show(answer, options).columns
                 table.add(row, cells)
             output.flush()
+    if not table.columns and Path(files.input_file).is_file():
+        # The table has no rows.
+        header = columns_of(header_of(files.input_file, files.column_names))
+        answers = [table.prefix + name for name in recipe.answer_columns(options)]
+        table.begin([*header, *answers])
 
 
 class Pipe:

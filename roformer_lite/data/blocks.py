@@ -14,6 +14,8 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
+from hf_roformer_lite.model.losses import IGNORE_INDEX
+
 from ..errors import InputError
 from .data_files import in_pieces
 
@@ -183,7 +185,7 @@ class BlockCollator(DataCollatorForLanguageModeling):
             batch["position_ids"] = positions
             # No block may predict the first token of the next one.
             is_first = real & (positions == 0)
-            batch["labels"] = batch["labels"].masked_fill(is_first, -100)
+            batch["labels"] = batch["labels"].masked_fill(is_first, IGNORE_INDEX)
         return batch
 
     def torch_mask_tokens(
@@ -195,7 +197,7 @@ class BlockCollator(DataCollatorForLanguageModeling):
         """Inputs with masks `(B, L)`, and labels `(B, L)` that are -100 at all other tokens."""
         ids = inputs.clone()
         inputs, labels = super().torch_mask_tokens(inputs, special_tokens_mask, offset_mapping)
-        if (labels == -100).all():
+        if (labels == IGNORE_INDEX).all():
             special = torch.tensor(self.tokenizer.all_special_ids)
             words = (~torch.isin(ids, special)).nonzero()
             if len(words):

@@ -207,6 +207,15 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     return _read_separated(path, column_names)
 
 
+def header_of(path: str | Path, column_names: Sequence[str] | None = None) -> Row:
+    """A row with the columns of a table that `read_table` takes, but without values. It has the
+    columns of the first row if the table is a .jsonl file."""
+    if file_format(path) == ".jsonl":
+        return next(read_table(path), row_of({}, str(path)))
+    names = column_names or next((values for _, values in _records(path) if values), [])
+    return row_of(dict.fromkeys(names), str(path))
+
+
 def _read_objects(path: str | Path) -> Iterator[Row]:
     for number, line in numbered_lines(path):
         if not line.strip():
@@ -296,8 +305,8 @@ def row_of(columns: dict[str, Any], origin: str) -> Row:
 def read_tagged(
     path: str | Path, token_column: int | None = None, tag_column: int = -1
 ) -> Iterator[Row]:
-    """Rows `{"tokens", "tags", "origin"}` from a column file: one token a line, a blank line after
-    each sentence.
+    """Rows `{"tokens", "tags", "origin"}` from a column file: one token per line, and a blank line
+    after each sentence.
 
     Columns are separated by tabs, or by spaces if a line has no tab. Comments, CoNLL-2003's
     `-DOCSTART-`, and the ranges and empty nodes of CoNLL-U are skipped.
@@ -487,8 +496,10 @@ def number_of(value: Any) -> float | None:
 
 def text_of(row: Row, column: str, option: str = "") -> str:
     """The value of `column`, which must be text, without surrounding spaces; `option` as for
-    `value_of`."""
+    `value_of`. The null of JSON is an empty text."""
     value = value_of(row, column, option)
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")
     return value.strip()

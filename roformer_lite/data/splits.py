@@ -37,6 +37,9 @@ MAX_HELD_OUT_ROWS = 2000
 # For a stream, the rows to hold out are a fraction of at most this many of its first rows.
 MAX_COUNTED_ROWS = 10_000
 
+# A split hides its labels if this many rows have none.
+NUM_INSPECTED_ROWS = 100
+
 logger = logging.getLogger(__name__)
 
 
@@ -82,8 +85,8 @@ def load_splits(
         splits[split] = _collect_rows(source, recipe, cache_dir / split)
     train = splits.get("train")
     if isinstance(train, Dataset) and "validation" not in splits:
-        which = "at random" if recipe.rows_are_independent else "the last ones"
-        of_which = f"{len(train)} training rows, {which},"
+        which = "chosen at random" if recipe.rows_are_independent else "the last ones"
+        of_which = f"{len(train)} training rows ({which})"
         amount = _rows_to_hold_out(recipe, len(train), args.validation_fraction, of_which)
         if amount:
             parts = train.train_test_split(amount, seed=seed, shuffle=recipe.rows_are_independent)
@@ -172,7 +175,26 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
             raise InputError(
                 f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
             )
-    return {split: loaded[name] for split, name in names.items() if name in loaded}
+    found = {split: loaded[name] for split, name in names.items() if name in loaded}
+    for split, dataset in list(found.items()):
+        is_optional = split != wanted[0] and not args.is_given(f"{split}_split")
+        if is_optional and _hides_labels(dataset, getattr(args, "label_column", "score")):
+            logger.warning(
+                "the split %s of %s is left out, because all its labels are -1; --%s_split names "
+                "another one",
+                names[split],
+                args.dataset_name,
+                split,
+            )
+            del found[split]
+    return found
+
+
+def _hides_labels(dataset: Dataset, column: str) -> bool:
+    """Whether a split has -1 instead of its labels, as in benchmarks whose organisers keep the
+    labels of the test split."""
+    labels = [row.get(column) for row in islice(dataset, NUM_INSPECTED_ROWS)]
+    return bool(labels) and all(label == -1 for label in labels)
 
 
 def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator[Row]:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from hf_roformer_lite.model.losses import IGNORE_INDEX
+
 from ..errors import InputError
 
 Metrics = dict[str, float]
@@ -29,7 +31,7 @@ OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
-_CORRELATIONS = ("pearson", "spearman")
+CORRELATIONS = ("spearman", "pearson")
 # Lower values of these metrics and of losses are better.
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})
 
@@ -43,7 +45,7 @@ def translation_metrics(
 
     bleu = BLEU(tokenize=bleu_tokenizer).corpus_score(hypotheses, [references])
     chrf = CHRF().corpus_score(hypotheses, [references])
-    exact = np.mean(np.array(hypotheses) == np.array(references))
+    exact = np.mean([found == right for found, right in zip(hypotheses, references, strict=True)])
     return {"bleu": bleu.score, "chrf": chrf.score, "exact_match": float(exact)}
 
 
@@ -79,7 +81,7 @@ def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         `(B, 3)`: the summed negative log-likelihood in nats, the number of labels, and the number
         of labels with the highest logit.
     """
-    labelled = labels != -100
+    labelled = labels != IGNORE_INDEX
     # The losses are (B, L), with 0 at positions without a label.
     losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     right = (logits.argmax(-1) == labels) & labelled
@@ -156,7 +158,7 @@ def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool
     if metric in FRACTIONS:
         variance = (ours * (1 - ours) + theirs * (1 - theirs)) / rows
         return abs(ours - theirs) <= 2 * math.sqrt(variance)
-    if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
+    if metric in CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
         return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
     return ours == theirs
 

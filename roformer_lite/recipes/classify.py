@@ -126,8 +126,14 @@ class Classify(LabelRecipe):
         names = label if isinstance(label, list) else [label]
         if isinstance(label, str) and separator and self.problem_type == MULTI:
             names = [part for part in label.split(separator) if part.strip()]
+        # A column of whole numbers in which some are missing has the type float in many libraries.
+        names = [int(name) if is_whole_number(name) else name for name in names]
         are_names = all(isinstance(name, (str, int)) for name in names)
-        self.require(are_names, row, f"column {column!r} must be a label, not {label!r}")
+        message = (
+            f"column {column!r} must be a label, not {label!r}; --problem_type regression is for "
+            "numbers"
+        )
+        self.require(are_names, row, message)
         names = [str(name).strip() for name in names]
         self.require(all(names), row, f"column {column!r} is empty")
         fits = self.problem_type == MULTI or len(names) == 1
@@ -697,6 +703,11 @@ def warn_of_equal_numbers(labels: Iterable[str]) -> None:
         other = known.setdefault(number, label)
         if other != label:
             logger.warning("%s and %s are the same number, but two labels", other, label)
+
+
+def is_whole_number(value: Any) -> bool:
+    """Whether a value is a float without a fraction, such as 1.0."""
+    return isinstance(value, float) and value.is_integer()
 
 
 def numbers_first(label: str) -> tuple[bool, int, str]:

@@ -101,10 +101,12 @@ class LabelRecipe(AnsweringRecipe):
                     "label in the output of `predict`; rename it"
                 )
             if separator is not None and separator in label:
+                remedy = "rename it"
+                if hasattr(self.options, "label_separator"):
+                    remedy = "choose another separator with --label_separator"
                 raise InputError(
                     f"the {self.label_word} {label!r} contains {separator!r}, which separates "
-                    "labels in the output of `predict`; choose another separator with "
-                    "--label_separator"
+                    f"{self.label_word}s in the output of `predict`; {remedy}"
                 )
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:

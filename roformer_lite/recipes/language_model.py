@@ -19,6 +19,8 @@ from transformers import (
     set_seed,
 )
 
+from hf_roformer_lite.model.losses import IGNORE_INDEX
+
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
@@ -204,6 +206,14 @@ class MaskedLM(LanguageModel):
     main_metric = "perplexity"
     is_causal = False
 
+    def adapt_tokenizer(self) -> None:
+        """Refuse a tokenizer without a token for masks."""
+        if self.tokenizer.mask_token is None:
+            raise InputError(
+                "the tokenizer has no mask token, which train mlm needs; give another --tokenizer "
+                "or --model_name_or_path"
+            )
+
     def collator(self, model: PreTrainedModel) -> BlockCollator:
         return BlockCollator(self.tokenizer, mlm_probability=self.options.mlm_probability)
 
@@ -231,7 +241,7 @@ class MaskedLM(LanguageModel):
     # Measuring.
 
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
-        masked = [[token] for token in labels[labels != -100].tolist()]
+        masked = [[token] for token in labels[labels != IGNORE_INDEX].tolist()]
         texts = self.tokenizer.batch_decode(masked)
         return {"masked": " ".join(text.strip() for text in texts)}
 

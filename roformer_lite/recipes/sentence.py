@@ -16,10 +16,18 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
-from ..data.sentence_data import KINDS, candidates, kind_of, queries_and_documents, row_of_kind
+from ..data.sentence_data import (
+    KINDS,
+    MAX_QUERIES,
+    candidates,
+    check_scores,
+    kind_of,
+    queries_and_documents,
+    row_of_kind,
+)
 from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs, TfidfCosine
-from ..evaluate.metrics import Metrics
+from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_options import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
 from ..teacher import open_teacher, principal_axes, take_over_tokens
@@ -47,7 +55,6 @@ if TYPE_CHECKING:
     from ..answers import SavedModel
     from ..run import Run
 
-CORRELATIONS = ("spearman", "pearson")
 RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
 # The `classifier_pooling` of a configuration for each pooling mode of the library.
@@ -121,7 +128,9 @@ class SentenceRecipe(Recipe):
         kinds = {split: kind_of(dataset) for split, dataset in rows.items()}
         self.kind = kinds.pop("train")
         self.measured_kind = next(iter(kinds.values()), "")
-        for kind in kinds.values():
+        for split, kind in kinds.items():
+            if kind == "scores":
+                check_scores(rows[split])
             if kind != self.measured_kind:
                 raise InputError(
                     "the validation data have the columns "
@@ -129,6 +138,14 @@ class SentenceRecipe(Recipe):
                     f"{', '.join(KINDS[kind])}; both need the same columns, because they are "
                     "evaluated with the same metrics"
                 )
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.kind = settings.get("kind", "")
+        if self.kind not in ("", *self.kinds):
+            raise InputError(f"kind must be one of {', '.join(self.kinds)}, not {self.kind!r}")
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "kind": self.kind}
 
     # Encoding.
 
@@ -231,6 +248,8 @@ class SentenceRecipe(Recipe):
     def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the library's evaluators, which give no results for single rows."""
         self.measured_kind = kind_of(rows)
+        if self.measured_kind == "scores":
+            check_scores(rows)
         # Models of other programs have lengths of their own, which belong to the results.
         length = saved.model.max_seq_length or self.options.max_length
         self.options = replace(self.options, max_length=length)
@@ -320,6 +339,7 @@ class Embed(SentenceRecipe):
             raise InputError(ONLY_TEXTS)
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        super().inspect_model(config, settings)
         widths = settings.get("matryoshka", [])
         is_list = isinstance(widths, list)
         if not is_list or not all(type(width) is int and width > 0 for width in widths):
@@ -442,7 +462,8 @@ class Embed(SentenceRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        return ["text"]
+        first, *_ = KINDS[self.kind or "texts"]
+        return [first]
 
     def input_of_row(self, row: Row) -> Input:
         return next(self.texts([row]))
@@ -593,7 +614,8 @@ class Rerank(SentenceRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        return ["anchor", "positive"]
+        first, second, *_ = KINDS[self.kind or "pairs"]
+        return [first, second]
 
     def input_of_row(self, row: Row) -> Input:
         return list(self.texts([row]))[:2]
@@ -617,7 +639,7 @@ class Rerank(SentenceRecipe):
     def measurements(self, rows: Dataset) -> int:
         if self.are_correlations:
             return len(rows)
-        return len(candidates(rows))
+        return min(len(set(rows["anchor"])), MAX_QUERIES)
 
     def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
         if not self.are_correlations:

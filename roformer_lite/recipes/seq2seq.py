@@ -150,6 +150,8 @@ class Seq2Seq(AnsweringRecipe):
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
         model.generation_config.max_length = max_length
+        # This limit of a checkpoint would win.
+        model.generation_config.max_new_tokens = None
         if args.generation_num_beams is not None:
             model.generation_config.num_beams = args.generation_num_beams
         return super().prepare_generation(model, args)
@@ -240,9 +242,9 @@ class Seq2Seq(AnsweringRecipe):
 
     def notes(self) -> list[str]:
         return [
-            f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are sacrebleu "
-            f"{version('sacrebleu')}'s on the untouched reference text. Both run from 0 to 100, "
-            "exact_match from 0 to 1; the loss is the mean cross-entropy of the first "
+            f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are computed by sacrebleu "
+            f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, and "
+            "exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
 

@@ -1,6 +1,7 @@
 """The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole,
 and uploaded."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summaris
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
+# The Trainer writes the logs of TensorBoard into this folder; the Hub shows them.
+TENSORBOARD_LOGS = "runs"
 
 
 def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory) -> dict[str, Any]:
@@ -58,6 +61,9 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         run.save(folder)
         write_model_card(results, finished, folder)
         write_json(folder / RESULTS_FILE, results)
+        logs = Path(finished.trainer.args.output_dir) / TENSORBOARD_LOGS
+        if logs.is_dir():
+            shutil.copytree(logs, folder / TENSORBOARD_LOGS)
     if not run.training.keep_checkpoints:
         directory.clear()
     return results

@@ -28,7 +28,15 @@ from hf_roformer_lite.padding_free.switch import separates_documents
 from ..errors import InputError, did_you_mean
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import check_vocabulary, load_config, load_with_new_head, max_positions, reason
+from ..saved_model import (
+    check_vocabulary,
+    is_ours,
+    load_config,
+    load_with_new_head,
+    max_positions,
+    reason,
+)
+from ..task_options import LENGTH_OPTIONS
 
 
 def make_model(
@@ -106,13 +114,13 @@ def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     limit = max_positions(model)
     if limit is None:
         return
-    for name in ("max_length", "max_source_length", "max_target_length", "block_size"):
+    for name in LENGTH_OPTIONS:
         if not hasattr(run.data, name):
             continue
         length = getattr(recipe.options, name) or recipe.max_length
         if length <= limit:
             continue
-        if getattr(run.data, name) != getattr(type(run.data), name):
+        if run.data.is_given(name):
             raise InputError(
                 f"--{name} {length} is more than the model has positions for; give --{name} {limit} "
                 "or less"
@@ -207,9 +215,9 @@ def pretrained_for_task(
             kind = "an encoder–decoder"
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
-    is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
+    recipe.has_own_class = is_ours(given)
     wants_scores = getattr(recipe.options, "linear_model", None)
-    if wants_scores and not is_own:
+    if wants_scores and not recipe.has_own_class:
         raise InputError(
             f"--linear_model: not supported by models of type {given.model_type}; leave the option "
             f"out, or start from the output of `roformer-lite convert {name} OUT --from auto`"
@@ -239,7 +247,6 @@ def pretrained_for_task(
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
-    recipe.has_own_class = is_own
     if wants_scores is not None:
         # If scores are wanted, they are fitted once the encoder is trained.
         _remove_text_scores(model)

@@ -200,9 +200,9 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
 def note_on_scores(evaluation: Evaluation) -> str:
     """A sentence for the card about the calibration of the scores."""
     return (
-        f"On average a score of `predict` is {evaluation.calibration_error:.3f} away from the "
-        "fraction of answers that are right (expected calibration error on the "
-        f"{evaluation.split} data). ![Fraction of right answers]({RELIABILITY_FILE})"
+        f"The expected calibration error on the {evaluation.split} data is "
+        f"{evaluation.calibration_error:.3f}: the mean difference between the scores of `predict` "
+        f"and the fraction of correct predictions. ![Fraction of correct predictions]({RELIABILITY_FILE})"
     )
 
 
@@ -263,8 +263,8 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
     checkpoint is kept; empty for all others."""
     if not finished.trainer.state.global_step:
         return (
-            "No training followed the fitting of the head, because there are no validation data to "
-            "decide whether it helps."
+            "After its head was fitted, the model was not trained further, because there are no "
+            "validation data to show whether that would help."
         )
     args = finished.trainer.args
     metric = args.metric_for_best_model.removeprefix("eval_")

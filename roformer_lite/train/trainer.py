@@ -239,22 +239,44 @@ class RoFormerLiteTrainer(Trainer):
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
         """Evaluate one batch, and record its loss and the number of its labels."""
+        labels = inputs.get("labels")
+        if labels is not None:
+            labels = self._without_repeated_rows(labels)
+            inputs = {**inputs, "labels": labels}
         found = super().prediction_step(model, inputs, *args, **kwargs)
         loss = found[0]
-        labels = inputs.get("labels")
         if loss is None or labels is None:
             return found
         num_labels = count_labels(labels, is_shifted=is_causal(self.model))
-        divisor = num_labels
-        if self.model_accepts_loss_kwargs:
+        divisor: float = num_labels
+        if self.model_accepts_loss_kwargs or self.compute_loss_func is not None:
             # The Trainer lets the model divide by the number of labels that it counts itself. It
             # only recognizes shifted labels by the type of loss.
             is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
             divisor = count_labels(labels, is_shifted=is_shifted)
+            if self.args.average_tokens_across_devices:
+                counted = torch.tensor(float(divisor), device=self.args.device)
+                divisor = self.accelerator.reduce(counted, reduction="mean").item()
         if num_labels:
             self.measured_loss += loss.item() * divisor
             self.measured_labels += num_labels
         return found
+
+    def _without_repeated_rows(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels `(B, …)` of an evaluation batch, ignored in rows that repeat earlier ones.
+
+        With several processes, accelerate fills up the last batches, so that all processes get the
+        same number of rows. It leaves these rows out of the predictions that it gathers, but their
+        loss would count.
+        """
+        batches = self.accelerator.gradient_state
+        is_last = batches.end_of_dataloader and batches.remainder > 0
+        if not is_last or labels.is_floating_point():
+            return labels
+        num_rows_left = batches.remainder - self.args.process_index * len(labels)
+        is_repeated = torch.arange(len(labels), device=labels.device) >= num_rows_left
+        is_repeated = is_repeated.view(-1, *[1] * (labels.ndim - 1))
+        return labels.masked_fill(is_repeated, IGNORE_INDEX)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate with the mean loss of all labels, regardless of the batches. The Trainer would

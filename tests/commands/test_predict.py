@@ -120,6 +120,29 @@ def test_a_reranker_of_another_program_takes_pairs(models, place):
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
+    theirs = shutil.copytree(models / "pairs", Path("theirs"))
+    config = json.loads((theirs / "config.json").read_text())
+    config["sentence_transformers"] = {"version": "6.2.0"}
+    (theirs / "config.json").write_text(json.dumps(config))
+    (theirs / "results.json").unlink()
+    assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
+
+
+@pytest.mark.parametrize("options", [[], ["--text_column", "text"]])
+def test_a_table_without_rows_gets_the_new_columns(models, place, options):
+    Path("empty.csv").write_text("text,label\n")
+    predict(models / "classify", "empty.csv", "found.csv", "--prefix", "own_", *options)
+    assert Path("found.csv").read_text() == "text,label,own_label,own_score\n"
+
+
+def test_a_text_that_is_null_is_empty(models, place):
+    Path("x.jsonl").write_text('{"text": null}\n{"text": "fine"}\n')
+    predict(models / "classify", "x.jsonl", "found.jsonl")
+    found = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
+    assert found[0]["label"] is None and found[1]["label"] is not None
+
+
 def test_weights_in_half_precision_answer_in_float32(models, place):
     load_model(models / "classify").bfloat16().save_pretrained("half")
     AutoTokenizer.from_pretrained(models / "classify").save_pretrained("half")
@@ -618,6 +641,12 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     Path("other.csv").write_text("id,words\n1,a fine film\n")
     predict(models / "classify", "other.csv", "found.txt")
     assert len(Path("found.txt").read_text().splitlines()) == 2
+    # The columns of a reranker depend on the kind of its training data.
+    reranker = save_model("rerank", Path("reranker"))
+    (reranker / "results.json").write_text('{"task": "rerank", "settings": {"kind": "scores"}}')
+    Path("pairs.csv").write_text("sentence1,sentence2,score\none,two,0.5\n")
+    predict(reranker, "pairs.csv", "found.csv", "--prefix", "own_")
+    assert Path("found.csv").read_text().startswith("sentence1,sentence2,score,own_score\n")
     # The column of a tagger may lie in another one, or have a number in files without names.
     words = ["Ann", "met", "Bob"]
     tagger = shutil.copytree(models / "tag", Path("tagger"))

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from conversion_cases import CASES, HF, noisy, source_weights
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import hf_roformer_lite as rl
@@ -19,6 +20,7 @@ from hf_roformer_lite.conversion import (
     CONVERTERS,
     ConversionError,
     ConvertedModel,
+    checkpoints,
     convert,
     convert_checkpoint,
     export,
@@ -501,3 +503,50 @@ def test_the_source_keeps_its_weights():
         for parameter in model.parameters():
             parameter += 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in stock.state_dict().items())
+
+
+def test_the_activation_of_a_reranker_is_kept(tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=1,
+    )
+    config.sbert_ce_default_activation_function = "torch.nn.modules.linear.Identity"
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+    convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+    export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
+    for name in ("ours", "back"):
+        written = json.loads((tmp_path / name / "config.json").read_text())
+        assert written["sbert_ce_default_activation_function"].endswith("Identity")
+
+
+def test_generation_settings_that_contradict_each_other_are_kept(tmp_path):
+    """Published models have them, and transformers warns of them only."""
+    config = transformers.LlamaConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "theirs")
+    settings = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 2}
+    (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(settings))
+    convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+    export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
+    for name in ("ours", "back"):
+        written = json.loads((tmp_path / name / "generation_config.json").read_text())
+        assert settings.items() <= written.items()
+
+
+def test_a_lost_connection_is_not_a_missing_file(monkeypatch):
+    def no_connection(*args, **kwargs):
+        raise LocalEntryNotFoundError("check your connection")
+
+    monkeypatch.setattr(checkpoints, "hf_hub_download", no_connection)
+    monkeypatch.setattr(checkpoints, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ConversionError, match="someone/model.*check your connection"):
+        sentence_pooling("someone/model")

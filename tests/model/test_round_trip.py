@@ -106,7 +106,13 @@ def test_weights_on_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"share_embeddings": False}, {"tie_word_embeddings": False}]
+    "fields",
+    [
+        {},
+        {"share_embeddings": False},
+        {"tie_word_embeddings": False},
+        {"tie_word_embeddings": False, "share_embeddings": True},
+    ],
 )
 def test_resized_embeddings_come_back(fields, tmp_path):
     """Both sides get the same size, whichever embeddings are tied."""

@@ -364,3 +364,15 @@ def test_weights_of_n_grams_have_length_one_in_half_precision():
         num_owners=1,
     )
     assert weights.float().norm().item() == pytest.approx(1, abs=0.01)
+
+
+def test_tag_scores_under_autocast():
+    fields = {"vocab_size": 50, "num_labels": 3, "classifier_text_features": 8}
+    config = rl.RoFormerLiteConfig.from_preset("tiny", **fields)
+    model = rl.RoFormerLiteForTokenClassification(config).eval()
+    ids = torch.randint(5, 50, (2, 6), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(input_ids=ids).logits
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=2e-2)

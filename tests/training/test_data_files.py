@@ -272,6 +272,14 @@ def test_labels_that_would_break_an_answer_are_refused(separator, place):
             assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
+def test_whole_numbers_of_type_float_are_labels():
+    recipe = RECIPES["classify"](RECIPES["classify"].options_class(dataset_name="any"))
+    row = {"text": "a", "label": 1.0, "origin": "x"}
+    assert recipe.select_columns(row)["labels"] == ["1"]
+    with pytest.raises(InputError, match="--problem_type regression"):
+        recipe.select_columns({**row, "label": 0.5})
+
+
 def test_labels_that_are_one_number_are_named(caplog):
     recipe = RECIPES["classify"](RECIPES["classify"].options_class(dataset_name="any"))
     recipe.problem_type = SINGLE

@@ -246,6 +246,7 @@ def assert_rows_are_held_out_where_needed(encoder: Path, data: Path, tmp_path: P
     for rows, options, holds_out in (
         (data, [], False),
         (data, of_classes, True),
+        (data, ["--weight_decay", "0.1"], True),
         (numbers, of_numbers, True),
     ):
         few = train("classify", rows, tmp_path / "f", "--model_name_or_path", encoder, *options)

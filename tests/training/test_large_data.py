@@ -100,6 +100,18 @@ def test_splits_of_a_data_set(tmp_path):
         ClassifyDataArguments(train_file=[str(tmp_path / "a.csv")], test_split="dev")
 
 
+def test_a_split_without_labels_is_left_out(tmp_path, caplog):
+    """The organisers of a benchmark keep the labels of its test split."""
+    (tmp_path / "data").mkdir()
+    for split, labels in (("train", [0, 1] * 20), ("test", [-1] * 5)):
+        rows = [json.dumps({"text": f"line {n}", "label": n}) + "\n" for n in labels]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(rows))
+    arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), validation_fraction=0)
+    rows = load_splits(RECIPES["classify"](arguments), arguments, tmp_path / "rows", seed=0)
+    assert list(rows) == ["train"]
+    assert "test" in caplog.text and "--test_split" in caplog.text
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
     documents = {f"d{n}": list(range(100, 100 + n)) for n in (1, 7, 8, 9, 10, 17, 55)}

@@ -186,7 +186,7 @@ VARIANTS = {
     "scores": (
         "rerank",
         {"sentence1": "a", "sentence2": "b", "score": 1.0},
-        {},
+        {"score": 0.0},
         "spearman, pearson, loss",
     ),
     "pairs": ("rerank", {"anchor": "a", "positive": "b"}, {}, "mrr@10, ndcg@10, map, loss"),

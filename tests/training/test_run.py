@@ -151,3 +151,25 @@ def test_mistakes_in_the_file(text, message, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=message):
         parse_run(str(tmp_path / "run.yaml"), [])
+
+
+def test_tensorboard_and_paths_of_arguments(trained, tmp_path):
+    """The logs of TensorBoard stay with the model, and the card shows no path of the machine."""
+    configuration = tmp_path / "fsdp.json"
+    configuration.write_text("{}")
+    more = ["report_to=tensorboard", f"fsdp_config={configuration}"]
+    options = ["--output_dir", str(tmp_path / "logged"), *SMALL.split(), *more]
+    files = ["--train_file", str(trained / "train.csv")]
+    assert main(["train", "classify", *files, *options]) == 0
+    assert list((tmp_path / "logged" / "runs").glob("**/events.*"))
+    card = (tmp_path / "logged" / "README.md").read_text()
+    assert "fsdp_config=fsdp.json" in card and str(tmp_path) not in card
+
+
+def test_a_data_set_is_relative_to_the_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "run.yaml"
+    path.write_text("task: classify\ndataset_name: data\n")
+    assert read_run_file(path)["dataset_name"] == str(tmp_path / "data")
+    path.write_text("task: classify\ndataset_name: someone/data\n")
+    assert read_run_file(path)["dataset_name"] == "someone/data"

@@ -269,6 +269,12 @@ MISTAKES = {
         "the columns are a, b, but .* sentence1, sentence2, score; or ",
     ),
     "texts without a teacher": ("embed", "text\na\nb\n", [], "for training, give --teacher"),
+    "the same score everywhere": (
+        "embed",
+        "sentence1,sentence2,score\n" + "a,b,0.5\n" * 9,
+        ["--validation_fraction", "0.3"],
+        "have the score 0.5, .* need different scores",
+    ),
     "a score above one": (
         "rerank",
         "sentence1,sentence2,score\na,b,5\n",

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from conftest import build, seq2seq_config
+from transformers import Seq2SeqTrainingArguments
 
+from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteTokenizer
 from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.recipes import RECIPES
+from roformer_lite.train.tokenizers import set_up_tokenizer
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 VOCABULARY = {"vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
@@ -333,3 +339,22 @@ def test_other_labels_do_not_keep_the_n_grams_of_the_first_ones(tmp_path):
         assert main(["train", "classify", *map(str, arguments)]) == 0
     assert auto_class.from_pretrained(tmp_path / "kept").text_scores is not None
     assert auto_class.from_pretrained(tmp_path / "left out").text_scores is None
+
+
+def test_masks_need_a_token():
+    recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
+    tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
+    assert set_up_tokenizer(tokenizer, recipe) is tokenizer
+    tokenizer.mask_token = None
+    with pytest.raises(InputError, match="no mask token"):
+        set_up_tokenizer(tokenizer, recipe)
+
+
+def test_the_length_of_targets_wins_over_the_limit_of_a_checkpoint(tmp_path):
+    recipe = RECIPES["seq2seq"](
+        RECIPES["seq2seq"].options_class(dataset_name="any", max_target_length=20)
+    )
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    model.generation_config.max_new_tokens = 3
+    saved = recipe.prepare_generation(model, Seq2SeqTrainingArguments(str(tmp_path)))
+    assert (saved.max_length, saved.max_new_tokens) == (21, None)
