@@ -282,8 +282,8 @@ class ReadingArguments(TableArguments, EngineArguments):
         input_file: UTF-8 text, also .gz. Default: standard input.
         output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
             also .gz. Default: standard output.
-        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl); the output is then a
-            table as well. Default: the column of the training data if the table has it, otherwise
+        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl); the output is then
+            a table as well. Default: the column of the training data if the table has it, otherwise
             every line of the input is a text.
         text_pair_column: Column of the second text, for rerankers and classifiers of pairs.
         prefix: Prefix for the names of the columns that are added to a table.

@@ -226,8 +226,8 @@ class TrainingOptions:
         ema_decay: Evaluate and save an exponential moving average of the weights with this decay.
             Default: no average; 0.999 for new classifiers and taggers, where 0 disables it.
         word_dropout: Fraction of the tokens in a training batch to replace by [MASK], or by the
-            unknown or padding token if there is no mask token; not for mlm, embed and rerank. Default: 0; 0.2 for new
-            classifiers and taggers.
+            unknown or padding token if there is no mask token; not for mlm, embed and rerank.
+            Default: 0; 0.2 for new classifiers and taggers.
         early_stopping_patience: Stop after this many consecutive evaluations without improvement,
             if the best checkpoint is kept; 0: never.
         baselines: Evaluate baselines, such as a linear model, on the same data; takes seconds.

@@ -243,8 +243,8 @@ class Seq2Seq(AnsweringRecipe):
     def notes(self) -> list[str]:
         return [
             f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are computed by sacrebleu "
-            f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, and "
-            "exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
+            f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, "
+            "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
 

@@ -202,7 +202,8 @@ def note_on_scores(evaluation: Evaluation) -> str:
     return (
         f"The expected calibration error on the {evaluation.split} data is "
         f"{evaluation.calibration_error:.3f}: the mean difference between the scores of `predict` "
-        f"and the fraction of correct predictions. ![Fraction of correct predictions]({RELIABILITY_FILE})"
+        "and the fraction of correct predictions. "
+        f"![Fraction of correct predictions]({RELIABILITY_FILE})"
     )
 
 
