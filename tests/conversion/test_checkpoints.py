@@ -535,6 +535,14 @@ def test_generation_settings_that_contradict_each_other_are_kept(tmp_path):
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "theirs")
     settings = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 2}
     (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(settings))
+    try:
+        stock = transformers.GenerationConfig.from_pretrained(tmp_path / "theirs")
+        stock.save_pretrained(tmp_path / "stock")
+    except ValueError:
+        # The oldest supported version of transformers does not save them either.
+        with pytest.raises(ValueError, match="temperature"):
+            convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+        return
     convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     for name in ("ours", "back"):
