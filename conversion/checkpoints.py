@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
+from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
@@ -59,8 +60,6 @@ POOLING_CONFIG = "1_Pooling/config.json"
 POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Older versions have an option for each mode, with this prefix.
 POOLING_OPTION = "pooling_mode_"
-# In these fields of config.json, sentence-transformers saves the activation of a reranker.
-RERANKER_FIELDS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 

@@ -1,9 +1,9 @@
 """HF RoFormer and RoFormerV2, with all heads.
 
-Their rotation pairs neighbouring channels (2j, 2j + 1), and ours pairs channels of the two
-halves (j, j + head_dim / 2). The rows of query and key projections are therefore permuted, and with `rotary_value` also the
-rows of the value projection and the columns that read them. No number changes, so weights that are
-exported and converted again are identical.
+Their rotation pairs neighbouring channels (2j, 2j + 1), and ours pairs channels of the two halves
+(j, j + head_dim / 2). The rows of query and key projections are therefore permuted, and with
+`rotary_value` also the rows of the value projection and the columns that read them. No number
+changes, so weights that are exported and converted again are identical.
 
 RoFormerV2 is RoFormer without biases, and with norms that divide by the root mean square and have
 no gain. Its published code, which is not part of transformers, writes RoFormer's model type;

@@ -18,6 +18,7 @@ import torch
 from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import padding_free
 
 from .errors import InputError, require_packages
@@ -224,8 +225,8 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
         )
     # Rerankers of other programs have the class of a classifier, and these fields of
     # sentence-transformers.
-    fields = ("sentence_transformers", "sbert_ce_default_activation_function")
-    is_reranker = config.num_labels == 1 and any(hasattr(config, name) for name in fields)
+    has_field = any(hasattr(config, name) for name in RERANKER_FIELDS)
+    is_reranker = config.num_labels == 1 and has_field
     task = results.get("task", "rerank" if is_reranker else None)
     kind = next((kind for kind in fitting if kind.name == task), fitting[0])
     settings = results.get("settings", {})

@@ -107,6 +107,17 @@ class AnswerTable(TableWriter):
         Raises:
             InputError: as `write`, and if the row already has a column of the answer.
         """
+        self.write(self._with_answer(row, answer), row["origin"])
+
+    def add_header(self, row: Row, answer_columns: Iterable[str]) -> None:
+        """Write the header of a table without rows, whose columns are those of `row`.
+
+        Raises:
+            InputError: if there already is a column of the answers.
+        """
+        self.begin(self._with_answer(row, dict.fromkeys(answer_columns)))
+
+    def _with_answer(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
         columns = columns_of(row)
         for name, value in answer.items():
             name = self.prefix + name
@@ -118,7 +129,7 @@ class AnswerTable(TableWriter):
             if self.kind == ".tsv" and _BREAK.search(_cell(value)):
                 value = " ".join(_cell(value).split())
             columns[name] = value
-        self.write(columns, row["origin"])
+        return columns
 
 
 def _cell(value: Any) -> str:

@@ -1,1 +1,4 @@
 """Entries for the models of this package in the tables of other libraries."""
+
+# In these fields of config.json, sentence-transformers saves the activation of a reranker.
+RERANKER_FIELDS = frozenset({"sentence_transformers", "sbert_ce_default_activation_function"})

@@ -17,7 +17,6 @@ from ..answers import SavedModel, open_model
 from ..command_options import SEED, ReadingArguments
 from ..data.data_files import (
     TABLE_FORMATS,
-    columns_of,
     file_format,
     header_of,
     lines_of,
@@ -154,11 +153,11 @@ def _answer_table(
                     cells = recipe.show(answer, options).columns
                 table.add(row, cells)
             output.flush()
-    if not table.columns and Path(files.input_file).is_file():
+    has_header = kind == ".jsonl" or bool(table.columns)
+    if not has_header and Path(files.input_file).is_file():
         # The table has no rows.
-        header = columns_of(header_of(files.input_file, files.column_names))
-        answers = [table.prefix + name for name in recipe.answer_columns(options)]
-        table.begin([*header, *answers])
+        header = header_of(files.input_file, files.column_names)
+        table.add_header(header, recipe.answer_columns(options))
 
 
 class Pipe:

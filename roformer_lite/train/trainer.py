@@ -273,10 +273,10 @@ class RoFormerLiteTrainer(Trainer):
         is_last = batches.end_of_dataloader and batches.remainder > 0
         if not is_last or labels.is_floating_point():
             return labels
-        num_rows_left = batches.remainder - self.args.process_index * len(labels)
-        is_repeated = torch.arange(len(labels), device=labels.device) >= num_rows_left
-        is_repeated = is_repeated.view(-1, *[1] * (labels.ndim - 1))
-        return labels.masked_fill(is_repeated, IGNORE_INDEX)
+        num_rows_before = self.args.process_index * len(labels)
+        labels = labels.clone()
+        labels[max(batches.remainder - num_rows_before, 0) :] = IGNORE_INDEX
+        return labels
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate with the mean loss of all labels, regardless of the batches. The Trainer would

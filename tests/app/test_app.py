@@ -138,7 +138,7 @@ def test_the_page(client, predicted):
 def test_mistakes_are_reported_to_visitors(client):
     for text, message in (
         (" ", "a box is empty"),
-        ("a" * 200_001, "200,001 characters"),
+        ("a" * 200_001, "200,001 characters, but the page reads at most 200,000"),
     ):
         with pytest.raises(AppError, match=message):
             client.predict(text, api_name="/answer")

@@ -134,6 +134,9 @@ def test_a_table_without_rows_gets_the_new_columns(models, place, options):
     Path("empty.csv").write_text("text,label\n")
     predict(models / "classify", "empty.csv", "found.csv", "--prefix", "own_", *options)
     assert Path("found.csv").read_text() == "text,label,own_label,own_score\n"
+    # A column of the answers may not be there already, as in a table with rows.
+    predict(models / "classify", "empty.csv", "other.csv", *options, status=2)
+    assert not Path("other.csv").exists()
 
 
 def test_a_text_that_is_null_is_empty(models, place):

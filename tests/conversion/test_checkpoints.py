@@ -37,6 +37,13 @@ from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules
 from roformer_lite.teacher import open_teacher
 
+TINY = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -506,14 +513,7 @@ def test_the_source_keeps_its_weights():
 
 
 def test_the_activation_of_a_reranker_is_kept(tmp_path):
-    config = transformers.BertConfig(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        num_labels=1,
-    )
+    config = transformers.BertConfig(**TINY, num_labels=1)
     config.sbert_ce_default_activation_function = "torch.nn.modules.linear.Identity"
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
     convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
@@ -525,13 +525,7 @@ def test_the_activation_of_a_reranker_is_kept(tmp_path):
 
 def test_generation_settings_that_contradict_each_other_are_kept(tmp_path):
     """Published models have them, and transformers warns of them only."""
-    config = transformers.LlamaConfig(
-        vocab_size=60,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
+    config = transformers.LlamaConfig(**TINY)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "theirs")
     settings = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 2}
     (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(settings))
