@@ -14,12 +14,16 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.utils import compile_regions
 from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
 from torch._dynamo.utils import counters
+from torch.overrides import TorchFunctionMode
 from transformers import DataCollatorWithFlattening, masking_utils
 
 import hf_roformer_lite as rl
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.padding_free import attention, switch, trial
-from hf_roformer_lite.padding_free.attention import padding_free_mask
+from hf_roformer_lite.model.modeling_roformer_lite import same_document
+from hf_roformer_lite.padding_free import attention, groups, trial
+from hf_roformer_lite.padding_free import inputs as arguments
+from hf_roformer_lite.padding_free.masks import DocumentMask
+from hf_roformer_lite.padding_free.plan import Plan
 
 VOCAB = SIZES["vocab_size"]
 MODELS = {
@@ -36,9 +40,6 @@ MODELS = {
     "bloom": "BloomForCausalLM",
     "gpt neo": "GPTNeoForCausalLM",
     "falcon classes": "FalconForSequenceClassification",
-    # The states of these models have another order of axes.
-    "xlnet": "XLNetLMHeadModel",
-    "squeezebert tokens": "SqueezeBertForTokenClassification",
 }
 # The batches of these models have holes; those of all others are padded on the left.
 HOLES_IN = ("gpt2", "mpnet mlm", "bloom")
@@ -124,35 +125,6 @@ def test_outputs_losses_and_gradients(name):
     if has_logits_of_tokens and "tokens" not in name:
         batch["num_items_in_batch"] = torch.tensor(7)
     assert_same_gradients(free, stock, batch)
-
-
-def test_segments_and_streams_of_xlnet():
-    """The states of XLNet are `(L, B, hidden)`, and its tables have an axis of rows."""
-    stock = build("XLNetForSequenceClassification")
-    free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("xlnet classes", side="left", lengths=(4, 3, 1, 3))
-    batch["token_type_ids"] = torch.tensor([[0, 0, 1, 2], [0, 1, 0, 2], [2] * 4, [1, 1, 0, 0]])
-    assert int(batch["attention_mask"].sum()) in numbers_of_computed_tokens(free, batch)
-    assert_same_gradients(free, stock, batch)
-    mask = batch["attention_mask"]
-    one_segment = batch | {"token_type_ids": torch.zeros_like(batch["token_type_ids"])}
-    others = [batch, one_segment, batch | {"attention_mask": torch.tensor([[1, 0, 1, 1]] * 4)}]
-    hidden = torch.ones(4, 4, 4).triu(1)
-    mapping = torch.eye(4)[None, 2:].repeat(4, 1, 1)
-    with torch.no_grad():
-        scores = [[model.eval()(**inputs).logits for inputs in others] for model in (free, stock)]
-        torch.testing.assert_close(*scores, **CLOSE)
-        assert not torch.allclose(scores[0][0], scores[0][1], atol=1e-3)
-        for more in ({"perm_mask": hidden}, {"perm_mask": hidden, "target_mapping": mapping}):
-            inputs = {"input_ids": batch["input_ids"], "attention_mask": mask, **more}
-            found, expected = (model.transformer(**inputs)[0] for model in (free, stock))
-            is_real = mask != 0
-            if "target_mapping" in more:
-                is_real = is_real[:, 2:]
-            torch.testing.assert_close(found[is_real], expected[is_real], **CLOSE)
-        inputs = batch | {"token_type_ids": None}
-        found, expected = (model(**inputs, use_mems=True).mems for model in (free, stock))
-    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("share_att_key", [False, True])
@@ -288,7 +260,7 @@ def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
 def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, monkeypatch):
     """The outputs of such a model stay as they were, and there is one warning."""
     warnings: list[str] = []
-    monkeypatch.setattr(switch.logger, "warning_once", warnings.append)
+    monkeypatch.setattr(arguments.logger, "warning_once", warnings.append)
     stock = build(class_name)
     free = padding_free(copy.deepcopy(stock))
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
@@ -678,10 +650,10 @@ def test_nearly_full_batches_stay_as_they_are(lengths):
     stock, free = pair("bert classes")
     batch = batch_for("bert classes", lengths=lengths)
     batch["labels"] = batch["labels"][: len(lengths)]
-    tokens = []
-    count_tokens(free, tokens)
-    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, rtol=0, atol=1e-6)
-    assert tokens == [36]
+    with CountedTokens(free) as counted:
+        found = free(**batch).logits
+    torch.testing.assert_close(found, stock(**batch).logits, rtol=0, atol=1e-6)
+    assert counted.numbers == [36]
 
 
 @pytest.mark.parametrize("name", ["llama", "bert classes"])
@@ -984,19 +956,22 @@ def test_caches(name, side):
     torch.testing.assert_close(*steps, **CLOSE)
 
 
-def count_tokens(model: torch.nn.Module, tokens: list[int]) -> None:
-    """Record how many tokens the first linear map of a model gets.
+class CountedTokens(TorchFunctionMode):
+    """Records how many tokens the first linear map of a model computes.
 
     A hook cannot count them, because layers compute padding when there are hooks within them."""
-    maps = (torch.nn.Linear, transformers.pytorch_utils.Conv1D)
-    first = next(module for module in model.modules() if isinstance(module, maps))
-    compute = first.forward
 
-    def forward(states: torch.Tensor) -> torch.Tensor:
-        tokens.append(states[..., 0].numel())
-        return compute(states)
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        maps = (torch.nn.Linear, transformers.pytorch_utils.Conv1D)
+        self.weight = next(part for part in model.modules() if isinstance(part, maps)).weight
+        self.numbers: list[int] = []
 
-    first.forward = forward
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        is_map = func in (torch.nn.functional.linear, torch.Tensor.matmul)
+        if is_map and args[1].data_ptr() == self.weight.data_ptr():
+            self.numbers.append(args[0][..., 0].numel())
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(
@@ -1014,13 +989,11 @@ def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
     batch = batch_for(name)
     labels = batch.pop("labels")
-    tokens = []
-    count_tokens(free, tokens)
     given = {key: labels if value is ... else value for key, value in more.items()}
-    free(**batch, **given)
-    free.base_model(**batch)
-    # Attention modules that compute scores themselves are called once for each length of rows.
-    assert sum(tokens) == 2 * 24
+    with CountedTokens(free) as counted:
+        free(**batch, **given)
+        free.base_model(**batch)
+    assert counted.numbers == [24, 24]
 
 
 def real_outputs(
@@ -1274,69 +1247,95 @@ def last_keys(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tens
     return key > 11
 
 
+def holes(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Causal, but a few queries do not see a few keys."""
+    is_hidden = (query >= 6) & (query < 12) & (key >= 2) & (key < 5)
+    return (key <= query) & ~is_hidden
+
+
 WINDOW = masking_utils.sliding_window_causal_mask_function(4)
 TWO_SIDED_WINDOW = masking_utils.sliding_window_bidirectional_mask_function(3)
+ONE_SIDED = masking_utils.sliding_window_overlay(4)
 CAUSAL = masking_utils.causal_mask_function
 BIDIRECTIONAL = masking_utils.bidirectional_mask_function
-# Each entry says whether a flat row can follow the mask if no padding stands between tokens.
+PACKED = masking_utils.packed_sequence_mask_function(torch.arange(14).expand(3, -1) // 5)
+OWN_PACKED = same_document(torch.arange(14).expand(3, -1) // 5)
+# Each entry says whether the documents of the mask and their pattern are known.
 MASK_FUNCTIONS = {
     "causal": (CAUSAL, True),
     "bidirectional": (BIDIRECTIONAL, True),
     "window": (WINDOW, True),
     "window to both sides": (TWO_SIDED_WINDOW, True),
-    "packed": (masking_utils.and_masks(CAUSAL, same_third), True),
-    "packed, window": (masking_utils.and_masks(TWO_SIDED_WINDOW, same_third), True),
+    "window to one side": (ONE_SIDED, False),
+    "packed": (masking_utils.and_masks(CAUSAL, PACKED), True),
+    "packed, own": (masking_utils.and_masks(CAUSAL, OWN_PACKED), True),
+    "packed, window": (masking_utils.and_masks(TWO_SIDED_WINDOW, PACKED), True),
+    "packed, of a user": (masking_utils.and_masks(CAUSAL, same_third), False),
     "image": (masking_utils.or_masks(CAUSAL, own_image), False),
     "sinks": (masking_utils.or_masks(WINDOW, masking_utils.and_masks(CAUSAL, first_keys)), False),
     "prefix": (masking_utils.or_masks(CAUSAL, first_keys), False),
     "last keys": (masking_utils.or_masks(WINDOW, last_keys), False),
+    "holes": (holes, False),
 }
+# The ways in which attention of a flat row is computed.
+FORMS = ("by document", "groups", "rows")
 
 
 @pytest.mark.parametrize("name", MASK_FUNCTIONS)
 @pytest.mark.parametrize("padding", ["none", "right", "left", "holes"])
-def test_flat_rows_see_what_the_mask_says(name, padding):
-    """Each mask is either refused, or read correctly for every pair of tokens."""
-    mask_function, can_be_flat = MASK_FUNCTIONS[name]
+@pytest.mark.parametrize("form", FORMS)
+def test_flat_rows_see_what_the_mask_says(name, padding, form, monkeypatch):
+    """Each form of attention, and its gradients, equal sdpa with the ordinary mask."""
+    mask_function, is_known = MASK_FUNCTIONS[name]
     batch_size = 3
     length = 14
-    is_real = torch.arange(length) < torch.tensor([14, 9, 0])[:, None]
+    is_real = torch.arange(length) < torch.tensor([14, 9, 1])[:, None]
     if padding == "none":
         is_real = torch.ones(batch_size, length, dtype=torch.bool)
     elif padding == "left":
         is_real = is_real.flip(1)
     elif padding == "holes":
-        is_real[:, 2] = is_real[:, 6:8] = False
-    mask = padding_free_mask(
+        is_real[:2, 2] = is_real[:2, 6:8] = False
+    mask = DocumentMask(
+        Plan(),
         batch_size=batch_size,
         q_length=length,
         kv_length=length,
         mask_function=mask_function,
         attention_mask=is_real,
         allow_is_causal_skip=False,
-        # Attention by document is faster on a CPU in this type, even if no row has padding.
-        dtype=torch.bfloat16,
+        allow_is_bidirectional_skip=False,
+        dtype=torch.float32,
         device="cpu",
         config=None,
     )
-    if padding != "holes":
-        assert (mask.flat is not None) == can_be_flat
-    if mask.flat is None:
-        return
-    index = mask.tokens.index
-    if index is None:
-        index = torch.arange(batch_size * length)
-    lengths = torch.tensor(mask.tokens.lengths)
-    document = torch.arange(len(lengths)).repeat_interleave(lengths)
-    distance = torch.arange(len(index))[:, None] - torch.arange(len(index))
-    window = mask.flat.window or length
-    is_seen = (document[:, None] == document) & (distance.abs() < window)
-    if mask.flat.is_causal:
-        is_seen &= distance >= 0
-    found = torch.zeros(batch_size * length, batch_size * length, dtype=torch.bool)
-    found[index[:, None], index] = is_seen
-    dense = mask.dense[:, 0] & is_real[:, :, None]
-    assert torch.equal(found, torch.block_diag(*dense.int()).bool())
+    flat = mask.make_flat()
+    assert (flat.pattern is not None) == (is_known and padding != "holes")
+    if flat.pattern is None and form != "rows":
+        form = "rows"
+    monkeypatch.setattr(attention, "form_of", lambda *args, **kwargs: form)
+    # Groups begin at each shorter document, and have gaps.
+    monkeypatch.setattr(groups, "MIN_PAIRS", 1)
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(3, batch_size, length, 2, 8, generator=generator)
+    states.requires_grad_()
+    module = torch.nn.Module()
+    query, key, value = (tokens.transpose(1, 2) for tokens in states)
+    dense = mask.dense()
+    # A query without any key has no meaning.
+    sees = dense.any(-1)[:, 0] & is_real
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, dense)
+    expected = expected.transpose(1, 2)[sees]
+    rows = [mask.tokens().flatten(tokens).transpose(1, 2) for tokens in states]
+    found = attention.padding_free_attention(module, *rows, flat)[0]
+    found = mask.tokens().restore(found)[sees]
+    torch.testing.assert_close(found, expected, **CLOSE)
+    weights = torch.randn(expected.shape, generator=generator)
+    gradients = [
+        torch.autograd.grad((output * weights).sum(), states, retain_graph=True)[0]
+        for output in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients, **CLOSE)
 
 
 def test_a_copy_of_a_compiled_model_has_its_own_weights():

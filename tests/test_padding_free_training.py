@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from test_padding_free import batch_for, count_tokens, make
+from test_padding_free import CountedTokens, batch_for, make
 from test_padding_free_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -65,12 +65,11 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
     model = trainer.model
-    tokens = []
-    count_tokens(model, tokens)
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    with CountedTokens(model) as counted:
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     losses = [log.get("loss", log.get("eval_loss")) for log in trainer.state.log_history]
     losses = torch.tensor([loss for loss in losses if loss is not None])
-    return Run(losses=losses, weights=weights_of(model), tokens=sum(tokens))
+    return Run(losses=losses, weights=weights_of(model), tokens=sum(counted.numbers))
 
 
 def trainer_of(

@@ -31,7 +31,9 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..padding_free.attention import NAME as PADDING_FREE
+from ..padding_free.batch import share_flat_row
 from ..padding_free.layers import hook_layers
+from ..padding_free.plan import plans_batch
 from .compatibility import CACHE_NAME, accepts_past_key_values, update_cache
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .hub import RemoteCode
@@ -605,6 +607,12 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         requested_attention = requested_attention or PADDING_FREE
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
+    def post_init(self) -> None:
+        """As in every model of transformers. The layers also get the hooks of padding-free
+        computing."""
+        hook_layers(self)
+        super().post_init()
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -693,12 +701,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             config.add_cross_attention and config.layer_style == "parallel_heads"
         )
         self.gradient_checkpointing = False
-        hook_layers(self)
         self.post_init()
 
     @accepts_past_key_values
     @merge_with_config_defaults
     @capture_outputs
+    @plans_batch
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1010,7 +1018,9 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
     is_padding = attention_mask[:, -length:].to(hidden_states.device) == 0
     if not is_tracing(hidden_states) and not bool(is_padding.any()):
         return hidden_states
-    return hidden_states.masked_fill(is_padding[..., None], 0.0)
+    without = hidden_states.masked_fill(is_padding[..., None], 0.0)
+    share_flat_row(hidden_states, without)
+    return without
 
 
 def check_attention_mask(

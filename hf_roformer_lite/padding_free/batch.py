@@ -1,4 +1,4 @@
-"""The real tokens of a batch, and how to make them one flat row and a padded batch again.
+"""The tokens of a batch that the layers compute, as one flat row and as a padded batch.
 
 A *document* is a run of tokens that attend to each other: a row of the batch without its padding,
 or one of several texts packed into a row. In the flat row, `(1, N, ...)`, the tokens of a document
@@ -6,117 +6,193 @@ are contiguous. (Removing padding before the layers goes back to Zeng et al. 202
 arXiv:2208.08124.)
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from weakref import ReferenceType, ref
 
 import torch
-from torch import nn
+from transformers.utils.import_utils import is_tracing
 
 
-class RealTokens:
-    """The real tokens of a batch `(B, L)`, in the order of the flat row.
+class FlatTokens:
+    """The computed tokens of a batch `(B, L)`, in the order of the flat row.
 
     Args:
-        shape: B and L.
-        lengths: The number of tokens of each document.
-        index: `(N,)`, the places of the tokens among the B * L of the batch. None: the flat row has
-            all tokens of the batch in their order.
-        row_axis: 1 if states are `(L, B, ...)`; then `shape` is L and B, and the flat row is
-            `(N, 1, ...)`.
+        numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at tokens
+            that are not computed. Each row has a computed token. The tensor is on the CPU, because
+            an accelerator would have to be waited for whenever a value is read. In a traced graph,
+            whose values cannot be read, it has ones and zeros, and the flat row is in the order of
+            the batch.
+        count: The number of documents, some of which may be empty.
+        are_documents: Whether all computed tokens are real, and no padding stands between those of
+            a document.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        lengths: list[int],
-        index: torch.Tensor | None = None,
-        row_axis: int = 0,
-    ):
-        self.shape = shape
-        self.lengths = lengths
-        self.index = index
-        self.row_axis = row_axis
-        self.longest = max(lengths, default=0)
-        self._known: dict[int, FlatForm] = {}
-        self._last_output: FlatForm | None = None
+    def __init__(self, numbers: torch.Tensor, count: int = 1, are_documents: bool = False):
+        self.numbers = numbers
+        self.shape = (numbers.shape[0], numbers.shape[1])
+        self.is_traced = is_tracing(numbers)
+        self.are_documents = are_documents and not self.is_traced
+        self.lengths: list[int] = []
+        self.longest = 0
+        # The places of the tokens among the B * L of the batch, `(N,)`. None: the flat row has all
+        # tokens of the batch in their order.
+        self.index: torch.Tensor | None
+        self._tables: dict[tuple[str, torch.device], torch.Tensor] = {}
+        if self.is_traced:
+            self.index = places_in_graph(numbers.flatten() != 0)
+            places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
+            self._filled = self._fill(places)
+            self._with_padding = places.where(numbers != 0, self.num_tokens).flatten()
+            return
+        flat_numbers = numbers.flatten()
+        num_padding, *self.lengths = flat_numbers.bincount(minlength=count + 1).tolist()
+        self.longest = max(self.lengths, default=0)
+        is_whole = num_padding == 0 and bool((flat_numbers.diff() >= 0).all())
+        self.index = None if is_whole else flat_numbers.argsort(stable=True)[num_padding:]
 
-    @classmethod
-    def of_documents(cls, numbers: torch.Tensor, count: int, row_axis: int = 0) -> "RealTokens":
-        """The tokens of numbered documents.
+    @property
+    def num_tokens(self) -> int:
+        """N, which is symbolic in a traced graph."""
+        return self.numbers.numel() if self.index is None else self.index.shape[0]
 
-        Args:
-            numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at
-                padding.
-            count: The number of documents, some of which may be empty.
-            row_axis: 1 if states are `(L, B, ...)`.
-        """
-        numbers = numbers.transpose(0, row_axis)
-        shape = (numbers.shape[0], numbers.shape[1])
-        numbers = numbers.flatten()
-        num_padding, *lengths = numbers.bincount(minlength=count + 1).tolist()
-        index = numbers.argsort(stable=True)[num_padding:]
-        if torch.equal(index, torch.arange(len(numbers), device=index.device)):
-            return cls(shape=shape, lengths=lengths, row_axis=row_axis)
-        return cls(shape=shape, lengths=lengths, index=index, row_axis=row_axis)
-
-    def equals(self, other: "RealTokens") -> bool:
+    def equals(self, other: "FlatTokens") -> bool:
         """Whether both give the same flat row."""
-        if self.shape != other.shape or self.lengths != other.lengths:
-            return False
-        if self.row_axis != other.row_axis:
-            return False
-        if self.index is None or other.index is None:
-            return self.index is other.index
-        is_on_same_device = self.index.device == other.index.device
-        return is_on_same_device and torch.equal(self.index, other.index)
+        return self.shape == other.shape and torch.equal(self.numbers, other.numbers)
+
+    def index_on(self, device: torch.device) -> torch.Tensor | None:
+        """`index` on a device."""
+        if self.index is None or self.is_traced:
+            return self.index
+        if ("index", device) not in self._tables:
+            self._tables["index", device] = self.index.to(device)
+        return self._tables["index", device]
+
+    def filled_on(self, device: torch.device) -> torch.Tensor:
+        """The place in the flat row of each position of the batch, `(B * L,)`, on a device.
+
+        A position that is not computed has the place of the first token of its row: a token of
+        another row could be NaN, and 0 * NaN is NaN.
+        """
+        if self.is_traced:
+            return self._filled
+        if ("filled", device) not in self._tables:
+            places = self._fill(self._places()) if self.index is not None else self._places()
+            self._tables["filled", device] = places.flatten().to(device)
+        return self._tables["filled", device]
+
+    def with_padding_on(self, device: torch.device) -> torch.Tensor:
+        """The same, with the place N, after all tokens, for positions that are not computed."""
+        if self.is_traced:
+            return self._with_padding
+        if ("with padding", device) not in self._tables:
+            places = self._places().where(self.numbers != 0, self.num_tokens)
+            self._tables["with padding", device] = places.flatten().to(device)
+        return self._tables["with padding", device]
+
+    def _places(self) -> torch.Tensor:
+        """`(B, L)`, the place of each computed token."""
+        places = torch.arange(self.numbers.numel(), device="cpu")
+        if self.index is not None:
+            inverse = torch.zeros_like(places)
+            inverse[self.index] = places[: len(self.index)]
+            places = inverse
+        return places.view(self.shape)
+
+    def _fill(self, places: torch.Tensor) -> torch.Tensor:
+        is_kept = self.numbers != 0
+        first = places.gather(1, is_kept.long().argmax(dim=1, keepdim=True))
+        return places.where(is_kept, first).flatten()
 
     def flatten(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)`, or `(1, L, ...)` if all rows are the same, to `(1, N, ...)`.
 
-        If a tensor has been flattened before or was restored from a flat one, that flat tensor is
-        returned again: all layers share positions and encoder states, and the output of one layer
-        is the input of the next. In inference mode torch does not count the changes of a tensor, so
-        each layer flattens its tensors anew, and nothing is kept.
+        A tensor that has been flattened before, or was restored from a flat row, knows this flat
+        row, which is returned again: all layers share positions and encoder states, and the output
+        of one layer is the input of the next. In inference mode torch does not count the changes of
+        a tensor, so each layer flattens its tensors anew, and nothing is kept.
         """
-        for known in (self._last_output, self._known.get(id(states))):
-            if known is not None and known.is_current(states):
-                return known.flat
-        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1).unsqueeze(self.row_axis)
-        if self.index is not None:
-            flat = Gather.apply(flat, self.index.to(flat.device), 1 - self.row_axis)
-        # Tell torch.compile that the number of tokens changes from batch to batch.
-        torch._dynamo.maybe_mark_dynamic(flat, 1 - self.row_axis)
-        if not states.is_inference():
-            self._known[id(states)] = FlatForm(states, flat)
+        known = flat_form_of(states)
+        if known is not None and known.tokens is self:
+            return known.flat[:, : self.num_tokens] if known.padding == "last" else known.flat
+        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1).unsqueeze(0)
+        index = self.index_on(flat.device)
+        if index is not None:
+            flat = Gather.apply(flat, index, 1)
+        if not self.is_traced:
+            # Tell torch.compile that the number of tokens changes from batch to batch.
+            torch._dynamo.maybe_mark_dynamic(flat, 1)
+        remember(states, self, flat, padding="other")
         return flat
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N, ...)` to `(B, L, ...)`, with zeros at padding."""
+        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
         batch_size, length = self.shape
-        tokens = states.select(self.row_axis, 0)
-        if self.index is not None:
+        tokens = states.squeeze(0)
+        if self.is_traced:
+            # Exporters translate an operation that writes to places badly.
+            tokens = with_padding(tokens).index_select(0, self._with_padding)
+        elif self.index is not None:
             zeros = tokens.new_zeros(batch_size * length, *tokens.shape[1:])
-            tokens = zeros.index_copy_(0, self.index.to(tokens.device), tokens)
+            tokens = zeros.index_copy_(0, self.index_on(tokens.device), tokens)
         return tokens.view(batch_size, length, *tokens.shape[1:])
 
     def restore_output(self, states: torch.Tensor) -> torch.Tensor:
-        """Like `restore`, for the output of a layer, whose flat form the next layer may use
+        """Like `restore`, for the output of a module, whose flat form the next one may use
         again."""
         restored = self.restore(states)
-        self._last_output = FlatForm(restored, states)
+        remember(restored, self, states)
+        return restored
+
+    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
+        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
+        places = self.with_padding_on(states.device)
+        restored = states.squeeze(0).index_select(0, places).unflatten(0, self.shape)
+        remember(restored, self, states, padding="last")
         return restored
 
 
-class FlatForm:
-    """A batch and its flat row. The batch is kept so that no other tensor can get its id."""
+def with_padding(tokens: torch.Tensor) -> torch.Tensor:
+    """`(N, ...)` to `(N + 1, ...)`, with zeros for padding."""
+    return torch.cat((tokens, tokens.new_zeros(1, *tokens.shape[1:])))
 
-    def __init__(self, states: torch.Tensor, flat: torch.Tensor):
-        self.states = states
+
+@torch.library.custom_op("hf_roformer_lite::places_of", mutates_args=())
+def places_of(is_kept: torch.Tensor) -> torch.Tensor:
+    """The places `(N,)` of the computed tokens among all."""
+    return is_kept.nonzero().squeeze(1)
+
+
+@places_of.register_fake
+def places_of_fake(is_kept: torch.Tensor) -> torch.Tensor:
+    # torch.compile breaks a graph at each of its own operations whose result has as many elements
+    # as the values say, unless `fullgraph` is set. An operation of ours may ask for a size itself;
+    # torch has no public way to do so regardless of that setting.
+    num_tokens = is_kept.fake_mode.shape_env.create_unbacked_symint()  # type: ignore[attr-defined]
+    torch._check(num_tokens >= 1)
+    return is_kept.new_empty(num_tokens, dtype=torch.long)
+
+
+def places_in_graph(is_kept: torch.Tensor) -> torch.Tensor:
+    """`places_of` in a traced graph. An exported one must not have operations of this package."""
+    if torch.compiler.is_dynamo_compiling():
+        return places_of(is_kept)
+    index = is_kept.nonzero().squeeze(1)
+    torch._check(index.shape[0] >= 1)
+    return index
+
+
+class FlatForm:
+    """The flat row of a batch, which the batch holds as an attribute.
+
+    Args:
+        padding: What the batch has at padding: "zeros"; "last", the last token of the row, which
+            stands for all padding; or "other" values.
+    """
+
+    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, padding: str):
+        self.tokens = tokens
         self.flat = flat
-        self.version = None if states.is_inference() else states._version
+        self.padding = padding
+        self.version = 0 if tokens.is_traced else states._version
 
     def is_current(self, states: torch.Tensor) -> bool:
         """Whether the flat row may be used instead of the batch.
@@ -125,11 +201,37 @@ class FlatForm:
         flat row was computed without a gradient, as in reentrant checkpointing. (torch has no
         public names for the version of a tensor and for its hooks.)
         """
-        if self.version is None or states is not self.states:
-            return False
+        if self.tokens.is_traced:
+            return True
         is_watched = states.retains_grad or bool(states._backward_hooks)
         has_gradient = self.flat.requires_grad or not states.requires_grad
         return states._version == self.version and not is_watched and has_gradient
+
+
+def remember(
+    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
+) -> None:
+    """Let a batch know its flat row."""
+    if tokens.is_traced or not states.is_inference():
+        form = FlatForm(tokens, flat, states, padding)
+        states.flat_form = form  # type: ignore[attr-defined]
+
+
+def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
+    """Let `other`, which has zeros at padding, know a flat row of the tokens that `source` has in
+    its own."""
+    form = flat_form_of(source)
+    if form is not None:
+        remember(other, form.tokens, form.tokens.flatten(other))
+
+
+def flat_form_of(states: torch.Tensor) -> FlatForm | None:
+    """The flat row of a batch if it is known and still valid."""
+    form: FlatForm | None = getattr(states, "flat_form", None)
+    # A graph may not use a flat row that was made outside of it.
+    if form is None or form.tokens.is_traced != is_tracing(states):
+        return None
+    return form if form.is_current(states) else None
 
 
 class Gather(torch.autograd.Function):
@@ -148,54 +250,3 @@ class Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         zeros = grad.new_zeros(ctx.shape)
         return zeros.index_copy(ctx.axis, ctx.index, grad), None, None
-
-
-class State(threading.local):
-    """Per-thread state. (torch.compile can read such attributes, but not context variables.)
-
-    Attributes:
-        computes_padding: Whether models under "padding_free" compute padding, as under "sdpa".
-        running_base: The base model of the model whose `forward` is running. What this model has
-            decided holds for its base model, too.
-        is_trial: Whether a trial is running, in which warnings are suppressed.
-        stack: The module whose states the head of a language model reads.
-        labelled: The places `(n,)` of the labelled tokens among those states.
-        last_found: The real tokens that were found last.
-    """
-
-    computes_padding: bool = False
-    running_base: nn.Module | None = None
-    is_trial: bool = False
-    stack: nn.Module | None = None
-    labelled: torch.Tensor | None = None
-    last_found: ReferenceType[RealTokens] | None = None
-
-
-state = State()
-
-
-@contextmanager
-def changed_state(**values: Any) -> Iterator[None]:
-    """Change values of `state` within this context."""
-    before = {name: getattr(state, name) for name in values}
-    vars(state).update(values)
-    try:
-        yield
-    finally:
-        vars(state).update(before)
-
-
-def shared(found: RealTokens) -> RealTokens:
-    """The real tokens that this thread found last, if they equal `found` and are still in use;
-    otherwise `found`.
-
-    Layers with and without a sliding window have separate masks. If these define the same
-    documents, they share one `RealTokens`, so that the flat row passes from one kind of layer to
-    the other.
-    """
-    reference = state.last_found
-    last = None if reference is None else reference()
-    if last is not None and last.equals(found):
-        return last
-    state.last_found = ref(found)
-    return found

@@ -1,39 +1,51 @@
-"""The two hooks with which a layer computes a flat row.
+"""The hooks with which layers compute a flat row.
 
-If the mask of a layer is a `DocumentMask`, `enter_layer` makes the batch a flat row of real tokens,
+If a layer gets a mask that knows the real tokens, `enter_layer` makes the batch a flat row of them,
 and `leave_layer` makes the output a padded batch again. The next layer reuses the flat row of that
-output. Unlike a layer's own code, hooks run outside gradient checkpointing.
+output, and so do the norms and linear maps after the last layer. Unlike a layer's own code, hooks
+run outside gradient checkpointing.
 """
 
+import copy
 import inspect
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
+from transformers.utils.import_utils import is_tracing
 
-from .attention import DocumentMask, FlatMask
-from .batch import RealTokens
+from .batch import FlatTokens, flat_form_of, with_padding
+from .masks import MAX_REAL, DocumentMask, FlatMask, Pattern
+from .plan import Plan, current
 
 logger = logging.get_logger(__name__)
 
 # Arguments of layers and attention modules that are the same for all rows: tables of pairs of
-# tokens, `(..., L, L)`, whose top left corner each document uses, and a table of relative
-# positions. XLNet's tables have an axis of rows, but it is not the first one.
-BIASES = ("position_bias", "relative_pos")
-XLNET_TABLES = ("r", "seg_mat")
-TABLES = (*BIASES, "rel_embeddings", *XLNET_TABLES)
+# tokens, `(..., L, L)`, and a table of relative positions.
+TABLES = ("position_bias", "relative_pos", "rel_embeddings")
 
 # The argument is called `cache` since transformers 5.24, and `layer_past` in a few models.
 CACHES = ("cache", "past_key_values", "layer_past")
 
 # Arguments or fields of a configuration that request outputs of all layers.
 LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
+
+# Layers of models that make their masks without the mask functions of transformers, each as the
+# folder of transformers and the class, with the pattern of their attention.
+OWN_MASKS = {
+    "deberta.DebertaLayer": Pattern(),
+    "deberta_v2.DebertaV2Layer": Pattern(),
+    "layoutlm.LayoutLMLayer": Pattern(),
+    "markuplm.MarkupLMLayer": Pattern(),
+    "openai.Block": Pattern(is_causal=True),
+}
 
 # Libraries whose hooks do not depend on the shape of a batch: they gather weights, move tensors, or
 # record outputs for which padding is computed anyway.
@@ -44,13 +56,15 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def hook_layers(module: nn.Module) -> list[RemovableHandle]:
-    """Make the layers within `module` compute flat rows.
+    """Make the layers within `module`, and the norms and linear maps outside of them, compute flat
+    rows.
 
-    The hooks have no effect unless a layer gets a `DocumentMask`, which only models with the
-    attention implementation "padding_free" make.
+    The hooks have no effect unless a layer gets a mask that knows the real tokens. Only models with
+    the attention implementation "padding_free" make such masks.
     """
     handles = []
-    for layer in layers_of(module):
+    layers = list(layers_of(module))
+    for layer in layers:
         # torch has no public way to inspect the hooks of a module.
         if enter_layer in layer._forward_pre_hooks.values():
             continue
@@ -58,6 +72,12 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
         # This hook comes first, so that all others get the padded batch.
         leave = layer.register_forward_hook(leave_layer, with_kwargs=True, prepend=True)
         handles.append(leave)
+    within = {part for layer in layers for part in layer.modules()}
+    for part in module.modules():
+        is_hooked = enter_map in part._forward_pre_hooks.values()
+        if part not in within and maps_each_token(part) and not is_hooked:
+            handles.append(part.register_forward_pre_hook(enter_map))
+            handles.append(part.register_forward_hook(leave_map, prepend=True))
     return handles
 
 
@@ -66,14 +86,21 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
     that take a mask."""
     is_list = isinstance(module, nn.ModuleList)
     for child in module.children():
-        names = parameters_of(child)
-        is_layer = is_list and name_of_mask(names) in names
-        # This encoder calls the `forward` of its layers directly, which skips their hooks.
-        is_stack = type(child).__name__ == "SqueezeBertEncoder"
-        if isinstance(child, GradientCheckpointingLayer) or is_layer or is_stack:
+        is_layer = is_list and "attention_mask" in parameters_of(child)
+        if isinstance(child, GradientCheckpointingLayer) or is_layer:
             yield child
         else:
             yield from layers_of(child)
+
+
+def maps_each_token(module: nn.Module) -> bool:
+    """Whether a module without parts computes each token by itself."""
+    if next(module.children(), None) is not None:
+        return False
+    kind: Any = type(module)
+    is_activation = kind.__module__ in ("transformers.activations", "torch.nn.modules.activation")
+    is_map = isinstance(module, nn.Linear | nn.Dropout) or kind.__name__.endswith("Norm")
+    return is_map or is_activation
 
 
 def parameters_of(module: nn.Module) -> tuple[str, ...]:
@@ -87,14 +114,40 @@ def parameters_of_class(module_class: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(module_class.forward).parameters)[1:]
 
 
+def name_in_transformers(module: nn.Module) -> str:
+    """The folder and name of a module's class in transformers, or of the first of its base classes
+    that is in transformers."""
+    module_class: Any = type(module)
+    return name_of_class(module_class)
+
+
+@lru_cache
+def name_of_class(module_class: Any) -> str:
+    for base in module_class.__mro__:
+        if base.__module__.startswith("transformers.models."):
+            return f"{base.__module__.split('.')[2]}.{base.__name__}"
+    return ""
+
+
+# Layers
+
+
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, DocumentMask):
-            return arguments_of(layer, args, kwargs)
-    return None
+    masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
+    if masks:
+        make = arguments_of if masks[0].is_traced else arguments_outside_of_graphs
+        return make(layer, args, kwargs)
+    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
+    mask = given.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
+        return None
+    plan = plan_of(layer, mask)
+    if plan is None or plan.computes_padding:
+        return None
+    return arguments_of(layer, args, kwargs) if flat_mask_of(layer, mask, plan) else None
 
 
 def leave_layer(
@@ -102,7 +155,10 @@ def leave_layer(
 ) -> Any:
     """Make the hidden states that a layer returns a padded batch again."""
     mask = flat_mask_in(args, kwargs)
-    return None if mask is None else restored_output(mask.queries, output)
+    if mask is None:
+        return None
+    restore = restored_output if mask.queries.is_traced else restored_output_outside_of_graphs
+    return restore(mask.queries, output)
 
 
 def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | None:
@@ -114,14 +170,7 @@ def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | No
     return None
 
 
-def name_of_mask(names: Container[str]) -> str:
-    """The name of the mask among the arguments of a module. XLNet has one for each of its two
-    streams."""
-    return "attn_mask_h" if "attn_mask_h" in names else "attention_mask"
-
-
-@torch.compiler.disable  # It reads values, on which shapes depend.
-def restored_output(tokens: RealTokens, output: Any) -> Any:
+def restored_output(tokens: FlatTokens, output: Any) -> Any:
     """The output of a layer as a padded batch. The states are the only tensor or the first of
     several. Others of the same leading shape, such as the layout of LiLT, are states as well."""
     if isinstance(output, ModelOutput):  # The module is a stack of layers.
@@ -139,116 +188,72 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
     return type(output)(restored)
 
 
-@torch.compiler.disable  # It reads values, on which shapes depend.
-def arguments_of(
-    layer: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    documents: DocumentMask | None = None,
-) -> Arguments:
+def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The arguments of a layer: for a flat row if the layer can compute one, otherwise for the
-    padded batch.
-
-    Args:
-        documents: The documents of a mask that the model has not made with transformers' mask
-            functions.
-    """
+    padded batch."""
     names = parameters_of(layer)[: len(args)]
     given = dict(zip(names, args, strict=False)) | kwargs
-    mask = documents or given.get(name_of_mask(given))
-    if isinstance(mask, DocumentMask) and len(names) == len(args):
-        flat = flat_arguments(layer, mask, given)
-        if flat is not None:
-            return tuple(flat.pop(name) for name in names), flat
+    flat = flat_arguments(layer, given) if len(names) == len(args) else None
+    if flat is not None:
+        return tuple(flat.pop(name) for name in names), flat
     ordinary = {name: with_ordinary_mask(value) for name, value in kwargs.items()}
     return tuple(map(with_ordinary_mask, args)), ordinary
 
 
+# Outside a graph these read values, on which shapes depend.
+arguments_outside_of_graphs = torch.compiler.disable(arguments_of)
+restored_output_outside_of_graphs = torch.compiler.disable(restored_output)
+
+
 def with_ordinary_mask(value: Any) -> Any:
-    return value.dense if isinstance(value, DocumentMask) else value
+    return value.dense() if isinstance(value, DocumentMask) else value
 
 
-def flat_arguments(
-    layer: nn.Module, mask: DocumentMask, given: dict[str, Any]
-) -> dict[str, Any] | None:
+def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
     """The arguments `given`, by name, for a flat row; None if the layer must compute the padded
     batch."""
-    if mask.is_nearly_full or not may_be_flat(mask, given):
-        return None
-    if mask.flat is None or has_user_hook(layer):
-        return None
-    # In a flat row, a relative position bias would not count the padding between tokens.
-    if mask.has_holes and has_bias(layer, given):
+    given = dict(given)
+    mask = given.get("attention_mask")
+    if isinstance(mask, torch.Tensor):
+        plan = plan_of(layer, mask)
+        mask = None if plan is None else flat_mask_of(layer, mask, plan)
+    elif isinstance(mask, DocumentMask):
+        is_self_attention = mask.key_shape == mask.shape
+        if not is_self_attention or wants_all_layers(given, mask.config):
+            return None
+        mask = mask.flat()
+    if mask is None or not may_be_flat(given, mask.queries.shape) or has_other_hook(layer):
         return None
     source = None
     cross_mask = given.get("encoder_attention_mask")
     if isinstance(cross_mask, DocumentMask):
-        flat_cross_mask = cross_mask.flat_from(mask)
-        if flat_cross_mask is None:
-            return None
-        given["encoder_attention_mask"] = flat_cross_mask
-        source = flat_cross_mask.keys
-    given[name_of_mask(given)] = mask.flat
-    flat = dict(given)
+        given["encoder_attention_mask"] = cross_mask.flat_from(mask)
+        source = given["encoder_attention_mask"].keys
+    given["attention_mask"] = mask
     for name, value in given.items():
-        tokens = source if name.startswith("encoder_") else mask.tokens
+        tokens = source if name.startswith("encoder_") else mask.queries
         if tokens is not None and name not in TABLES:
-            flat[name] = flatten(name, value, tokens)
+            given[name] = flatten(value, tokens)
     if "position_bias" in parameters_of(layer):
-        add_position_bias(layer, flat, mask.shape[1])
-    return flat
+        add_position_bias(layer, given, mask.queries.shape[1])
+    return given
 
 
-def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
+def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     """Whether a layer can compute a flat row from its arguments `given`.
 
     A cache stores the keys of the padded batch. `FlatCache` can fill only a cache that grows.
     """
     states = next(iter(given.values()))
-    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
+    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != shape:
         return False
-    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
-        return False
-    # `is_causal` has an effect only on full batches, and `output_g` is the second stream of XLNet.
-    if any(given.get(name) is not None for name in ("is_causal", "output_g")):
+    # `is_causal` has an effect only on full batches.
+    if given.get("is_causal") is not None:
         return False
     has_source = given.get("encoder_hidden_states") is not None
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
         return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
-
-
-def has_bias(layer: nn.Module, given: dict[str, Any]) -> bool:
-    is_given = any(given.get(name) is not None for name in TABLES)
-    return is_given or bias_of(layer) is not None
-
-
-def has_user_hook(layer: nn.Module) -> bool:
-    """Whether a hook of other code within a layer would get a flat row instead of the batch."""
-    for module in layer.modules():
-        hooks: list[Any] = list(module._forward_pre_hooks.values())
-        if module is layer:  # The other hooks of the layer itself get the batch.
-            hooks = hooks[hooks.index(enter_layer) + 1 :]
-        else:
-            hooks += module._forward_hooks.values()
-        hooks += module._backward_hooks.values()
-        hooks += module._backward_pre_hooks.values()
-        for hook in hooks:
-            name = name_of_hook(hook)
-            if name.partition(".")[0] not in LIBRARIES:
-                logger.warning_once(
-                    f"padding_free: {type(layer).__name__} computes padding, because a hook within "
-                    f"it, {name}, would get one row of all real tokens instead of the batch."
-                )
-                return True
-    return False
-
-
-def name_of_hook(hook: Any) -> str:
-    while isinstance(hook, partial):
-        hook = hook.func
-    name = getattr(hook, "__qualname__", type(hook).__name__)
-    return f"{getattr(hook, '__module__', '')}.{name}"
 
 
 def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
@@ -260,19 +265,17 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     )
 
 
-def flatten(name: str, value: Any, tokens: RealTokens) -> Any:
+def flatten(value: Any, tokens: FlatTokens) -> Any:
     """The flat form of a tensor `(B, L, ...)` or `(B, 1, L, ...)`, of a tuple of these, or of a
     cache. Any other value is returned as it is. B may be 1 for a tensor that is the same for all
     rows."""
     if isinstance(value, tuple):
-        return tuple(flatten(name, part, tokens) for part in value)
+        return tuple(flatten(part, tokens) for part in value)
     if isinstance(value, DynamicCache):
         return FlatCache(value, tokens)
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
-    if name == "alibi":  # Bloom's ALiBi bias, (B * heads, 1, L)
-        value = value.view(batch_size, -1, length).transpose(1, 2)
     if value.shape[0] not in (1, batch_size):
         return value
     if value.shape[1] == length:
@@ -298,32 +301,171 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> N
     """
     compute_bias = bias_of(layer)
     if given.get("position_bias") is None and compute_bias is not None:
-        given["position_bias"] = compute_bias(length, length)
+        # The weights may be elsewhere until they are used.
+        device = next(iter(given.values())).device
+        given["position_bias"] = compute_bias(length, length, device=device)
     if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
 
 
 class FlatCache:
     """Replaces the empty cache while a prompt is computed: the cache gets keys and values as a
-    padded batch, and attention gets those of the flat row, all at once or run by run."""
+    padded batch, and attention gets those of the flat row."""
 
-    def __init__(self, cache: DynamicCache, tokens: RealTokens):
+    def __init__(self, cache: DynamicCache, tokens: FlatTokens):
         self.cache = cache
         self.tokens = tokens
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store keys and values `(count, heads, length, head_dim)`, and return them."""
-        self.keys.append(key.transpose(1, 2).flatten(0, 1))
-        self.values.append(value.transpose(1, 2).flatten(0, 1))
-        if sum(map(len, self.keys)) == sum(self.tokens.lengths):
-            keys = self.tokens.restore(torch.cat(self.keys).unsqueeze(0)).transpose(1, 2)
-            values = self.tokens.restore(torch.cat(self.values).unsqueeze(0)).transpose(1, 2)
-            self.cache.update(keys, values, layer_idx, *args, **kwargs)
+        """Store keys and values `(1, heads, N, head_dim)`, and return them."""
+        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
+        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
+        self.cache.update(keys, values, layer_idx, *args, **kwargs)
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
+
+
+# Layers with masks that the mask functions of transformers have not made
+
+
+def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
+    """The plan of the batch to which a mask `(B, 1, L, L)` or `(B, 1, 1, L)` belongs.
+
+    The first layer of a model that makes its mask itself finds the plan that is current, and leaves
+    it with the mask. A layer that is computed again finds it there. The plan is kept by the memory
+    of the mask, because reentrant checkpointing passes a detached copy of it.
+    """
+    holder: Any = mask if is_tracing(mask) else mask.untyped_storage()
+    plan: Plan | None = getattr(holder, "padding_free_plan", None)
+    if plan is None and name_in_transformers(layer) in OWN_MASKS:
+        plan = Plan(computes_padding=True) if current.plan is None else current.plan
+        holder.padding_free_plan = plan
+    return plan
+
+
+def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask | None:
+    """The mask of the flat row; None if padding is to be computed."""
+    if plan.flat_mask is None:
+        is_real = plan.is_real
+        if is_real is None:
+            return None
+        is_traced = is_tracing(is_real)
+        if not is_traced and int(is_real.count_nonzero()) > MAX_REAL * is_real.numel():
+            return None
+        tokens = plan.tokens(is_real)
+        pattern = OWN_MASKS.get(name_in_transformers(layer))
+        if not tokens.are_documents:
+            pattern = None
+        plan.flat_mask = FlatMask(queries=tokens, keys=tokens, dense=None, pattern=pattern)
+    # The plan may not hold the mask, whose memory holds the plan.
+    flat_mask = copy.copy(plan.flat_mask)
+    flat_mask.dense = lambda: mask
+    return flat_mask
+
+
+# Norms and linear maps outside the layers
+
+
+def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Give a module the flat row of a batch that a layer or another module has returned."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return None
+    form = flat_form_of(args[0])
+    if form is None or form.padding == "other" or form.tokens.index is None:
+        return None
+    if has_other_hook(module):
+        return None
+    flat = form.flat
+    if form.padding == "zeros":
+        flat = with_padding(flat.squeeze(0)).unsqueeze(0)
+    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return flat, *args[1:]
+
+
+def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """Make the output a padded batch again."""
+    tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
+    return None if tokens is None else tokens.restore_with_padding(output)
+
+
+# Hooks of other code
+
+
+class Registrations:
+    """Counts the modules that have been added to others.
+
+    Attributes:
+        count: The number so far.
+    """
+
+    count = 0
+
+    def note(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
+        self.count += 1
+
+
+registrations = Registrations()
+torch_module.register_module_module_registration_hook(registrations.note)
+
+
+def has_other_hook(module: nn.Module) -> bool:
+    """Whether a hook of other code would get a flat row instead of the batch.
+
+    The hooks of a module are inspected again only after a hook or a module was added anywhere, or
+    if there was such a hook.
+    """
+    if is_tracing():
+        return other_hook_in(module) != ""
+    now = (RemovableHandle.next_id, registrations.count)
+    seen_at, name = vars(module).get("_padding_free_hooks", (None, ""))
+    if name or seen_at != now:
+        name = other_hook_in(module)
+        vars(module)["_padding_free_hooks"] = (now, name)
+    if name:
+        logger.warning_once(
+            f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
+            f"{name}, would get one row of all real tokens instead of the batch."
+        )
+    return name != ""
+
+
+def forget_other_hooks(model: nn.Module) -> None:
+    """Forget what `has_other_hook` found."""
+    for module in model.modules():
+        vars(module).pop("_padding_free_hooks", None)
+
+
+def other_hook_in(layer: nn.Module) -> str:
+    """The name of the first hook that would get a flat row; empty if there is none."""
+    hooks: list[Any] = []
+    for module in layer.modules():
+        before: list[Any] = list(module._forward_pre_hooks.values())
+        after: list[Any] = list(module._forward_hooks.values())
+        if module is layer:  # Hooks that run before the first or after the second get the batch.
+            before = before[position_of((enter_layer, enter_map), before) + 1 :]
+            after = after[: position_of((leave_layer, leave_map), after)]
+        hooks += before + after
+        hooks += module._backward_hooks.values()
+        hooks += module._backward_pre_hooks.values()
+    # Hooks of all modules have no public name, either.
+    hooks += torch_module._global_forward_pre_hooks.values()
+    hooks += torch_module._global_forward_hooks.values()
+    hooks += torch_module._global_backward_hooks.values()
+    hooks += torch_module._global_backward_pre_hooks.values()
+    names = map(name_of_hook, hooks)
+    return next((name for name in names if name.partition(".")[0] not in LIBRARIES), "")
+
+
+def position_of(ours: tuple[Any, ...], hooks: list[Any]) -> int:
+    return next(place for place, hook in enumerate(hooks) if hook in ours)
+
+
+def name_of_hook(hook: Any) -> str:
+    while isinstance(hook, partial):
+        hook = hook.func
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    return f"{getattr(hook, '__module__', '')}.{name}"

@@ -9,33 +9,28 @@ positions.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.models.auto import modeling_auto
-from transformers.utils import logging
 
-from . import trial
-from .attention import NAME, OWN_NAME, DocumentMask
+from . import attention, trial  # noqa: F401  (registers the attention function)
 from .attention_modules import (
     has_own_attention,
-    hook_own_masks,
+    has_stock_config,
     unwrap_all,
     wrap,
     wrap_attention_modules,
 )
-from .batch import changed_state, state
-from .layers import CACHES, hook_layers, parameters_of, wants_all_layers
+from .inputs import Switch, make_plan
+from .layers import forget_other_hooks, hook_layers, parameters_of
+from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
-from .trial import IGNORE_INDEX, LANGUAGE_HEADS
-
-logger = logging.get_logger(__name__)
+from .plan import current, planned
+from .trial import LANGUAGE_HEADS
 
 # The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
 # in several tables, of which the first counts.
@@ -60,8 +55,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     before the model is sharded.
 
     Padding is still computed if a cache already holds tokens, if outputs of all layers are
-    requested, with masks of four dimensions, and in a model that is compiled as a whole. Outputs at
-    padding have no meaning.
+    requested, and for the probabilities of answers. Outputs at padding have no meaning.
 
     Args:
         model: A `PreTrainedModel` with any head, or a module that contains one or more, such as a
@@ -121,34 +115,6 @@ def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
 # On and off
 
 
-@dataclass
-class Switch:
-    """The settings of a padding-free model. They contain no module, so that a copy of a model has
-    its own.
-
-    Args:
-        head: The key in `HEADS` of the model's class; empty for all other classes.
-        skip_logits: As for `padding_free`.
-        previous: The configurations of the model and its parts, each with its previous attention
-            implementation; empty for the base model within another model.
-        handles: The hooks.
-        is_causal: Whether no token attends to later ones.
-        shifts_labels: Whether the head compares each position with the next label.
-        summary: How a sequence-level head summarises the states of a row, as the `summary_type` of
-            transformers: "last" reads the last position. Empty for all other heads.
-        separates_documents: Whether documents of packed rows do not attend to each other.
-    """
-
-    head: str = ""
-    skip_logits: bool = False
-    previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
-    handles: list[RemovableHandle] = field(default_factory=list)
-    is_causal: bool = False
-    shifts_labels: bool = False
-    summary: str = ""
-    separates_documents: bool = False
-
-
 def switch_of(model: nn.Module) -> Switch:
     return vars(model)["_padding_free"]
 
@@ -163,7 +129,7 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     Raises:
         ValueError: if a flat row would change outputs, with the reason.
     """
-    with torch.no_grad(), changed_state(is_trial=True):
+    with torch.no_grad():
         with named_error(module):  # Shards, such as FSDP2's, cannot be copied.
             copied = trial.copy_for_trial(module)
         trial.shorten(copied)
@@ -249,29 +215,32 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
         is_causal=before.sees_no_later_token(),
         shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
         summary=summary_of(model),
+        warns=False,
     )
     switch_on(model, switch)
     before.compare(needs_flat_rows=switch.head != "question")
     switch.separates_documents = switch.is_causal and before.separates_documents()
-    return replace(switch, previous=[], handles=[])
+    return replace(switch, previous=[], handles=[], warns=True)
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     """Set the attention implementation of a model, add hooks to its layers, and wrap its
     `forward`."""
+    wrap_attention_modules(model)
     chosen = list(chosen_implementations(model))
     switch.previous = [
         (config, config._attn_implementation)
         for config, _ in with_parts(chosen)
-        if config._attn_implementation not in (NAME, OWN_NAME)
+        if config._attn_implementation not in (NAME, EAGER_NAME)
     ]
     for config, implementation in chosen:
         config._attn_implementation = implementation
-    switch.handles = hook_own_masks(model) + hook_layers(model)
-    wrap_attention_modules(model)
+    switch.handles = hook_layers(model)
     base: Any = model.base_model
     vars(base)["_padding_free"] = Switch(
-        is_causal=switch.is_causal, separates_documents=switch.separates_documents
+        is_causal=switch.is_causal,
+        separates_documents=switch.separates_documents,
+        warns=switch.warns,
     )
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
@@ -284,6 +253,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
 def switch_off(model: PreTrainedModel) -> None:
     """Undo `switch_on`."""
     unwrap_all(model)
+    forget_other_hooks(model)
     for part in {model, model.base_model}:
         switch = vars(part).pop("_padding_free", None)
         if switch is None:
@@ -318,7 +288,10 @@ def chosen_implementations(
         if type(module)._can_set_attn_implementation():
             name = NAME
         elif has_own_attention(module):
-            name = OWN_NAME
+            is_eager = module.config._attn_implementation == "eager"
+            name = EAGER_NAME if is_eager else NAME
+    if has_stock_config(module):
+        return
     config = getattr(module, "config", None)
     if isinstance(config, PreTrainedConfig) and name is not None:
         yield config, name
@@ -341,7 +314,7 @@ def is_switched(model: PreTrainedModel) -> bool:
     if "_padding_free" not in vars(model):
         return False
     configs = configs_of_stack(model)
-    return any(config._attn_implementation in (NAME, OWN_NAME) for config in configs)
+    return any(config._attn_implementation in (NAME, EAGER_NAME) for config in configs)
 
 
 def head_of(model: nn.Module) -> str:
@@ -383,221 +356,29 @@ def run(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run the `forward` of a padding-free model."""
-    is_within = model is state.running_base
-    if torch.compiler.is_compiling() or is_within or not is_switched(model):
-        return forward(model, *args, **kwargs)
     names = parameters_of(model)
-    if len(args) > len(names):
+    is_within = current.plan is not None and current.plan.base is model
+    if is_within or not is_switched(model) or len(args) > len(names):
         return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
-            given[name] = value.dense
-    computes_padding = needs_padding(model, given)
-    with changed_state(running_base=model.base_model, computes_padding=computes_padding):
-        separate_packed_rows(model, given)
-        if computes_padding:
-            return forward(model, **given)
-        places = keep_labelled(model, given)
-        if places is None:
-            return forward(model, **given)
-        with changed_state(stack=stack_of(model), labelled=places):
-            output = forward(model, **given)
-    return without_logits(output)
-
-
-def matrix(given: dict[str, Any], name: str) -> torch.Tensor | None:
-    """The argument `name` if it is a tensor of two dimensions, else None."""
-    value = given.get(name)
-    return value if isinstance(value, torch.Tensor) and value.ndim == 2 else None
-
-
-def needs_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """Whether the output depends on the states of padding."""
-    if wants_all_layers(given, *configs_of_stack(model)):
-        return True
-    reason = reason_for_padding(model, given)
-    if reason:
-        warn(f"{type(model).__name__} computes padding, because {reason}")
-    return reason != ""
-
-
-def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
-    """Why the loss or the head of a model depends on the states of padding; empty if it does
-    not."""
-    head = switch_of(model).head
-    mask = given.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.ndim not in (2, 3):
-        mask = None
-    if head == "question" and mask is not None:
-        return "the probability of an answer depends on the scores of padding."
-    if has_labels_at_padding(model, given):
-        return (
-            "labels of padding, or of the token after left padding, count in its loss. Set them to "
-            "-100, or pad on the right."
-        )
-    if model.config.is_encoder_decoder:
-        has_head_for_rows = head == "" and model.base_model is not model
-        if has_head_for_rows and has_decoder_inputs(given):
-            return "its head may read a position of the decoder that is padding."
-        if head == "seq2seq" and has_unlabelled_tokens(given):
-            return "target tokens without a label become padding between others."
-    elif head == "" and mask is not None:
-        is_real = mask.flatten(0, -2) != 0  # (B, L), of all choices
-        if reads_padding(model, given, is_real=is_real):
-            return "its pooler or head may read a position that is padding. Pad on the other side."
-    return ""
-
-
-def warn(message: str) -> None:
-    if not state.is_trial:
-        logger.warning_once(f"padding_free: {message}")
-
-
-def reads_padding(model: PreTrainedModel, given: dict[str, Any], is_real: torch.Tensor) -> bool:
-    """Whether a pooler or head may read a state of padding: the first position of a row, or in
-    causal models the last one whose id is not the padding token."""
-    switch = switch_of(model)
-    if switch.summary:
-        places_read = {"first": [0], "last": [-1]}.get(switch.summary, [0, -1])
-        return not bool(is_real[:, places_read].all())
-    if not switch.is_causal:
-        return not bool(is_real[:, 0].all())
-    if not bool(is_real.any(dim=1).all()):
-        return True
-    if model.base_model is model or bool(is_real[:, -1].all()):
-        return False
-    ids = given.get("input_ids")
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    if ids is None or padding is None or ids.shape != is_real.shape:
-        return True
-    places = torch.arange(ids.shape[1], device=ids.device)
-    last = (places * (ids != padding)).argmax(dim=1, keepdim=True)
-    return not bool(is_real.to(ids.device).gather(1, last).all())
-
-
-def has_labels_at_padding(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    switch = switch_of(model)
-    labels = matrix(given, "labels")
-    if labels is None:
-        return False
-    names = ["decoder_attention_mask"]
-    has_target = model.config.is_encoder_decoder and switch.head == "seq2seq"
-    if not has_target:  # Other classes, such as taggers, have labels for the source.
-        names.append("attention_mask")
-    for name in names:
-        mask = matrix(given, name)
-        if mask is None or mask.shape != labels.shape:
-            continue
-        is_padding = mask.to(labels.device) == 0
-        if switch.shifts_labels:
-            is_padding = is_padding | F.pad(is_padding[:, :-1], pad=(1, 0))
-        if bool(((labels != IGNORE_INDEX) & is_padding).any()):
-            return True
-    return False
-
-
-def has_decoder_inputs(given: dict[str, Any]) -> bool:
-    """Whether the target of an encoder–decoder is given, so that it is not made from labels."""
-    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
-    return any(given.get(name) is not None for name in names)
-
-
-def has_unlabelled_tokens(given: dict[str, Any]) -> bool:
-    """Whether a target that is made from labels has tokens without a label between others.
-
-    They become padding tokens, which some decoders mask and others do not.
-    """
-    labels = matrix(given, "labels")
-    if labels is None or has_decoder_inputs(given):
-        return False
-    is_labelled = labels != IGNORE_INDEX
-    return bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
-
-
-def separate_packed_rows(model: PreTrainedModel, given: dict[str, Any]) -> None:
-    """Change the arguments so that transformers recognises packed rows.
-
-    Its causal masks separate documents where positions restart, but only if there is no cache and
-    no mask, not even a mask of ones.
-    """
-    positions = matrix(given, "position_ids")
-    has_cache = any(given.get(name) is not None for name in CACHES)
-    if positions is None or has_cache or given.get("use_cache"):
-        return
-    if given.get("attention_mask") is not None:
-        mask = matrix(given, "attention_mask")
-        if mask is None or not bool((mask == 1).all()):
-            return
-    goes_on = positions.diff(dim=1) == 1
-    restarts = ~goes_on & (positions[:, 1:] == 0)
-    if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        if not separates_documents(model):
-            warn(
-                f"in {type(model).__name__} documents of packed rows attend to each other, because "
-                "transformers' own class does not separate them by position_ids."
-            )
-        given["attention_mask"] = None
-        if "use_cache" in parameters_of(model):
-            given["use_cache"] = False
-
-
-def keep_labelled(model: PreTrainedModel, given: dict[str, Any]) -> torch.Tensor | None:
-    """In training, keep only the labels that are not ignored, and return the places `(n,)` among
-    the B * L of the states that the head needs for them; None if it needs all states."""
-    labels = matrix(given, "labels")
-    if labels is None:
-        return None
-    if "use_cache" in parameters_of(model) and given.get("use_cache") is None:
-        given["use_cache"] = False  # A text that has labels is not continued.
-    if not skips_logits(model, given):
-        return None
-    if model.config.is_encoder_decoder and not has_decoder_inputs(given):
-        prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        if prepare is None:
-            return None
-        # The decoder reads the shifted labels up to the last one. It is causal, so no label depends
-        # on later tokens. (Labels have no gaps here; see `has_unlabelled_tokens`.)
-        given["decoder_input_ids"] = prepare(labels=labels)
-        given["decoder_attention_mask"] = (labels != IGNORE_INDEX).long()
-    shifts_labels = switch_of(model).shifts_labels
-    if shifts_labels:
-        labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
-    places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
-    if len(places) == 0:
-        return None
-    labels = labels.flatten()[places].unsqueeze(0)
-    if shifts_labels:
-        # The head compares each state with the next label and drops the last state, so an ignored
-        # label is prepended and an unused state appended.
-        labels = F.pad(labels, pad=(1, 0), value=IGNORE_INDEX)
-        places = F.pad(places, pad=(0, 1))
-    given["labels"] = labels
-    return places
-
-
-def skips_logits(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """Whether the head of a language model computes only labelled positions."""
-    if not model.training or not switch_of(model).skip_logits or stack_of(model) is None:
-        return False
-    # A user's own loss may depend on rows; transformers' losses depend on single positions.
-    is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
-    returns_tuple = given.get("return_dict", model.config.return_dict) is False
-    kept = given.get("logits_to_keep")
-    keeps_all = not isinstance(kept, torch.Tensor) and not kept
-    has_shifted_labels = given.get("shift_labels") is not None
-    return is_loss_of_positions and keeps_all and not returns_tuple and not has_shifted_labels
+            given[name] = value.dense()
+    plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
+    with planned(plan):
+        output = forward(model, **given)
+    return output if plan.labelled is None else without_logits(output)
 
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Reduce the output of `stack`, which the head reads, to the states of labelled positions, `(1,
     n, hidden)`."""
-    places = state.labelled
-    if places is None or state.stack is not stack:
+    plan = current.plan
+    if plan is None or plan.labelled is None or plan.stack is not stack:
         return None
     states = output[0].flatten(0, 1)
-    states = states.index_select(0, places.to(states.device)).unsqueeze(0)
+    states = states.index_select(0, plan.labelled.to(states.device)).unsqueeze(0)
     if isinstance(output, tuple):
         return states, *output[1:]
     output["last_hidden_state"] = states

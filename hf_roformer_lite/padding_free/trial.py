@@ -20,11 +20,11 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
+from .inputs import IGNORE_INDEX
 from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of
 
 logger = logging.get_logger(__name__)
 
-IGNORE_INDEX = -100  # The label that losses ignore.
 MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
 LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
@@ -238,8 +238,6 @@ class Trial:
 
         def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
             is_other = torch.arange(len(batch["input_ids"]), device=output.device)[:, None] != kept
-            if output.shape[:2] == batch["input_ids"].T.shape:  # XLNet's are (L, B, hidden).
-                is_other = is_other.T
             return output.masked_fill(is_other[..., None], float("nan"))
 
         with removed([self.model.get_input_embeddings().register_forward_hook(spoil)]):

@@ -9,8 +9,9 @@ from transformers import AttentionInterface
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.modeling_roformer_lite import pool
-from hf_roformer_lite.padding_free.attention import FlatMask, padding_free_attention
-from hf_roformer_lite.padding_free.batch import RealTokens
+from hf_roformer_lite.padding_free.attention import padding_free_attention
+from hf_roformer_lite.padding_free.batch import FlatTokens
+from hf_roformer_lite.padding_free.masks import FlatMask, Pattern
 
 BACKENDS = ["padding_free", "sdpa", "eager"]
 either_direction = pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
@@ -388,8 +389,8 @@ def test_half_precision_under_autocast_is_near_the_exact_numbers():
     attention = build(rl.RoFormerLiteModel, stack_config()).layers[0].self_attn
     for longest, has_grad in ((511, True), (512, True), (9, False)):
         numbers = torch.tensor([[1] * longest + [2] * 4])
-        tokens = RealTokens.of_documents(numbers=numbers, count=2)
-        mask = FlatMask(queries=tokens, keys=tokens)
+        tokens = FlatTokens(numbers=numbers, count=2, are_documents=True)
+        mask = FlatMask(queries=tokens, keys=tokens, dense=lambda: None, pattern=Pattern())
         given = torch.randn(3, 1, 4, longest + 4, 8, dtype=torch.bfloat16, requires_grad=has_grad)
         with torch.autocast("cpu", torch.bfloat16):
             output, _ = padding_free_attention(attention, *given, mask, scaling=0.35)

@@ -22,13 +22,16 @@ STACK = {
     "batch",
     "compatibility",
     "configuration_roformer_lite",
+    "groups",
     "heads_roformer_lite",
     "hub",
     "layers",
+    "masks",
     "losses",
     "modeling_roformer_lite",
     "outputs",
     "parallel",
+    "plan",
     "serving",
 }
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}

@@ -1,0 +1,259 @@
+"""What the arguments of a call say about the batch: makes its plan.
+
+A plan is exact for any head: states that are read after the layers are computed even at padding.
+Only where all of them count is the padded batch computed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.loss.loss_utils import LOSS_MAPPING
+from transformers.utils import logging
+from transformers.utils.import_utils import is_tracing
+
+from .layers import CACHES, parameters_of, wants_all_layers
+from .plan import Plan, on_cpu
+
+logger = logging.get_logger(__name__)
+
+IGNORE_INDEX = -100  # The label that losses ignore.
+
+
+@dataclass
+class Switch:
+    """The settings of a padding-free model. They contain no module, so that a copy of a model has
+    its own.
+
+    Args:
+        head: The kind of the model's class: "seq2seq", "causal", "masked", "token" or "question";
+            empty for all other classes.
+        skip_logits: As for `padding_free`.
+        previous: The configurations of the model and its parts, each with its previous attention
+            implementation; empty for the base model within another model.
+        handles: The hooks.
+        is_causal: Whether no token attends to later ones.
+        shifts_labels: Whether the head compares each position with the next label.
+        summary: How a sequence-level head summarises the states of a row, as the `summary_type` of
+            transformers: "last" reads the last position. Empty for all other heads.
+        separates_documents: Whether documents of packed rows do not attend to each other.
+        warns: Whether warnings are logged; not in a trial.
+    """
+
+    head: str = ""
+    skip_logits: bool = False
+    previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
+    handles: list[RemovableHandle] = field(default_factory=list)
+    is_causal: bool = False
+    shifts_labels: bool = False
+    summary: str = ""
+    separates_documents: bool = False
+    warns: bool = True
+
+
+def make_plan(
+    model: PreTrainedModel,
+    switch: Switch,
+    given: dict[str, Any],
+    stack: torch.nn.Module | None,
+) -> Plan:
+    """The plan of a call.
+
+    Args:
+        given: The arguments of the call by name. Some are replaced, so that packed rows are
+            recognised, and that the head of a language model computes only labelled positions.
+        stack: The module whose states the head of a language model reads.
+    """
+    base: Any = model.base_model
+    config = model.config
+    names = ("attention_mask", "decoder_attention_mask", "labels", "position_ids", "input_ids")
+    tensors = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
+    mask = tensors.get("attention_mask")
+    if switch.head != "" or mask is None:
+        tensors.pop("input_ids", None)  # Only a sequence-level head looks for its position there.
+    values = on_cpu(tensors) if tensors else tensors
+    has_cache = any(given.get(name) is not None for name in CACHES)
+    if not has_cache:
+        separate_packed_rows(model, switch, given, values)
+    if wants_all_layers(given, config, config.get_text_config()):
+        return Plan(computes_padding=True, base=base)
+    if switch.head == "question" and mask is not None:
+        if switch.warns:
+            logger.warning_once(
+                f"padding_free: {type(model).__name__} computes padding, because the probability "
+                "of an answer depends on the scores of padding."
+            )
+        return Plan(computes_padding=True, base=base)
+    plan = Plan(base=base, is_real=real_tokens(values), read=read_positions(model, switch, values))
+    if is_tracing():
+        return plan
+    if mask is not None and mask.ndim > 2:
+        # Layers find the plan by the mask that the model hands on to them.
+        mask.untyped_storage().padding_free_plan = plan  # type: ignore[attr-defined]
+    if "labels" in values and values["labels"].ndim == 2:
+        if "use_cache" in parameters_of(model) and given.get("use_cache") is None and not has_cache:
+            given["use_cache"] = False  # A text that has labels is not continued.
+        if stack is not None and skips_logits(model, switch, given):
+            plan.labelled = keep_labelled(model, switch, given, values["labels"], has_cache)
+            plan.stack = stack
+    return plan
+
+
+def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """The real tokens, `(B, L)`, of the argument `attention_mask`; None if it does not show them."""
+    mask = values.get("attention_mask")
+    if mask is None or mask.ndim not in (2, 4):
+        return None
+    if mask.ndim == 2:
+        return mask != 0
+    if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+        return None
+    is_seen = mask[:, 0]  # (B, L, L)
+    if is_seen.dtype != torch.bool:
+        is_seen = is_seen > torch.finfo(is_seen.dtype).min
+    # A token of padding is hidden from all tokens, and sees none, or those that the token before it
+    # sees.
+    is_like_last = F.pad((is_seen[:, 1:] == is_seen[:, :-1]).all(dim=2), pad=(1, 0), value=False)
+    is_padding = ~is_seen.any(dim=1) & (is_like_last | ~is_seen.any(dim=2))
+    return ~is_padding
+
+
+def read_positions(
+    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Matrices `(B, L)`, True at positions whose states a loss, a pooler or a head may read although
+    they are padding."""
+    read = []
+    labels = values.get("labels")
+    if labels is not None and labels.ndim == 2:
+        is_labelled = labels != IGNORE_INDEX
+        if switch.shifts_labels:
+            is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
+        read.append(is_labelled)
+    mask = values.get("attention_mask")
+    if model.config.is_encoder_decoder:
+        is_head_of_rows = switch.head == "" and model.base_model is not model
+        target = values.get("decoder_attention_mask")
+        if is_head_of_rows and target is not None:
+            read.append(torch.ones_like(target, dtype=torch.bool))
+    elif switch.head == "" and mask is not None and mask.ndim in (2, 3):
+        rows = mask.flatten(0, -2)  # (B, L), of all choices
+        read.append(read_by_row(model, switch, rows, values.get("input_ids")))
+    return tuple(read)
+
+
+def read_by_row(
+    model: PreTrainedModel, switch: Switch, rows: torch.Tensor, ids: torch.Tensor | None
+) -> torch.Tensor:
+    """The positions `(B, L)` that a pooler or a sequence-level head may read: the first one of a
+    row, or in causal models the last one whose id is not the padding token."""
+    is_read = torch.zeros_like(rows, dtype=torch.bool)
+    places = torch.arange(rows.shape[1], device=rows.device)
+    if switch.summary:
+        if switch.summary != "first":
+            is_read = is_read | (places == rows.shape[1] - 1)
+        return is_read | (places == 0) if switch.summary != "last" else is_read
+    if not switch.is_causal:
+        return is_read | (places == 0)
+    if model.base_model is model:
+        return is_read
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    if ids is None or padding is None or ids.flatten(0, -2).shape != rows.shape:
+        return is_read | (places == rows.shape[1] - 1)
+    last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
+    return is_read | (places == last)
+
+
+def separate_packed_rows(
+    model: PreTrainedModel,
+    switch: Switch,
+    given: dict[str, Any],
+    values: dict[str, torch.Tensor],
+) -> None:
+    """Change the arguments so that transformers recognises packed rows.
+
+    Its causal masks separate documents where positions restart, but only if there is no cache and
+    no mask, not even a mask of ones.
+    """
+    positions = values.get("position_ids")
+    if positions is None or positions.ndim != 2 or given.get("use_cache") or is_tracing():
+        return
+    mask = values.get("attention_mask")
+    if given.get("attention_mask") is not None:
+        if mask is None or mask.ndim != 2 or not bool((mask == 1).all()):
+            return
+    goes_on = positions.diff(dim=1) == 1
+    restarts = ~goes_on & (positions[:, 1:] == 0)
+    if bool(restarts.any()) and bool((goes_on | restarts).all()):
+        if not switch.separates_documents and switch.warns:
+            logger.warning_once(
+                f"padding_free: in {type(model).__name__} documents of packed rows attend to each "
+                "other, because transformers' own class does not separate them by position_ids."
+            )
+        given["attention_mask"] = None
+        values.pop("attention_mask", None)
+        if "use_cache" in parameters_of(model):
+            given["use_cache"] = False
+
+
+def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
+    """Whether the head of a language model computes only labelled positions."""
+    if not model.training or not switch.skip_logits:
+        return False
+    # A user's own loss may depend on rows; transformers' losses depend on single positions.
+    is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
+    returns_tuple = given.get("return_dict", model.config.return_dict) is False
+    kept = given.get("logits_to_keep")
+    keeps_all = not isinstance(kept, torch.Tensor) and not kept
+    has_shifted_labels = given.get("shift_labels") is not None
+    return is_loss_of_positions and keeps_all and not returns_tuple and not has_shifted_labels
+
+
+def keep_labelled(
+    model: PreTrainedModel,
+    switch: Switch,
+    given: dict[str, Any],
+    labels: torch.Tensor,
+    has_cache: bool,
+) -> torch.Tensor | None:
+    """Keep only the labels that are not ignored, and return the places `(n,)` among the B * L of the
+    states that the head needs for them; None if it needs all states.
+
+    Args:
+        labels: The labels on the CPU.
+    """
+    device = given["labels"].device
+    if model.config.is_encoder_decoder and not has_decoder_inputs(given):
+        prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is None:
+            return None
+        given["decoder_input_ids"] = prepare(labels=given["labels"])
+        is_labelled = labels != IGNORE_INDEX
+        has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
+        # The decoder is causal, so no label depends on tokens after the last one. Gaps become
+        # padding tokens, which the stock decoder reads. With a cache, a mask would have to cover
+        # the tokens in it.
+        if not has_gaps and not has_cache:
+            given["decoder_attention_mask"] = is_labelled.long().to(device)
+    if switch.shifts_labels:
+        labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
+    places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
+    if len(places) == 0:
+        return None
+    labels = labels.flatten()[places].unsqueeze(0)
+    if switch.shifts_labels:
+        # The head compares each state with the next label and drops the last state, so an ignored
+        # label is prepended and an unused state appended.
+        labels = F.pad(labels, pad=(1, 0), value=IGNORE_INDEX)
+        places = F.pad(places, pad=(0, 1))
+    given["labels"] = labels.to(device)
+    return places.to(device)
+
+
+def has_decoder_inputs(given: dict[str, Any]) -> bool:
+    """Whether the target of an encoder–decoder is given, so that it is not made from labels."""
+    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
+    return any(given.get(name) is not None for name in names)

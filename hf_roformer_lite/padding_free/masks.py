@@ -1,0 +1,380 @@
+"""The masks of the attention implementation "padding_free".
+
+The mask functions of transformers (`create_causal_mask` and its siblings) request each mask from
+the attention implementation of the model. Under "padding_free" they get a `DocumentMask`, which
+keeps the mask function and the padding mask. A layer that computes the padded batch takes the
+ordinary mask from it. A layer that computes a flat row of real tokens (`layers.py`) takes a
+`FlatMask`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+import torch
+from transformers import masking_utils
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    bidirectional_mask_function,
+    causal_mask_function,
+    eager_mask,
+    sdpa_mask,
+)
+from transformers.utils.import_utils import is_tracing
+
+from .batch import FlatTokens
+from .groups import Groups
+from .plan import Plan, current
+
+NAME = "padding_free"
+# For models that need masks in the form of "eager".
+EAGER_NAME = "padding_free_eager"
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+# The share of real tokens up to which a flat row is faster than the padded batch.
+MAX_REAL = 0.9
+
+
+SWITCHED = (
+    "A layer got the mask of a flat row, but its model has another attention implementation than "
+    "padding_free by now. Switch the implementation after the backward pass of a model with "
+    "activation checkpointing, which computes its layers again, not before."
+)
+
+
+class Pattern(NamedTuple):
+    """The keys that a query attends to within its document.
+
+    Args:
+        is_causal: Whether a query does not attend to later keys.
+        window: The number of tokens that a query reaches on each side, including itself; None: the
+            whole document.
+        documents: `(B, L)`, the number of each query's document; None: a row is a document.
+        key_documents: The same for keys, if these are other tokens than the queries.
+    """
+
+    is_causal: bool = False
+    window: int | None = None
+    documents: torch.Tensor | None = None
+    key_documents: torch.Tensor | None = None
+
+
+def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
+    """The pattern of a mask function whose definition is known; None for any other function."""
+    if mask_function is bidirectional_mask_function:
+        return Pattern()
+    if mask_function is causal_mask_function:
+        return Pattern(is_causal=True)
+    cells = getattr(mask_function, "__closure__", None) or ()
+    if not cells:
+        return None
+    # The functions that these factories return have no name of their own, and their parameters can
+    # be read only from the closure.
+    factory, _, _ = mask_function.__qualname__.partition(".<locals>")
+    names = mask_function.__code__.co_freevars
+    given = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+    if factory == "same_document":
+        return Pattern(documents=given["documents"], key_documents=given["key_documents"])
+    if mask_function.__module__ != masking_utils.__name__:
+        return None
+    if factory == "and_masks":
+        return conjunction(given["mask_functions"])
+    if factory == "sliding_window_bidirectional_overlay":
+        return Pattern(window=given["sliding_window"] + 1)
+    if factory == "packed_sequence_mask_function":
+        return Pattern(documents=given["packed_sequence_mask"])
+    if factory == "remap_positions_for_packed_sequence":
+        # Positions rise by one within a document, and this mask stands beside that of documents.
+        return pattern_of(given["mask_function"])
+    return None
+
+
+def conjunction(mask_functions: tuple[Callable[..., Any], ...]) -> Pattern | None:
+    """The pattern of a query that attends to the keys that all of several functions allow."""
+    result = Pattern()
+    one_sided: int | None = None
+    for mask_function in mask_functions:
+        if getattr(mask_function, "__qualname__", "").startswith("sliding_window_overlay."):
+            # This function bounds only the earlier keys, so it needs a causal one at its side.
+            one_sided = mask_function.__closure__[0].cell_contents  # type: ignore[attr-defined]
+            continue
+        pattern = pattern_of(mask_function)
+        if pattern is None:
+            return None
+        is_divided_twice = result.documents is not None and pattern.documents is not None
+        has_two_windows = result.window is not None and pattern.window is not None
+        if is_divided_twice or has_two_windows:
+            return None
+        given = {key: value for key, value in pattern._asdict().items() if value is not None}
+        given["is_causal"] = result.is_causal or pattern.is_causal
+        result = result._replace(**given)
+    if one_sided is None:
+        return result
+    is_simple = result.is_causal and result.window is None
+    return result._replace(window=one_sided) if is_simple else None
+
+
+class FlatMask:
+    """The attention mask of a flat row.
+
+    Args:
+        queries, keys: The tokens of both sides; the same object except in cross-attention.
+        dense: Makes the ordinary mask of the padded batch, `(B, 1, Lq, Lk)`, or None if attention
+            needs none.
+        pattern: The keys that a query attends to within its document, if all tokens are in
+            documents and follow it. None: only the ordinary mask is correct.
+    """
+
+    def __init__(
+        self,
+        queries: FlatTokens,
+        keys: FlatTokens,
+        dense: Callable[[], torch.Tensor | None],
+        pattern: Pattern | None = None,
+    ):
+        self.queries = queries
+        self.keys = keys
+        self.dense = dense
+        self.pattern = pattern
+        self._made: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(SWITCHED)
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(SWITCHED)
+
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Runs of neighbouring documents of equal length, each as (number of documents, queries per
+        document, keys per document)."""
+        if "runs" not in self._made:
+            lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
+            self._made["runs"] = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
+        return self._made["runs"]
+
+    def cu_seq_lens(self, device: torch.device) -> list[torch.Tensor]:
+        """The document boundaries of queries and of keys, `(documents + 1,)` each. They are one
+        tensor if both sides are the same."""
+        key = ("cu_seq_lens", device)
+        if key not in self._made:
+            sides = [self.queries] if self.keys is self.queries else [self.queries, self.keys]
+            borders = [
+                torch.tensor([0, *accumulate(side.lengths)], dtype=torch.int32, device=device)
+                for side in sides
+            ]
+            self._made[key] = [borders[0], borders[-1]]
+        return self._made[key]
+
+    def groups(self, device: torch.device) -> Groups:
+        """Groups of padded documents, for a mask with a pattern."""
+        key = ("groups", device)
+        if key not in self._made:
+            assert self.pattern is not None
+            is_causal, window = self.pattern[:2]
+            self._made[key] = Groups(self.queries, self.keys, device, is_causal, window)
+        return self._made[key]
+
+
+class DocumentMask:
+    """A mask in unevaluated form: a mask function of transformers and a padding mask.
+
+    Args:
+        plan: The plan of the batch.
+        make_dense: The function that makes the ordinary mask from `arguments`: `sdpa_mask` or
+            `eager_mask`.
+        arguments: The arguments of `sdpa_mask`. They include the shape of the mask, `(B, 1, Lq,
+            Lk)`, and `attention_mask`, `(B, Lk)`, True where a key is a real token, or None if all
+            keys are.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
+        **arguments: Any,
+    ):
+        self.plan = plan
+        self.make_dense = make_dense
+        self.arguments = arguments
+        self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
+        self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
+        self.config = arguments["config"]  # of the model that requests the mask
+        self.is_traced = is_tracing(arguments["attention_mask"])
+        self._made: dict[str, Any] = {}
+        if self.is_traced:
+            # What a graph computes within a layer may not be used by another one.
+            self.dense()
+            self.tokens()
+
+    def dense(self) -> torch.Tensor | None:
+        """The ordinary mask, `(B, 1, Lq, Lk)`, or None if attention needs none."""
+        if "dense" not in self._made:
+            self._made["dense"] = self.make_dense(**self.arguments)
+        return self._made["dense"]
+
+    def to(self, dtype: torch.dtype) -> "DocumentMask":
+        """A copy whose ordinary mask has another dtype. MPT converts its mask in this way."""
+
+        def make_dense(**arguments: Any) -> torch.Tensor | None:
+            dense = self.dense()
+            return None if dense is None else dense.to(dtype)
+
+        return DocumentMask(self.plan, make_dense=make_dense, **self.arguments)
+
+    def contiguous(self) -> torch.Tensor | None:
+        """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
+        return self.dense()
+
+    def is_real(self) -> torch.Tensor:
+        """`(B, Lk)`, False at padding; on the CPU, except in a traced graph."""
+        if "is_real" not in self._made:
+            is_real = self.arguments["attention_mask"]
+            if is_real is None:
+                is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
+            self._made["is_real"] = is_real if self.is_traced else is_real.cpu()
+        return self._made["is_real"]
+
+    def pattern(self) -> Pattern | None:
+        if "pattern" not in self._made:
+            self._made["pattern"] = pattern_of(self.arguments["mask_function"])
+        return self._made["pattern"]
+
+    def tokens(self) -> FlatTokens:
+        """The computed tokens among the keys."""
+        if "tokens" not in self._made:
+            pattern = None if self.is_traced else self.pattern()
+            documents = None
+            if pattern is not None and pattern.documents is not None:
+                is_same = pattern.key_documents is None
+                documents = (pattern.documents if is_same else pattern.key_documents).cpu()
+            self._made["tokens"] = self.plan.tokens(self.is_real(), documents, self.side())
+        return self._made["tokens"]
+
+    def side(self) -> str:
+        """The side of an encoder–decoder to which the keys belong, "source" or "target"; empty for
+        any other model."""
+        if not getattr(self.config, "is_encoder_decoder", False):
+            return ""
+        pattern = self.pattern()
+        return "target" if pattern is None or pattern.is_causal else "source"
+
+    def is_nearly_full(self) -> bool:
+        """Whether a batch has so little padding that a flat row would cost more than it saves.
+
+        With packed rows or windows a flat row always pays off. In half precision on a CPU it does
+        so even for a full batch, because attention by document is faster.
+        """
+        if self.is_traced:
+            return False
+        if self.is_real().numel() == 0:
+            return True
+        if self.arguments["mask_function"] not in (
+            bidirectional_mask_function,
+            causal_mask_function,
+        ):
+            return False
+        is_half = self.arguments["dtype"] in HALF_PRECISION or torch.is_autocast_enabled("cpu")
+        if is_half and torch.device(self.arguments["device"]).type == "cpu":
+            return False
+        if self.arguments["attention_mask"] is None:
+            return True
+        is_real = self.is_real()
+        num_real = int(is_real.count_nonzero())
+        if num_real == is_real.numel():
+            self.arguments["attention_mask"] = None  # `make_dense` need not look at it again.
+        return num_real > MAX_REAL * is_real.numel()
+
+    def flat(self) -> FlatMask | None:
+        """The mask of the flat row in self-attention; None if padding is to be computed."""
+        if "flat" not in self._made:
+            self._made["flat"] = None if self.is_nearly_full() else self.make_flat()
+        return self._made["flat"]
+
+    def make_flat(self) -> FlatMask:
+        tokens = self.tokens()
+        pattern = self.pattern() if tokens.are_documents else None
+        return FlatMask(queries=tokens, keys=tokens, dense=self.dense, pattern=pattern)
+
+    def flat_from(self, queries: FlatMask) -> FlatMask:
+        """The mask of cross-attention from the flat row of `queries` to the flat row of these
+        keys."""
+        if self._made.get("queries") is not queries:
+            keys = self.keys_of(queries)
+            self._made["queries"] = queries
+            self._made["cross"] = FlatMask(
+                queries=queries.queries,
+                keys=self.tokens() if keys is None else keys,
+                dense=self.dense,
+                pattern=None if keys is None else Pattern(),
+            )
+        return self._made["cross"]
+
+    def keys_of(self, queries: FlatMask) -> FlatTokens | None:
+        """The keys in the order of the documents of `queries`; None if it is unclear to which
+        document a key belongs."""
+        if queries.pattern is None or not self.tokens().are_documents:
+            return None
+        pattern = self.pattern()
+        if pattern is None or pattern.is_causal or pattern.window is not None:
+            return None
+        numbers = queries.queries.numbers  # (B, Lq)
+        count = len(queries.queries.lengths)
+        if pattern.documents is None:
+            if queries.pattern.documents is not None:
+                return None
+            of_keys = numbers.amax(dim=1, keepdim=True) * self.is_real()
+            return FlatTokens(of_keys, count=count)
+        if pattern.key_documents is None:
+            return None
+        documents = pattern.documents.cpu()
+        key_documents = pattern.key_documents.cpu()
+        size = int(torch.maximum(documents.max(), key_documents.max())) + 1
+        numbers_of_documents = numbers.new_zeros(size)
+        numbers_of_documents[documents[numbers != 0]] = numbers[numbers != 0]
+        of_keys = numbers_of_documents[key_documents] * self.is_real()
+        return FlatTokens(of_keys, count=count)
+
+
+def padding_free_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: torch.Tensor | None = None,
+    make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
+    **options: Any,
+) -> DocumentMask | torch.Tensor | None:
+    """The mask of this attention implementation, with the arguments of transformers' `sdpa_mask`.
+
+    Only a batch without earlier tokens gets a `DocumentMask`. The ordinary mask is returned for
+    generation steps after the prompt, and for caches of a fixed size.
+    """
+    arguments: dict[str, Any] = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "attention_mask": attention_mask,
+        **options,
+    }
+    has_offset = isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
+    if q_length <= 1 or has_offset:
+        arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
+        return make_dense(**arguments)
+    # sdpa may leave out a causal mask, but not a mask of cross-attention.
+    is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
+    fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
+    plan = Plan() if current.plan is None else current.plan
+    if is_fixed_size or not fits or plan.computes_padding:
+        return make_dense(**arguments)
+    if attention_mask is None and is_tracing():
+        return make_dense(**arguments)  # Without a mask, a graph has no padding.
+    if make_dense is eager_mask:
+        arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
+    return DocumentMask(plan, make_dense=make_dense, **arguments)
+
+
+AttentionMaskInterface.register(NAME, padding_free_mask)
+AttentionMaskInterface.register(EAGER_NAME, partial(padding_free_mask, make_dense=eager_mask))

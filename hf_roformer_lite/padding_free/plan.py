@@ -1,0 +1,165 @@
+"""The plan of a batch: what is decided once, before the layers of a model, and travels with the masks.
+
+A plan is made from the arguments of the model. The mask functions of transformers, which the model
+calls before its layers, hand it on with the masks. Layers read only the mask that they get, so a
+layer that is computed again in the backward pass, in another thread, finds the same answers.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+from transformers.utils.import_utils import is_tracing
+
+from .batch import FlatTokens
+
+if TYPE_CHECKING:
+    from .masks import FlatMask
+
+Forward = TypeVar("Forward", bound=Callable[..., Any])
+
+
+class Plan:
+    """The decisions about one call of a model.
+
+    Args:
+        computes_padding: Whether the layers compute the padded batch, as in the stock model.
+        base: The base model of the model that is called. The plan holds for its call, too.
+        is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask itself;
+            None if all tokens are real, or if it is unclear which are.
+        read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
+            although they may be padding. Those of an encoder–decoder belong to the target.
+
+    Attributes:
+        stack: The module whose states the head of a language model reads.
+        labelled: The places `(n,)` of the labelled tokens among those states; None if the head
+            needs all of them.
+        flat_mask: The mask of the flat row for such layers, without the ordinary mask.
+    """
+
+    def __init__(
+        self,
+        computes_padding: bool = False,
+        base: nn.Module | None = None,
+        is_real: torch.Tensor | None = None,
+        read: tuple[torch.Tensor, ...] = (),
+    ):
+        self.computes_padding = computes_padding
+        self.base = base
+        self.is_real = is_real
+        self.read = read
+        self.flat_mask: FlatMask | None = None
+        self.stack: nn.Module | None = None
+        self.labelled: torch.Tensor | None = None
+        self.found: list[FlatTokens] = []
+
+    def tokens(
+        self,
+        is_real: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        side: str = "",
+    ) -> FlatTokens:
+        """The tokens that the layers compute.
+
+        Masks that define the same tokens, such as those of layers with and without a window, share
+        them, so that the flat row passes from one kind of layer to the other.
+
+        Args:
+            is_real: `(B, L)`, False at padding.
+            documents: `(B, L)`, numbers that differ for neighbouring documents of a row. Default: a
+                row is one document.
+            side: "source" or "target" in an encoder–decoder, else empty. In a traced graph, masks of
+                equal shape are the same if there is only one side.
+        """
+        is_kept = is_real
+        for matrix in self.read:
+            if side != "source" and matrix.shape == is_real.shape:
+                is_kept = is_kept | matrix
+        # The stock model attends to padding, evenly, in a row that has nothing else.
+        is_kept = is_kept | ~is_kept.any(dim=1, keepdim=True)
+        if is_tracing(is_real):
+            tokens = next((found for found in self.found if side == ""), None)
+            if tokens is not None and tokens.shape == tuple(is_kept.shape):
+                return tokens
+            tokens = FlatTokens(is_kept)
+        else:
+            tokens = find_tokens(is_real, is_kept, documents)
+            for found in self.found:
+                if found.equals(tokens):
+                    return found
+        self.found.append(tokens)
+        return tokens
+
+
+def find_tokens(
+    is_real: torch.Tensor, is_kept: torch.Tensor, documents: torch.Tensor | None
+) -> FlatTokens:
+    """The tokens `is_kept`, `(B, L)`, in documents that are sorted by length, longest first, so that
+    attention can batch those of equal length."""
+    rows, columns = is_kept.nonzero(as_tuple=True)  # (N,) each
+    begins = torch.ones_like(rows, dtype=torch.bool)
+    begins[1:] = rows.diff() != 0
+    if documents is not None:
+        begins[1:] |= documents[rows, columns].diff() != 0
+    first = begins.nonzero().squeeze(1)  # (documents,), the first token of each document
+    end = torch.tensor([len(rows)], device=first.device)
+    lengths = first.diff(append=end)
+    places = lengths.argsort(descending=True, stable=True).argsort()
+    numbers = torch.zeros_like(is_kept, dtype=torch.long)
+    numbers[rows, columns] = places[begins.cumsum(0) - 1] + 1
+    spans = columns[first + lengths - 1] - columns[first] + 1
+    are_documents = torch.equal(spans, lengths) and torch.equal(is_real, is_kept)
+    return FlatTokens(numbers, count=len(first), are_documents=are_documents)
+
+
+class Current(threading.local):
+    """The plan of the call that is running in this thread. Only code outside the layers reads it.
+
+    (torch.compile can read such an attribute, but not a context variable.)
+    """
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+
+
+current = Current()
+
+
+@contextmanager
+def planned(plan: Plan) -> Iterator[None]:
+    """Make `plan` the current one within this context."""
+    before = current.plan
+    current.plan = plan
+    try:
+        yield
+    finally:
+        current.plan = before
+
+
+def plans_batch(forward: Forward) -> Forward:
+    """Make `forward` run with a plan of its own, for a model that never reads states of padding."""
+
+    @wraps(forward)
+    def planned_forward(*args: Any, **kwargs: Any) -> Any:
+        with planned(Plan()):
+            return forward(*args, **kwargs)
+
+    return planned_forward  # type: ignore[return-value]
+
+
+def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, by one transfer from an accelerator. Their type becomes int64. In a
+    traced graph, they stay where they are."""
+    values = list(tensors.values())
+    is_there = all(value.device.type == "cpu" for value in values)
+    if is_there or is_tracing(values[0]):
+        return tensors
+    device = values[0].device
+    packed = torch.cat([value.to(device).flatten().long() for value in values]).cpu()
+    parts = packed.split([value.numel() for value in values])
+    shaped = [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+    return dict(zip(tensors, shaped, strict=True))
