@@ -72,6 +72,10 @@ def make_plan(
     names = ("attention_mask", "decoder_attention_mask", "labels", "position_ids", "input_ids")
     tensors = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
     mask = tensors.get("attention_mask")
+    ids = tensors.get("input_ids", given.get("inputs_embeds"))
+    if mask is not None and mask.ndim == 3 and ids is not None and ids.shape[:3] == mask.shape:
+        # The model makes rows of all choices.
+        tensors["attention_mask"] = mask.flatten(0, 1)
     if switch.head != "" or mask is None:
         tensors.pop("input_ids", None)  # Only a sequence-level head looks for its position there.
     values = on_cpu(tensors) if tensors else tensors
@@ -87,7 +91,13 @@ def make_plan(
                 "of an answer depends on the scores of padding."
             )
         return Plan(computes_padding=True, base=base)
-    plan = Plan(base=base, is_real=real_tokens(values), read=read_positions(model, switch, values))
+    plan = Plan(
+        base=base,
+        has_target=config.is_encoder_decoder and switch.head != "token",  # It labels the source.
+        is_real=real_tokens(values),
+        read=read_positions(model, switch, values),
+        reads_target=switch.head == "" and base is not model,
+    )
     if is_tracing():
         return plan
     if mask is not None and mask.ndim > 2:
@@ -117,8 +127,11 @@ def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:
     # A token of padding is hidden from all tokens, and sees none, or those that the token before it
     # sees.
     is_like_last = F.pad((is_seen[:, 1:] == is_seen[:, :-1]).all(dim=2), pad=(1, 0), value=False)
-    is_padding = ~is_seen.any(dim=1) & (is_like_last | ~is_seen.any(dim=2))
-    return ~is_padding
+    is_blind = ~is_seen.any(dim=2)
+    is_padding = ~is_seen.any(dim=1) & (is_like_last | is_blind)
+    # Where all keys are hidden from a token, some models attend evenly to all of them.
+    is_exact = ~(is_blind & ~is_padding).any(dim=1, keepdim=True)
+    return ~(is_padding & is_exact)
 
 
 def read_positions(
@@ -134,14 +147,9 @@ def read_positions(
             is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
         read.append(is_labelled)
     mask = values.get("attention_mask")
-    if model.config.is_encoder_decoder:
-        is_head_of_rows = switch.head == "" and model.base_model is not model
-        target = values.get("decoder_attention_mask")
-        if is_head_of_rows and target is not None:
-            read.append(torch.ones_like(target, dtype=torch.bool))
-    elif switch.head == "" and mask is not None and mask.ndim in (2, 3):
-        rows = mask.flatten(0, -2)  # (B, L), of all choices
-        read.append(read_by_row(model, switch, rows, values.get("input_ids")))
+    is_head_of_rows = switch.head == "" and not model.config.is_encoder_decoder
+    if is_head_of_rows and mask is not None and mask.ndim == 2:
+        read.append(read_by_row(model, switch, mask, values.get("input_ids")))
     return tuple(read)
 
 

@@ -255,7 +255,7 @@ class DocumentMask:
     def side(self) -> str:
         """The side of an encoder–decoder to which the keys belong, "source" or "target"; empty for
         any other model."""
-        if not getattr(self.config, "is_encoder_decoder", False):
+        if not self.plan.has_target:
             return ""
         pattern = self.pattern()
         return "target" if pattern is None or pattern.is_causal else "source"

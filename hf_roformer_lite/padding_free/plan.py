@@ -29,10 +29,12 @@ class Plan:
     Args:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
         base: The base model of the model that is called. The plan holds for its call, too.
+        has_target: Whether the model is an encoder–decoder.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask itself;
             None if all tokens are real, or if it is unclear which are.
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
+        reads_target: Whether all states of the target may be read.
 
     Attributes:
         stack: The module whose states the head of a language model reads.
@@ -45,13 +47,17 @@ class Plan:
         self,
         computes_padding: bool = False,
         base: nn.Module | None = None,
+        has_target: bool = False,
         is_real: torch.Tensor | None = None,
         read: tuple[torch.Tensor, ...] = (),
+        reads_target: bool = False,
     ):
         self.computes_padding = computes_padding
         self.base = base
+        self.has_target = has_target
         self.is_real = is_real
         self.read = read
+        self.reads_target = reads_target
         self.flat_mask: FlatMask | None = None
         self.stack: nn.Module | None = None
         self.labelled: torch.Tensor | None = None
@@ -75,12 +81,15 @@ class Plan:
             side: "source" or "target" in an encoder–decoder, else empty. In a traced graph, masks of
                 equal shape are the same if there is only one side.
         """
-        is_kept = is_real
+        # Where all keys are hidden, some models attend evenly to all of them. Therefore a row is
+        # computed whole if it has no real token, or if a state of its padding is read.
+        is_whole = ~is_real.any(dim=1, keepdim=True)
         for matrix in self.read:
             if side != "source" and matrix.shape == is_real.shape:
-                is_kept = is_kept | matrix
-        # The stock model attends to padding, evenly, in a row that has nothing else.
-        is_kept = is_kept | ~is_kept.any(dim=1, keepdim=True)
+                is_whole = is_whole | (matrix & ~is_real).any(dim=1, keepdim=True)
+        if self.reads_target and side == "target":
+            is_whole = torch.ones_like(is_whole)
+        is_kept = is_real | is_whole
         if is_tracing(is_real):
             tokens = next((found for found in self.found if side == ""), None)
             if tokens is not None and tokens.shape == tuple(is_kept.shape):

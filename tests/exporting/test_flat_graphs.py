@@ -1,0 +1,203 @@
+"""Exported graphs of padding-free models compute only real tokens, and give the numbers of the padded
+stock models in onnxruntime and in OpenVINO."""
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir
+import onnxruntime
+import openvino
+import pytest
+import torch
+import transformers
+from conftest import build, stack_config
+from test_padding_free_models import tiny_model
+from transformers.exporters import AutoExportConfig, AutoHfExporter
+
+import hf_roformer_lite as rl
+from hf_roformer_lite import padding_free
+from roformer_lite.export.graphs import export_model
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+Outputs = list[torch.Tensor]
+
+# The classes, each with the part that is exported and whether the test is fast.
+STOCK = {
+    "BertForSequenceClassification": ("", True),
+    "BertForMaskedLM": ("", False),
+    "DistilBertForSequenceClassification": ("", False),
+    "RobertaForTokenClassification": ("", False),
+    "ElectraForTokenClassification": ("", False),
+    "ModernBertForMaskedLM": ("", False),
+    "NomicBertModel": ("", False),
+    "MPNetModel": ("", False),
+    "DebertaV2ForSequenceClassification": ("", True),
+    "LayoutLMForTokenClassification": ("", False),
+    "T5EncoderModel": ("", False),
+    "BartModel": ("encoder", False),
+    "MarianMTModel": ("model.encoder", False),
+    "Qwen3Model": ("", False),
+}
+OWN = {
+    "plain": lambda: build(rl.RoFormerLiteModel, stack_config()),
+    "windows": lambda: build(rl.RoFormerLiteModel, stack_config("sliding")),
+    "masked": lambda: build(rl.RoFormerLiteForMaskedLM, stack_config()),
+    "rows": lambda: build(rl.RoFormerLiteForSequenceClassification, stack_config()),
+    "tokens": lambda: build(rl.RoFormerLiteForTokenClassification, stack_config()),
+}
+
+
+def rows(lengths: list[int], length: int, left: tuple[int, ...] = ()) -> torch.Tensor:
+    mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    for row in left:
+        mask[row] = mask[row].flip(0)
+    return mask.long()
+
+
+HOLES = rows([9, 7, 5, 4], 9)
+HOLES[0, 3:5] = HOLES[2, 1] = 0
+MASKS = {
+    "mixed": rows([9, 5, 1, 7], 9),
+    "one row": rows([6], 6),
+    "one padded row": rows([4], 11),
+    "full": rows([8, 8, 8], 8),
+    "left": rows([9, 5, 2, 7], 9, left=(1, 2, 3)),
+    "both sides": rows([9, 5, 2, 7], 9, left=(1, 3)),
+    "holes": HOLES,
+    "long": rows([40, 3, 17, 22, 1, 9], 40),
+    "an empty row": rows([9, 0, 4], 9),
+    "one token": rows([1], 1),
+    "only empty rows": rows([0, 0], 3),
+}
+
+
+def inputs_for(mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 60, mask.shape, generator=generator)
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Outputs:
+    options = {"use_cache": False} if "Qwen3" in type(model).__name__ else {}
+    with torch.no_grad():
+        output = model(**inputs, **options)
+    return [value for value in output.values() if isinstance(value, torch.Tensor)]
+
+
+def stock_model(class_name: str) -> torch.nn.Module:
+    model_class = getattr(transformers, class_name)
+    model = tiny_model(model_class.config_class.model_type, model_class)
+    part, _ = STOCK[class_name]
+    return model.get_submodule(part)
+
+
+def export_stock(model: torch.nn.Module, path: Path) -> None:
+    config = AutoExportConfig.from_dict(
+        {"export_format": "onnx", "dynamic": True, "ort_fusions": "cpu"}
+    )
+    sample = inputs_for(MASKS["mixed"][:2, :5])
+    if "Qwen3" in type(model).__name__:
+        sample["use_cache"] = False
+    exported = AutoHfExporter.from_config(config).export(model, sample, config)
+    onnx_ir.save(exported.components["model"].program, str(path))
+
+
+def run_by_onnxruntime(path: Path) -> Callable[[dict[str, Any]], list[Any]]:
+    session = onnxruntime.InferenceSession(path)
+    return lambda given: session.run(None, given)
+
+
+def run_by_openvino(path: Path) -> Callable[[dict[str, Any]], list[Any]]:
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda given: list(compiled(given).values())
+
+
+def assert_same_outputs(stock: torch.nn.Module, path: Path) -> None:
+    for run in (run_by_onnxruntime(path), run_by_openvino(path)):
+        for mask in MASKS.values():
+            inputs = inputs_for(mask)
+            expected = outputs_of(stock, inputs)
+            found = run({key: value.numpy() for key, value in inputs.items()})
+            for one, other in zip(found, expected, strict=True):
+                one = torch.as_tensor(np.asarray(one))
+                assert one.shape == other.shape
+                if other.shape[:2] == mask.shape:
+                    one = one[mask == 1]
+                    other = other[mask == 1]
+                torch.testing.assert_close(one, other, **CLOSE)
+
+
+def assert_flat(path: Path) -> None:
+    """The graph finds the real tokens once, and no operation between layers writes to places."""
+    counts = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert counts["NonZero"] == 1
+    assert not any(re.match("Scatter", name) for name in counts)
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        name if is_fast else pytest.param(name, marks=pytest.mark.slow)
+        for name, (_, is_fast) in STOCK.items()
+    ],
+)
+def test_stock_models(class_name, tmp_path):
+    stock = stock_model(class_name)
+    path = tmp_path / "model.onnx"
+    export_stock(padding_free(stock_model(class_name)), path)
+    assert_flat(path)
+    assert_same_outputs(stock, path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "windows" else pytest.param(kind, marks=pytest.mark.slow) for kind in OWN],
+)
+def test_own_models(kind, tmp_path):
+    model = OWN[kind]().eval()
+    padded = padding_free(copy.deepcopy(model), False)
+    path = tmp_path / "model.onnx"
+    onnx_ir.save(export_model(model).components["model"].program, str(path))
+    assert_flat(path)
+    assert_same_outputs(padded, path)
+
+
+def test_a_padded_graph(tmp_path):
+    """A model that is switched off before has an ordinary graph."""
+    model = padding_free(OWN["plain"](), False)
+    path = tmp_path / "model.onnx"
+    onnx_ir.save(export_model(model).components["model"].program, str(path))
+    counts = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert counts["NonZero"] == 0
+    assert_same_outputs(model, path)
+
+
+def test_a_model_that_was_exported():
+    """The exporters leave a `forward` on the model, which must not hide that of `padding_free`."""
+    stock = stock_model("BertForSequenceClassification")
+    model = copy.deepcopy(stock)
+    config = AutoExportConfig.from_dict({"export_format": "dynamo", "dynamic": True})
+    inputs = inputs_for(MASKS["mixed"])
+    for enabled in (True, False, True):
+        padding_free(model, enabled)
+        AutoHfExporter.from_config(config).export(model, inputs, config)
+        expected = outputs_of(stock, inputs)
+        torch.testing.assert_close(outputs_of(model, inputs), expected, **CLOSE)
+
+
+def test_question_answering_computes_padding(tmp_path):
+    """The probability of an answer depends on the scores of padding."""
+    stock = tiny_model("bert", transformers.BertForQuestionAnswering)
+    path = tmp_path / "model.onnx"
+    export_stock(padding_free(copy.deepcopy(stock)), path)
+    run = run_by_onnxruntime(path)
+    inputs = inputs_for(MASKS["mixed"])
+    found = run({key: value.numpy() for key, value in inputs.items()})
+    for one, other in zip(found, outputs_of(stock, inputs), strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), other, **CLOSE)
