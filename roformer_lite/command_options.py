@@ -28,6 +28,7 @@ from .errors import (
     require_packages,
 )
 from .export.formats import (
+    GRAPH_FORMATS,
     Engine,
     Format,
     check_engine,
@@ -511,13 +512,18 @@ class ExportArguments:
             int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
         embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
             instead of the head's output (the default for models without a head).
+        padded: onnx, torch: write graphs that compute padding, for runtimes that allow only fixed
+            shapes.
     """
 
     format: Format = "onnx"
     quantization: str | None = None
     embeddings: bool = False
+    padded: bool = False
 
     def __post_init__(self):
+        if self.padded and self.format not in GRAPH_FORMATS:
+            raise InputError(f"--padded is for --format onnx and torch, not for {self.format}")
         if self.embeddings and self.format != "onnx":
             raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
         check_quantization(self.format, self.quantization)

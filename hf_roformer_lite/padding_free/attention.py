@@ -168,7 +168,7 @@ def attend_to_flat_row(
             document and row.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
-    if mask.queries is not mask.keys:
+    if mask.queries is not mask.keys and mask.pattern is not None:
         position_bias = None  # T5's cross-attention has no bias and passes zeros.
     form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
     if form == "at once":

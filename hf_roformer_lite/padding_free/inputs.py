@@ -68,48 +68,71 @@ def make_plan(
         stack: The module whose states the head of a language model reads.
     """
     base: Any = model.base_model
-    config = model.config
-    names = ("attention_mask", "decoder_attention_mask", "labels", "position_ids", "input_ids")
-    tensors = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
-    mask = tensors.get("attention_mask")
-    ids = tensors.get("input_ids", given.get("inputs_embeds"))
-    if mask is not None and mask.ndim == 3 and ids is not None and ids.shape[:3] == mask.shape:
-        # The model makes rows of all choices.
-        tensors["attention_mask"] = mask.flatten(0, 1)
-    if switch.head != "" or mask is None:
-        tensors.pop("input_ids", None)  # Only a sequence-level head looks for its position there.
-    values = on_cpu(tensors) if tensors else tensors
+    values = read_values(switch, given)
     has_cache = any(given.get(name) is not None for name in CACHES)
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
-    if wants_all_layers(given, config, config.get_text_config()):
-        return Plan(computes_padding=True, base=base)
-    if switch.head == "question" and mask is not None:
-        if switch.warns:
-            logger.warning_once(
-                f"padding_free: {type(model).__name__} computes padding, because the probability "
-                "of an answer depends on the scores of padding."
-            )
+    if needs_padding(model, switch, given):
         return Plan(computes_padding=True, base=base)
     plan = Plan(
         base=base,
-        has_target=config.is_encoder_decoder and switch.head != "token",  # It labels the source.
+        # A tagger labels the source, whatever the type of its configuration.
+        has_target=model.config.is_encoder_decoder and switch.head != "token",
         is_real=real_tokens(values),
         read=read_positions(model, switch, values),
         reads_target=switch.head == "" and base is not model,
     )
     if is_tracing():
         return plan
-    if mask is not None and mask.ndim > 2:
+    mask = given.get("attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.ndim > 2:
         # Layers find the plan by the mask that the model hands on to them.
         mask.untyped_storage().padding_free_plan = plan  # type: ignore[attr-defined]
-    if "labels" in values and values["labels"].ndim == 2:
-        if "use_cache" in parameters_of(model) and given.get("use_cache") is None and not has_cache:
-            given["use_cache"] = False  # A text that has labels is not continued.
+    labels = values.get("labels")
+    if labels is not None and labels.ndim == 2:
+        if not has_cache:
+            leave_out_cache(model, given)
         if stack is not None and skips_logits(model, switch, given):
-            plan.labelled = keep_labelled(model, switch, given, values["labels"], has_cache)
+            plan.labelled = keep_labelled(model, switch, given, labels, has_cache)
             plan.stack = stack
     return plan
+
+
+def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The arguments whose values a plan depends on, on the CPU."""
+    names = ["attention_mask", "decoder_attention_mask", "labels", "position_ids"]
+    if switch.head == "":
+        names.append("input_ids")  # A sequence-level head looks for its position there.
+    values = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
+    mask = values.get("attention_mask")
+    states = given.get("inputs_embeds")
+    tokens = given.get("input_ids") if states is None else states[..., 0]
+    if mask is not None and mask.ndim == 3 and tokens is not None and tokens.shape == mask.shape:
+        values["attention_mask"] = mask.flatten(0, 1)  # The model makes rows of all choices.
+    return on_cpu(values)
+
+
+def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
+    """Whether the layers must compute the padded batch."""
+    config = model.config
+    if wants_all_layers(given, config, config.get_text_config()):
+        return True
+    if switch.head != "question" or given.get("attention_mask") is None:
+        return False
+    if switch.warns:
+        logger.warning_once(
+            f"padding_free: {type(model).__name__} computes padding, because the probability of an "
+            "answer depends on the scores of padding."
+        )
+    return True
+
+
+def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
+    """Make no cache for a text that has labels, which is not continued. In evaluation, some
+    encoder–decoders mask other tokens without a cache."""
+    makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
+    if makes_cache and (model.training or not model.config.is_encoder_decoder):
+        given["use_cache"] = False
 
 
 def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:

@@ -49,14 +49,12 @@ class Pattern(NamedTuple):
         is_causal: Whether a query does not attend to later keys.
         window: The number of tokens that a query reaches on each side, including itself; None: the
             whole document.
-        documents: `(B, L)`, the number of each query's document; None: a row is a document.
-        key_documents: The same for keys, if these are other tokens than the queries.
+        documents: `(B, L)`, the number of each token's document; None: a row is a document.
     """
 
     is_causal: bool = False
     window: int | None = None
     documents: torch.Tensor | None = None
-    key_documents: torch.Tensor | None = None
 
 
 def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
@@ -74,7 +72,7 @@ def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
     names = mask_function.__code__.co_freevars
     given = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
     if factory == "same_document":
-        return Pattern(documents=given["documents"], key_documents=given["key_documents"])
+        return Pattern(documents=given["key_documents"])
     if mask_function.__module__ != masking_utils.__name__:
         return None
     if factory == "and_masks":
@@ -245,10 +243,9 @@ class DocumentMask:
         """The computed tokens among the keys."""
         if "tokens" not in self._made:
             pattern = None if self.is_traced else self.pattern()
-            documents = None
-            if pattern is not None and pattern.documents is not None:
-                is_same = pattern.key_documents is None
-                documents = (pattern.documents if is_same else pattern.key_documents).cpu()
+            documents = None if pattern is None else pattern.documents
+            if documents is not None:
+                documents = documents.cpu()
             self._made["tokens"] = self.plan.tokens(self.is_real(), documents, self.side())
         return self._made["tokens"]
 
@@ -312,29 +309,13 @@ class DocumentMask:
         return self._made["cross"]
 
     def keys_of(self, queries: FlatMask) -> FlatTokens | None:
-        """The keys in the order of the documents of `queries`; None if it is unclear to which
-        document a key belongs."""
-        if queries.pattern is None or not self.tokens().are_documents:
+        """The keys in the order of the rows of `queries`; None if rows are packed, or if other keys
+        are hidden than padding."""
+        is_packed = queries.pattern is None or queries.pattern.documents is not None
+        if is_packed or self.pattern() != Pattern() or not self.tokens().are_documents:
             return None
-        pattern = self.pattern()
-        if pattern is None or pattern.is_causal or pattern.window is not None:
-            return None
-        numbers = queries.queries.numbers  # (B, Lq)
-        count = len(queries.queries.lengths)
-        if pattern.documents is None:
-            if queries.pattern.documents is not None:
-                return None
-            of_keys = numbers.amax(dim=1, keepdim=True) * self.is_real()
-            return FlatTokens(of_keys, count=count)
-        if pattern.key_documents is None:
-            return None
-        documents = pattern.documents.cpu()
-        key_documents = pattern.key_documents.cpu()
-        size = int(torch.maximum(documents.max(), key_documents.max())) + 1
-        numbers_of_documents = numbers.new_zeros(size)
-        numbers_of_documents[documents[numbers != 0]] = numbers[numbers != 0]
-        of_keys = numbers_of_documents[key_documents] * self.is_real()
-        return FlatTokens(of_keys, count=count)
+        numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real()
+        return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 
 def padding_free_mask(

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 from hf_roformer_lite.conversion.gguf import export_gguf
+from hf_roformer_lite.padding_free import padding_free
 
 from ..command_options import ExportArguments
 from ..errors import InputError
@@ -49,7 +50,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
     load = load_tokenizer if options.format in GRAPH_FORMATS else require_tokenizer
     tokenizer = load(source, load_config(source))
     # Every runtime supports this precision.
-    model = load_model(source).float()
+    model = padding_free(load_model(source).float(), enabled=not options.padded)
     place = out / options.format if options.format in FOLDER_FORMATS else out
     with (
         complete_directory(out) as directory,
