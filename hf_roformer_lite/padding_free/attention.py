@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
@@ -168,8 +169,14 @@ def attend_to_flat_row(
             document and row.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
-    if mask.queries is not mask.keys and mask.pattern is not None:
-        position_bias = None  # T5's cross-attention has no bias and passes zeros.
+    if mask.queries is not mask.keys and position_bias is not None:
+        # T5's cross-attention has no bias and passes zeros, of the lengths of the flat rows.
+        position_bias = position_bias[..., :1, :1] if mask.pattern is None else None
+    elif position_bias is not None and mask.pattern is None:
+        length = mask.queries.shape[1]
+        if not statically_known_true(position_bias.shape[-1] == length):
+            # UMT5 has computed it for the flat row, which may be shorter than a row of the batch.
+            position_bias = module.compute_bias(length, length, device=query.device)
     form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
     if form == "at once":
         return attend_at_once(query, key, value, mask, **kwargs)

@@ -55,8 +55,9 @@ class FlatTokens:
         return self.numbers.numel() if self.index is None else self.index.shape[0]
 
     def equals(self, other: "FlatTokens") -> bool:
-        """Whether both give the same flat row."""
-        return self.shape == other.shape and torch.equal(self.numbers, other.numbers)
+        """Whether both give the same flat row, for masks of the same kind."""
+        is_same_kind = self.shape == other.shape and self.are_documents == other.are_documents
+        return is_same_kind and torch.equal(self.numbers, other.numbers)
 
     def index_on(self, device: torch.device) -> torch.Tensor | None:
         """`index` on a device."""
