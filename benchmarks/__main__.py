@@ -6,7 +6,9 @@ or gating, `ablations.py`), `inference` (every engine in a process of its own, `
 `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `long-texts` (a trained model on
 texts longer than those of its training, `long_texts.py`), `by-length` (time and memory by the
 length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with and without
-padding, `padding_free.py`), `versions` (this checkout and another one, `versions.py`), `processes`
+padding, `padding_free.py`), `graphs` (exported graphs with and without padding, `graphs.py`),
+`accelerator` (forms of attention without padding, on a GPU, `accelerator.py`), `versions` (this
+checkout and another one, `versions.py`), `processes`
 (the cost of several processes, `several_processes.py`), `trainers` (the trainers of several
 libraries with and without padding, `trainers.py`), `memory-of-TASK` (the peak memory of each
 contender in a process of its own), `training-memory` (the peak memory of training by size and
@@ -27,8 +29,10 @@ from transformers.utils import logging
 
 from . import (
     ablations,
+    accelerator,
     by_length,
     fine_tuning,
+    graphs,
     inference,
     long_texts,
     padding_free,
@@ -49,7 +53,9 @@ from .workload import Workload
 # These tasks have options of their own.
 PROGRAMS = {
     "ablations": ablations.main,
+    "accelerator": accelerator.main,
     "fine-tuning": fine_tuning.main,
+    "graphs": graphs.main,
     "inference": inference.main,
     "long-texts": long_texts.main,
     "by-length": by_length.main,

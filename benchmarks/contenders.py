@@ -51,6 +51,8 @@ SIZES = {
     "small": Size(width=512, layers=4, heads=8, inner=2048),
     "base": Size(width=768, layers=12, heads=12, inner=3072),
 }
+# The size of all-MiniLM-L6-v2.
+MINILM = Size(width=384, layers=6, heads=12, inner=1536)
 
 
 def fields_of_stack(size: Size, vocab_size: int) -> dict[str, Any]:
@@ -68,6 +70,20 @@ def fields_of_stack(size: Size, vocab_size: int) -> dict[str, Any]:
 
 def fields_of_bert(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
     return {**fields_of_stack(size, vocab_size), "num_labels": NUM_LABELS}
+
+
+def fields_of_deberta(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
+    """The fields of the published models, whose attention has relative positions."""
+    fields = fields_of_bert(task, size, vocab_size)
+    return {
+        **fields,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 256,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+    }
 
 
 def fields_of_gated(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
@@ -117,6 +133,7 @@ def fields_of_ours(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
 
 FIELDS: dict[str, Callable[[str, Size, int], dict[str, Any]]] = {
     "bert": fields_of_bert,
+    "deberta-v2": fields_of_deberta,
     "modernbert": fields_of_gated,
     "llama": fields_of_gated,
     "bart": fields_of_bart,

@@ -31,6 +31,7 @@ PACKAGES = (
     "x-transformers",
     "tokenizers",
     "onnxruntime",
+    "openvino",
 )
 
 

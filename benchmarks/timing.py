@@ -30,8 +30,8 @@ class Contender:
 
 
 def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 def seconds_of(run: Callable[[], object], repeats: int) -> float:

@@ -752,6 +752,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         given = filled(input_ids if inputs_embeds is None else inputs_embeds)
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
+        if cache is None and hides_nothing(attention_mask):
+            attention_mask = None
         documents = find_packed_documents(
             given,
             attention_mask=attention_mask,
@@ -1007,6 +1009,13 @@ def with_cross_attention(cache: Any) -> Any:
 def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
     """Whether a mask is the ordinary `(B, L)`, and not one prepared for the attention function."""
     return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+
+
+def hides_nothing(attention_mask: Any) -> bool:
+    """Whether a mask `(B, L)` has no padding, so that nothing more needs to be computed from it. The
+    values of a traced graph cannot be read."""
+    is_unknown = not is_padding_mask(attention_mask) or is_tracing(attention_mask)
+    return not is_unknown and bool(attention_mask.all())
 
 
 def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.Tensor:

@@ -153,7 +153,7 @@ def form_of(query: torch.Tensor, value: torch.Tensor, mask: FlatMask, **kwargs: 
 
 
 def attend_to_flat_row(
-    module: nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

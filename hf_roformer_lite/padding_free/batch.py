@@ -128,12 +128,13 @@ class FlatTokens:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
         batch_size, length = self.shape
         tokens = states.squeeze(0)
+        index = self.index_on(tokens.device)
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
             tokens = with_padding(tokens).index_select(0, self._with_padding)
-        elif self.index is not None:
+        elif index is not None:
             zeros = tokens.new_zeros(batch_size * length, *tokens.shape[1:])
-            tokens = zeros.index_copy_(0, self.index_on(tokens.device), tokens)
+            tokens = zeros.index_copy_(0, index, tokens)
         return tokens.view(batch_size, length, *tokens.shape[1:])
 
     def restore_output(self, states: torch.Tensor) -> torch.Tensor:

@@ -350,17 +350,18 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
 def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask | None:
     """The mask of the flat row; None if padding is to be computed."""
     if plan.flat_mask is None:
-        is_real = plan.is_real
-        if is_real is None:
-            return None
-        is_traced = is_tracing(is_real)
-        if not is_traced and int(is_real.count_nonzero()) > MAX_REAL * is_real.numel():
+        is_real = plan.is_real()
+        is_full = is_real is None
+        if is_real is not None and not is_tracing(is_real):
+            is_full = int(is_real.count_nonzero()) > MAX_REAL * is_real.numel()
+        if is_real is None or is_full:
+            plan.computes_padding = True
             return None
         tokens = plan.tokens(is_real)
         pattern = OWN_MASKS.get(name_in_transformers(layer))
         if not tokens.are_documents:
             pattern = None
-        plan.flat_mask = FlatMask(queries=tokens, keys=tokens, dense=None, pattern=pattern)
+        plan.flat_mask = FlatMask(tokens, tokens, dense=lambda: None, pattern=pattern)
     # The plan may not hold the mask, whose memory holds the plan.
     flat_mask = copy.copy(plan.flat_mask)
     flat_mask.dense = lambda: mask

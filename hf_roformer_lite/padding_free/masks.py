@@ -63,18 +63,9 @@ def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
         return Pattern()
     if mask_function is causal_mask_function:
         return Pattern(is_causal=True)
-    cells = getattr(mask_function, "__closure__", None) or ()
-    if not cells:
-        return None
-    # The functions that these factories return have no name of their own, and their parameters can
-    # be read only from the closure.
-    factory, _, _ = mask_function.__qualname__.partition(".<locals>")
-    names = mask_function.__code__.co_freevars
-    given = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+    factory, given = definition_of(mask_function)
     if factory == "same_document":
         return Pattern(documents=given["key_documents"])
-    if mask_function.__module__ != masking_utils.__name__:
-        return None
     if factory == "and_masks":
         return conjunction(given["mask_functions"])
     if factory == "sliding_window_bidirectional_overlay":
@@ -87,14 +78,29 @@ def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
     return None
 
 
+def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """The function of transformers, or `same_document`, that has made a mask function, and the
+    arguments of that call. Mask functions have no name of their own, and closures hold what they
+    were made from."""
+    factory, _, _ = getattr(mask_function, "__qualname__", "").partition(".<locals>")
+    cells = getattr(mask_function, "__closure__", None)
+    module = getattr(mask_function, "__module__", "")
+    is_own = module.endswith("modeling_roformer_lite") and factory == "same_document"
+    if not cells or not (is_own or module == masking_utils.__name__):
+        return "", {}
+    names = mask_function.__code__.co_freevars
+    return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+
+
 def conjunction(mask_functions: tuple[Callable[..., Any], ...]) -> Pattern | None:
     """The pattern of a query that attends to the keys that all of several functions allow."""
     result = Pattern()
     one_sided: int | None = None
     for mask_function in mask_functions:
-        if getattr(mask_function, "__qualname__", "").startswith("sliding_window_overlay."):
+        factory, given = definition_of(mask_function)
+        if factory == "sliding_window_overlay":
             # This function bounds only the earlier keys, so it needs a causal one at its side.
-            one_sided = mask_function.__closure__[0].cell_contents  # type: ignore[attr-defined]
+            one_sided = given["sliding_window"]
             continue
         pattern = pattern_of(mask_function)
         if pattern is None:
