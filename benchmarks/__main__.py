@@ -8,12 +8,12 @@ texts longer than those of its training, `long_texts.py`), `by-length` (time and
 length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with and without
 padding, `padding_free.py`), `graphs` (exported graphs with and without padding, `graphs.py`),
 `accelerator` (forms of attention without padding, on a GPU, `accelerator.py`), `versions` (this
-checkout and another one, `versions.py`), `processes`
-(the cost of several processes, `several_processes.py`), `trainers` (the trainers of several
-libraries with and without padding, `trainers.py`), `memory-of-TASK` (the peak memory of each
-contender in a process of its own), `training-memory` (the peak memory of training by size and
-length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the
-README, and `table` reads the results in the directory `--out`.
+checkout and another one, `versions.py`), `processes` (the cost of several processes,
+`several_processes.py`), `trainers` (the trainers of several libraries with and without padding,
+`trainers.py`), `memory-of-TASK` (the peak memory of each contender in a process of its own),
+`training-memory` (the peak memory of training by size and length, `training_memory.py`),
+`trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README, and `table` reads the
+results in the directory `--out`.
 """
 
 import sys

@@ -62,9 +62,19 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
             contender.seconds.append(seconds * contender.scale)
 
 
-def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """The processor seconds of each run in each round. Every round runs all of them in a different
-    order."""
+def time_when_finished() -> float:
+    """The time at which an accelerator has finished all work so far, for `alternate`."""
+    synchronize()
+    return time.perf_counter()
+
+
+def alternate(
+    runs: list[Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.process_time,
+) -> list[list[float]]:
+    """The seconds of each run in each round, by default of the processor. Every round runs all of
+    them in a different order."""
     seconds: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
     generator = random.Random(0)
@@ -73,9 +83,9 @@ def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]
     for _ in range(rounds):
         generator.shuffle(order)
         for number in order:
-            started = time.process_time()
+            started = clock()
             runs[number]()
-            seconds[number].append(time.process_time() - started)
+            seconds[number].append(clock() - started)
     return seconds
 
 

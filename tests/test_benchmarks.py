@@ -19,7 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import (  # noqa: E402
     ablations,
+    accelerator,
     contenders,
+    graphs,
     padding_free,
     stacks,
     trainers,
@@ -96,6 +98,46 @@ def test_result_of_padding_free(tmp_path, capsys):
     assert result["machine"]["processor"]
     assert [row["order"] for row in result["rows"]] == ["random", "grouped"]
     assert (tmp_path / "steps.svg").stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minilm", "ours-small"])
+def test_graphs_have_the_same_outputs(name, tmp_path):
+    """Both graphs have the same outputs at real tokens, and in int8 those of similar scales."""
+    graphs.main(["--quick", "--models", name, "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())["rows"]
+    expected = [(engine, order) for engine in graphs.ENGINES for order in padding_free.ORDERS]
+    assert [(row["engine"], row["order"]) for row in rows] == expected
+    for row in rows:
+        assert row["difference"] <= (0.1 if "int8" in row["engine"] else 1e-4)
+        assert (row["places_per_token"] > 1) == (row["order"] != "full")
+        assert all(times["least_seconds"] > 0 for times in row["contenders"].values())
+
+
+@pytest.mark.parametrize("name", accelerator.MODELS)
+def test_forms_of_attention_do_the_same_work(name, tmp_path, capsys):
+    """Every form has the loss and the gradient of the stock model, and is the one that is named."""
+    command = ["--quick", "--device", "cpu", "--models", name]
+    accelerator.main([*command, "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
+    for row in rows:
+        # Neither a CPU nor DeBERTa's own attention has all forms.
+        has_forms = "deberta" not in name
+        forms = ["by document", "groups"] if has_forms else []
+        assert list(row["contenders"]) == ["stock", *forms, "default"]
+        assert all(row["forms"][form] == [form] for form in forms)
+        limit = 1e-4 if row["dtype"] == "float32" else 0.1
+        assert all(difference <= limit for difference in row["differences"].values())
+    assert f"| {name} | 128 | bfloat16 |" in capsys.readouterr().out
+
+
+def test_a_machine_without_an_accelerator(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="--device cpu"):
+        accelerator.main(["--quick"])
 
 
 @pytest.mark.slow

@@ -1368,3 +1368,20 @@ def test_hooks_in_a_later_layer_of_t5():
     model.encoder.block[1].layer[0].SelfAttention.q.register_forward_hook(lambda *_: None)
     found = model(input_ids=ids, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(found[mask != 0], expected[mask != 0], **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("class_name", ["BertModel", "LlamaModel", "MixtralModel"])
+def test_whether_a_model_is_causal(class_name, dtype):
+    """The answer depends neither on rounding nor on how strong the attention of random weights is."""
+    model_class = getattr(transformers, class_name)
+    config = build(class_name).config
+    torch.manual_seed(0)
+    model = padding_free(model_class(config).to(dtype).eval())
+    batch = batch_for("bert mlm", side="left")
+    batch.pop("labels")
+    with torch.no_grad():
+        found = model(**batch).last_hidden_state[:, 0]
+    # An encoder has a pooler, which reads the first position, so rows are computed whole.
+    is_computed = bool(found[1:].abs().sum() > 0)
+    assert is_computed == (class_name == "BertModel")

@@ -212,13 +212,12 @@ def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
     switch = Switch(
         head=before.head,
         skip_logits=skip_logits,
-        is_causal=before.sees_no_later_token(),
         shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
         summary=summary_of(model),
         warns=False,
     )
     switch_on(model, switch)
-    before.compare(needs_flat_rows=switch.head != "question")
+    before.compare([switch, switch_of(model.base_model)])
     switch.separates_documents = switch.is_causal and before.separates_documents()
     return replace(switch, previous=[], handles=[], warns=True)
 

@@ -21,13 +21,16 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from .attention import APPLE
-from .inputs import IGNORE_INDEX
+from .inputs import IGNORE_INDEX, Switch
 from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of
+from .masks import FlatMask
 
 logger = logging.get_logger(__name__)
 
 MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
+# A smaller change of states, relative to their size, counts as rounding.
+MIN_DEPENDENCE = 1e-5
 LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
 # Fields that hold the index of a layer.
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
@@ -164,8 +167,15 @@ class Trial:
                 )
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
-    def sees_no_later_token(self) -> bool:
-        """Whether the first state of a row does not depend on the tokens after it."""
+    def sees_no_later_token(self, masks: list[FlatMask]) -> bool:
+        """Whether no token attends to later ones, in a model that is padding-free already.
+
+        Args:
+            masks: Those of its layers.
+        """
+        patterns = [mask.pattern for mask in masks if mask.pattern is not None]
+        if len(patterns) == len(masks) > 0:
+            return all(pattern.is_causal for pattern in patterns)
         row = self.inputs_of({name: value[:1] for name, value in self.batches[0].items()})
         return not self.depends(row, places=slice(0, 1), sources=slice(1, None))
 
@@ -189,8 +199,8 @@ class Trial:
         ids[:, sources] = ids.flip(1)[:, sources].roll(1, dims=1)
         states = self.run_base(row)[0][:, places].float()
         others = self.run_base(row | {"input_ids": ids})[0][:, places].float()
-        size = states.abs().max().clamp(min=1)
-        return bool((states - others).abs().max() > tolerance(self.model.dtype) * size)
+        rounding = max(MIN_DEPENDENCE, torch.finfo(self.model.dtype).eps) * states.abs().mean()
+        return bool((states - others).abs().mean() > rounding)
 
     def shifts_labels(self) -> bool:
         """Whether the label of the first token is ignored, because no token precedes it."""
@@ -200,41 +210,43 @@ class Trial:
         loss = self.model(**self.inputs_of(batch), labels=labels, return_dict=True)["loss"]
         return not (bool(loss.isfinite()) and float(loss) > 0)
 
-    def compare(self, needs_flat_rows: bool) -> None:
+    def compare(self, switches: list[Switch]) -> None:
         """Compare the outputs of the padding-free model with those from before.
 
         Args:
-            needs_flat_rows: Whether at least one layer must get a flat row.
+            switches: Those of the model and its base model, which learn whether it is causal.
 
         Raises:
             ValueError: if outputs differ, or if no layer gets a flat row.
         """
         try:
-            is_flat = self.computes_flat_rows()
+            masks = self.flat_masks()
+            for switch in switches:
+                switch.is_causal = self.sees_no_later_token(masks)
             found = [self.outputs_of(batch) for batch in self.batches]
             is_apart = self.keeps_rows_apart()
         except Exception as error:
             raise ValueError(
                 f"its layers read the mask, the cache or the rows of the batch themselves ({error})."
             ) from error
-        if needs_flat_rows and not is_flat:
+        if not masks and self.head != "question":
             raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
         for batch, outputs, expected in zip(self.batches, found, self.outputs, strict=True):
             check_outputs(outputs, expected, batch["attention_mask"] != 0, self.model.dtype)
         if not is_apart:
             raise ValueError("tokens of different rows meet outside its attention.")
 
-    def computes_flat_rows(self) -> bool:
-        """Whether any layer gets a flat row."""
-        seen = []
+    def flat_masks(self) -> list[FlatMask]:
+        """The masks of the layers that get a flat row."""
+        found = []
 
         def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(flat_mask_in(args, kwargs) is not None)
+            found.append(flat_mask_in(args, kwargs))
 
         layers = layers_of(self.model)
         with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
             self.run_base(self.inputs_of(self.batches[0]))
-        return any(seen)
+        return [mask for mask in found if mask is not None]
 
     def keeps_rows_apart(self) -> bool:
         """Whether the states of one row stay finite when all other rows are NaN.
