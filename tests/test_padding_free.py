@@ -689,17 +689,121 @@ def test_apple_gpus(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
-def test_checkpoint_wrappers_of_torch(name):
-    """The wrappers enclose layers with their hooks, as activation checkpointing of FSDP does."""
+@pytest.mark.parametrize(
+    "class_name", ["BertForMaskedLM", "DebertaV2ForMaskedLM", "LayoutLMForMaskedLM"]
+)
+@pytest.mark.parametrize("labels", ["of tokens", "of padding"])
+def test_checkpoint_wrappers_of_torch(class_name, name, labels):
+    """The wrappers enclose layers with their hooks, as activation checkpointing of FSDP does.
+
+    A layer that is computed again in the backward pass gets what it got in the forward pass."""
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 
     kind = getattr(wrappers.CheckpointImpl, name)
-    stock, free = pair("bert mlm")
+    stock = build(class_name)
+    free = padding_free(copy.deepcopy(stock))
     for model in (stock, free):
         model.enable_input_require_grads()
-        layers = model.bert.encoder.layer
+        layers = model.base_model.encoder.layer
         layers[1] = wrappers.checkpoint_wrapper(layers[1], checkpoint_impl=kind)
-    assert_same_gradients(free, stock, batch_for("bert mlm"))
+    batch = batch_for("bert mlm")
+    if labels == "of padding":
+        batch["labels"][1:3] = 7
+    assert_same_gradients(free, stock, batch)
+
+
+def test_an_implementation_that_is_switched_before_the_backward_pass():
+    free = padding_free(make("bert mlm")).train()
+    free.gradient_checkpointing_enable()
+    loss = free(**batch_for("bert mlm")).loss
+    padding_free(free, enabled=False)
+    with pytest.raises((TypeError, AttributeError), match="after the backward pass"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("kind", ["first of its layer", "of all modules"])
+def test_hooks_that_would_get_a_flat_row(kind):
+    found = []
+    for model in pair("bert tokens"):
+        batch = batch_for("bert tokens")
+        real = batch["attention_mask"].bool()
+
+        def ablate(module, args, output):
+            is_layer = isinstance(output, torch.Tensor) and type(module).__name__ == "BertLayer"
+            return ablate_first(output) if is_layer else None
+
+        if kind == "first of its layer":
+            layer = model.bert.encoder.layer[0]
+            handle = layer.register_forward_hook(ablate, prepend=True)
+        else:
+            handle = torch.nn.modules.module.register_module_forward_hook(ablate)
+        with torch.no_grad():
+            found.append(model(**batch).logits[real])
+        handle.remove()
+    torch.testing.assert_close(*found, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "class_name", ["T5ForConditionalGeneration", "MBartForConditionalGeneration"]
+)
+def test_prefixes_of_encoder_decoders(class_name):
+    """A cache with the prefix is given to the decoder, whose mask must cover it."""
+    from peft import PrefixTuningConfig, get_peft_model
+
+    stock, free, batch = pair_of(class_name)
+    tuned = []
+    for model in (stock, free):
+        torch.manual_seed(0)
+        config = PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+        tuned.append(get_peft_model(model, config))
+    assert_same_gradients(tuned[1], tuned[0], batch)
+
+
+@pytest.mark.parametrize("kind", ["four dimensions", "holes", "four dimensions, causal"])
+def test_any_mask_is_computed_without_padding(kind):
+    is_causal = kind.endswith("causal")
+    stock = build("LlamaModel" if is_causal else "BertModel")
+    free = padding_free(copy.deepcopy(stock))
+    mask = batch_for("bert mlm")["attention_mask"]
+    if kind == "holes":
+        mask[0, 3:5] = 0
+    ids = batch_for("bert mlm")["input_ids"]
+    given = mask
+    if kind.startswith("four"):
+        given = mask[:, None, None].bool().expand(-1, 1, 12, -1)
+        given = given & torch.ones(12, 12).tril().bool() if is_causal else given
+    inputs = {"input_ids": ids, "attention_mask": given}
+    with CountedTokens(free) as counted, torch.no_grad():
+        found = free(**inputs).last_hidden_state
+    assert counted.numbers == [int(mask.sum())]
+    expected = stock(**inputs).last_hidden_state
+    torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)
+
+
+@pytest.mark.parametrize("labels", ["of tokens", "of padding"])
+def test_a_whole_graph_computes_no_padding(labels):
+    """In one graph, a row of which a label of padding is counted is computed whole."""
+    stock, free = pair("bert tokens")
+    batch = batch_for("bert tokens", lengths=(12, 7, 1, 4))
+    num_tokens = 24
+    if labels == "of padding":
+        batch["labels"][2, 5] = 1
+        num_tokens += 11
+    sizes = []
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        class Counted(torch.fx.Interpreter):
+            def call_function(self, target, args, kwargs):
+                if target is torch.nn.functional.linear:
+                    sizes.append(args[0][..., 0].numel())
+                return super().call_function(target, args, kwargs)
+
+        return Counted(graph).run
+
+    torch.compiler.reset()
+    compiled = torch.compile(free, backend=count, fullgraph=True, dynamic=True)
+    assert_same_gradients(compiled, stock, batch)
+    assert sizes and set(sizes) <= {num_tokens, num_tokens + 1}
 
 
 ALL = torch.ones(4, 12, dtype=torch.long)
@@ -1117,7 +1221,10 @@ def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize("kind", COMPILED)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "whole" else pytest.param(kind, marks=pytest.mark.slow) for kind in COMPILED],
+)
 def test_compiled_graphs_are_few(kind):
     """Further lengths of rows add no graphs. Full batches, and evaluations between steps of
     training, add some. No function reaches the limit beyond which torch stops compiling it."""
