@@ -13,6 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
+from ..padding_free.layers import MAP_HOOKS
+
 IGNORE_INDEX = -100  # The label that losses ignore.
 # The number of rows of logits that are computed at a time on a CPU. Fewer rows make the matrix
 # products slower, and more rows do not make them faster.
@@ -181,8 +183,11 @@ def is_plain_linear(head: nn.Module) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a module has hooks, which torch keeps in dictionaries of the module."""
-    return any(value and name.endswith("hooks") for name, value in vars(module).items())
+    """Whether a module has hooks, except those that make it compute a flat row. (torch keeps hooks in
+    dictionaries of the module.)"""
+    tables = [value for name, value in vars(module).items() if name.endswith("hooks")]
+    hooks = [hook for table in tables if isinstance(table, dict) for hook in table.values()]
+    return any(hook not in MAP_HOOKS for hook in hooks)
 
 
 class LinearCrossEntropy(torch.autograd.Function):

@@ -393,6 +393,8 @@ def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     return None if tokens is None else tokens.restore_with_padding(output)
 
 
+MAP_HOOKS = (enter_map, leave_map)
+
 # Hooks of other code
 
 
