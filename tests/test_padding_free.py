@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate import cpu_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.utils import compile_regions
 from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
@@ -1492,3 +1493,22 @@ def test_whether_a_model_is_causal(class_name, dtype):
     # An encoder has a pooler, which reads the first position, so rows are computed whole.
     is_computed = bool(found[1:].abs().sum() > 0)
     assert is_computed == (class_name == "BertModel")
+
+
+def test_virtual_tokens_before_those_of_the_batch():
+    from peft import PromptTuningConfig, get_peft_model
+
+    stock, _ = pair("llama")
+    tuned = []
+    for model in (stock, copy.deepcopy(stock)):
+        torch.manual_seed(0)
+        config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+        tuned.append(get_peft_model(model, config))
+    assert_same_gradients(padding_free(tuned[1]), tuned[0], batch_for("llama"))
+
+
+def test_weights_that_are_elsewhere_until_they_are_used():
+    """The position bias of T5 is computed before the layer that has its weights."""
+    stock, free, batch = pair_of("T5ForConditionalGeneration")
+    cpu_offload(free.eval(), execution_device=torch.device("cpu"))
+    torch.testing.assert_close(free(**batch).loss, stock.eval()(**batch).loss, **CLOSE)
