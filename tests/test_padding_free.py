@@ -1512,3 +1512,87 @@ def test_weights_that_are_elsewhere_until_they_are_used():
     stock, free, batch = pair_of("T5ForConditionalGeneration")
     cpu_offload(free.eval(), execution_device=torch.device("cpu"))
     torch.testing.assert_close(free(**batch).loss, stock.eval()(**batch).loss, **CLOSE)
+
+
+def test_states_of_packed_rows_are_let_go():
+    """A flat row that is a view of the batch does not keep the batch alive."""
+    free = padding_free(build("LlamaModel"))
+    states = []
+
+    def look(module, args, output):
+        states.append(weakref.ref(output))
+
+    free.get_input_embeddings().register_forward_hook(look)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2]])
+    for _ in range(3):
+        free(torch.randint(5, VOCAB, (1, 12)), position_ids=positions, use_cache=False)
+    vectors = torch.randn(4, 12, 64, requires_grad=True)
+    free(inputs_embeds=vectors, attention_mask=batch_for("llama")["attention_mask"])
+    states.append(weakref.ref(vectors))
+    del vectors
+    gc.collect()
+    assert [state() for state in states] == [None] * 4
+
+
+def test_sources_and_targets_of_the_same_shape():
+    """Attention modules that compute scores themselves tell the two sides apart in inference mode,
+    and T5's cross-attention has no bias even if both sides have the same tokens."""
+    mask = torch.tensor([[1] * 12, [1] * 2 + [0] * 10, [0] * 5 + [1] * 7, [1, 0] * 6])
+    ids = torch.randint(5, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
+    for class_name in ("MvpForConditionalGeneration", "T5ForConditionalGeneration"):
+        stock = build(class_name)
+        free = padding_free(copy.deepcopy(stock))
+        for target in (mask, mask.flip(0)):
+            inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids}
+            inputs |= {"decoder_attention_mask": target, "use_cache": False}
+            with torch.inference_mode():
+                logits = [model(**inputs).logits[target == 1] for model in (free, stock)]
+            torch.testing.assert_close(*logits, **CLOSE)
+
+
+def test_masks_of_four_dimensions_that_are_used_again():
+    """What was decided in another call with the same mask does not count."""
+    stock, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    real = batch["attention_mask"].bool()
+    batch["attention_mask"] = real[:, None, None].expand(-1, 1, 12, -1).contiguous()
+    for more in ({}, {"output_hidden_states": True}, {}):
+        found, expected = (model(**batch, **more) for model in (free, stock))
+        torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
+        for one, other in zip(found.hidden_states or (), expected.hidden_states or (), strict=True):
+            torch.testing.assert_close(one[real], other[real], **CLOSE)
+    # A plan is for one call also if two masks share their memory.
+    losses = []
+    for model in (free, stock):
+        model.train().zero_grad()
+        model.gradient_checkpointing_enable()
+        both = torch.stack([batch["attention_mask"], batch["attention_mask"].flip(0)])
+        parts = [batch | {"attention_mask": both[0]}]
+        parts.append({name: value.flip(0) for name, value in batch.items()})
+        parts[1]["attention_mask"] = both[1]
+        sum(model(**part).loss for part in parts).backward()
+        losses.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*losses, **CLOSE)
+
+
+def test_saved_outputs_are_plain_tensors(tmp_path):
+    _, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    with torch.no_grad():
+        output = free(**batch, output_hidden_states=False)
+    torch.save(output.logits, tmp_path / "logits")
+    torch.testing.assert_close(torch.load(tmp_path / "logits"), output.logits, rtol=0, atol=0)
+
+
+def test_a_forward_that_names_no_arguments():
+    class Passing(transformers.BertModel):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    stock = Passing(build("BertModel").config).eval()
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm", side="left")
+    given = (batch["input_ids"], batch["attention_mask"])
+    expected = stock(*given)
+    found = free(*given)
+    torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)

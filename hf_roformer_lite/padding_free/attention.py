@@ -169,7 +169,7 @@ def attend_to_flat_row(
             document and row.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
-    if mask.queries is not mask.keys and position_bias is not None:
+    if mask.is_cross_attention and position_bias is not None:
         # T5's cross-attention has no bias and passes zeros, of the lengths of the flat rows.
         position_bias = position_bias[..., :1, :1] if mask.pattern is None else None
     elif position_bias is not None and mask.pattern is None:
@@ -193,7 +193,7 @@ def attend_to_flat_row(
         if mask.keys is not mask.queries:
             keys = slots_of_rows(mask.keys, query.device)
         slots = (queries, keys)
-        masks = [mask.dense()]
+        masks = [mask.dense_on(query.device)]
     kwargs |= {"position_bias": position_bias, "is_causal": is_causal}
     return attend_padded(module, query, key, value, slots, masks, **kwargs)
 

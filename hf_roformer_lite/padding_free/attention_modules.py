@@ -155,24 +155,24 @@ def attend_by_module(
     for name, value in given.items():
         tokens = mask.keys if name in KEY_STATES else mask.queries
         if name not in TABLES:
-            given[name] = padded_argument(value, tokens)
+            given[name] = padded_argument(value, tokens, device=next(iter(given.values())).device)
     with FlatMaps(mask.queries, mask.keys):
         return flat_output(forward(module, **given), mask.queries)
 
 
-def padded_argument(value: Any, tokens: FlatTokens) -> Any:
+def padded_argument(value: Any, tokens: FlatTokens, device: torch.device) -> Any:
     """An argument of the flat row, `(1, N, ...)` or `(1, 1, N, ...)`, as that of the padded batch.
     Any other value is returned as it is."""
     if isinstance(value, tuple):
-        return tuple(padded_argument(part, tokens) for part in value)
+        return tuple(padded_argument(part, tokens, device) for part in value)
     if isinstance(value, FlatMask):
-        return value.dense()
+        return value.dense_on(device)
     if isinstance(value, FlatCache):
         return value.cache
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     if value.ndim == 4 and value.shape[1] == 1:
-        return padded_argument(value.squeeze(1), tokens).unsqueeze(1)
+        return padded_argument(value.squeeze(1), tokens, device).unsqueeze(1)
     has_one_row = statically_known_true(value.shape[0] == 1)
     is_flat = has_one_row and statically_known_true(value.shape[1] == tokens.num_tokens)
     return padded_states(value, tokens) if is_flat else value
@@ -234,6 +234,8 @@ class FlatMaps(TorchFunctionMode):
         form = flat_form_of(states)
         if form is not None and form.tokens in (self.queries, self.keys):
             return form.tokens
+        if self.keys is not self.queries:
+            return None  # The other side may have the same shape.
         batch_size, length = self.queries.shape
         is_batch = states.ndim == 3 and not statically_known_true(batch_size == 1)
         is_batch = is_batch and statically_known_true(states.shape[0] == batch_size)

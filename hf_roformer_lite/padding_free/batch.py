@@ -6,6 +6,7 @@ are contiguous. (Removing padding before the layers goes back to Zeng et al. 202
 arXiv:2208.08124.)
 """
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -121,7 +122,9 @@ class FlatTokens:
         if not self.is_traced:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
-        remember(states, self, flat, padding="other")
+        if index is not None and not (states.is_leaf and states.requires_grad):
+            # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
+            remember(states, self, flat, padding="other")
         return flat
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
@@ -196,6 +199,10 @@ class FlatForm:
         self.padding = padding
         self.version = 0 if tokens.is_traced else states._version
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A tensor that is saved or copied forgets its flat row. torch.load accepts this class.
+        return OrderedDict, ()
+
     def is_current(self, states: torch.Tensor) -> bool:
         """Whether the flat row may be used instead of the batch.
 
@@ -223,15 +230,15 @@ def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
     """Let `other`, which has zeros at padding, know a flat row of the tokens that `source` has in
     its own."""
     form = flat_form_of(source)
-    if form is not None:
+    if form is not None and form.tokens.index is not None:
         remember(other, form.tokens, form.tokens.flatten(other))
 
 
 def flat_form_of(states: torch.Tensor) -> FlatForm | None:
     """The flat row of a batch if it is known and still valid."""
-    form: FlatForm | None = getattr(states, "flat_form", None)
+    form = getattr(states, "flat_form", None)
     # A graph may not use a flat row that was made outside of it.
-    if form is None or form.tokens.is_traced != is_tracing(states):
+    if not isinstance(form, FlatForm) or form.tokens.is_traced != is_tracing(states):
         return None
     return form if form.is_current(states) else None
 

@@ -1,9 +1,9 @@
 """Padding inside attention: the tokens of a flat row in groups of padded documents or rows.
 
 Queries, keys and values are put into slots `(n, heads, L, head_dim)`, and the output is taken out
-of them again. The number of operations does not depend on the lengths, so this way suits
-accelerators and graphs, and with the model's own mask it is correct under any mask. All other
-modules compute the flat row.
+of them again. The number of operations does not depend on the lengths, which suits accelerators and
+graphs. Under the model's own mask it is correct for any mask. Everything but attention still
+computes the flat row.
 """
 
 from itertools import pairwise
@@ -115,6 +115,7 @@ class Groups:
         self.keys = self.queries
         if keys is not queries:
             self.keys, self.is_real = slots_of_documents(keys, sizes, device)
+        self.device = device
         self.is_causal = is_causal
         self.window = window
         self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
@@ -124,10 +125,29 @@ class Groups:
         of the queries, so that sdpa has nothing to convert in the layers."""
         if dtype not in self._masks:
             self._masks[dtype] = [
-                additive_mask(is_real, self.is_causal, self.window, dtype)
-                for is_real in self.is_real
+                self.mask_of(is_real, length, dtype)
+                for is_real, (_, length) in zip(self.is_real, self.keys.runs, strict=True)
             ]
         return self._masks[dtype]
+
+    def mask_of(
+        self, is_real: torch.Tensor | None, length: int, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        """The mask of a group, `(n or 1, 1, L or 1, L)`; None if all keys are visible, or all that
+        are not later if the mask is causal."""
+        if self.window is None or length <= self.window:
+            if self.is_causal or is_real is None:  # Empty slots are later than all tokens.
+                return None
+            is_seen = is_real[:, None, None]
+        else:
+            places = torch.arange(length, device=self.device)
+            is_seen = is_in_window(places[:, None], places, self.window, self.is_causal)[None, None]
+            if not self.is_causal and is_real is not None:
+                is_seen = is_seen & is_real[:, None, None]
+                # Without any key, an empty slot would be NaN.
+                is_seen = is_seen | ~is_seen.any(dim=-1, keepdim=True)
+        zeros = torch.zeros(is_seen.shape, dtype=dtype, device=self.device)
+        return zeros.masked_fill(~is_seen, float("-inf"))
 
 
 def slots_of_rows(side: FlatTokens, device: torch.device) -> Slots:
@@ -148,9 +168,9 @@ def sizes_of_groups(lengths: list[int]) -> list[int]:
 
 def slots_of_documents(
     side: FlatTokens, sizes: list[int], device: torch.device
-) -> tuple[Slots, list[torch.Tensor]]:
+) -> tuple[Slots, list[torch.Tensor | None]]:
     """The slots of groups of `sizes` documents, and whether each slot has a token, `(n, L)` for each
-    group."""
+    group; None if all of them have one."""
     lengths = torch.tensor(side.lengths, device="cpu")
     first = lengths.cumsum(0) - lengths
     tokens = []
@@ -168,34 +188,12 @@ def slots_of_documents(
     tables = torch.cat([*tokens, slots, flags.long()]).to(device)
     all_tokens, all_slots, all_flags = tables.split([len(flags), len(slots), len(flags)])
     parts = all_flags.bool().split([count * length for count, length in runs])
-    is_real = [part.view(run) for part, run in zip(parts, runs, strict=True)]
+    is_real = [
+        None if bool(here.all()) else part.view(run)
+        for here, part, run in zip(is_real, parts, runs, strict=True)
+    ]
     has_gaps = len(slots) < len(flags)
     return Slots(all_tokens, all_slots if has_gaps else None, runs), is_real
-
-
-def additive_mask(
-    is_real: torch.Tensor, is_causal: bool, window: int | None, dtype: torch.dtype
-) -> torch.Tensor | None:
-    """The mask of a group, `(n or 1, 1, L or 1, L)`; None if all keys are visible, or all that are
-    not later if the mask is causal.
-
-    Args:
-        is_real: `(n, L)`, whether a slot has a token.
-    """
-    length = is_real.shape[1]
-    if window is None or length <= window:
-        if is_causal:  # Empty slots are later than all tokens.
-            return None
-        is_seen = is_real[:, None, None]
-    else:
-        places = torch.arange(length, device=is_real.device)
-        is_seen = is_in_window(places[:, None], places, window, is_causal)[None, None]
-        if not is_causal:
-            is_seen = is_seen & is_real[:, None, None]
-            # Without any key, an empty slot would be NaN.
-            is_seen = is_seen | ~is_seen.any(dim=-1, keepdim=True)
-    zeros = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
-    return zeros.masked_fill(~is_seen, float("-inf"))
 
 
 def is_in_window(

@@ -73,11 +73,10 @@ def make_plan(
     has_cache = any(given.get(name) is not None for name in CACHES)
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
-    if needs_padding(model, switch, given):
-        return Plan(computes_padding=True, base=base)
     plan = Plan(
+        computes_padding=needs_padding(model, switch, given),
         base=base,
-        # A tagger labels the source, whatever the type of its configuration.
+        # A tagger labels the source, even if its configuration is that of an encoder–decoder.
         has_target=model.config.is_encoder_decoder and switch.head != "token",
         is_real=partial(real_tokens, values),
         read=partial(read_positions, model, switch, values),
@@ -87,8 +86,12 @@ def make_plan(
         return plan
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor) and mask.ndim > 2:
-        # Layers find the plan by the mask that the model hands on to them.
-        mask.untyped_storage().padding_free_plan = plan  # type: ignore[attr-defined]
+        # Layers find the plan by the mask that the model hands on to them. The memory of the mask is
+        # that of this call alone.
+        given["attention_mask"] = mask.clone()
+        given["attention_mask"].untyped_storage().padding_free_plan = plan
+    if plan.computes_padding:
+        return plan
     labels = values.get("labels")
     if labels is not None and labels.ndim == 2:
         if not has_cache:
@@ -110,6 +113,8 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
     tokens = given.get("input_ids") if states is None else states[..., 0]
     if mask is not None and mask.ndim == 3 and tokens is not None and tokens.shape == mask.shape:
         values["attention_mask"] = mask.flatten(0, 1)  # The model makes rows of all choices.
+    elif mask is not None and mask.ndim == 4:
+        values["attention_mask"] = visible_tokens(mask)
     return on_cpu(values)
 
 
@@ -139,17 +144,21 @@ def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
 def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """The real tokens, `(B, L)`, of the argument `attention_mask`; None if it does not show them."""
     mask = values.get("attention_mask")
-    if mask is None or mask.ndim not in (2, 4):
-        return None
-    if mask.ndim == 2:
-        return mask != 0
+    return mask != 0 if mask is not None and mask.ndim == 2 else None
+
+
+def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
+    """The real tokens, `(B, L)`, of a mask of four dimensions. All tokens of a mask that is not
+    `(B, 1, L, L)` are real.
+
+    A token of padding is hidden from all tokens, and sees none, or those that the token before it
+    sees.
+    """
     if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
-        return None
+        return mask.new_ones(mask.shape[0], mask.shape[3], dtype=torch.bool)
     is_seen = mask[:, 0]  # (B, L, L)
     if is_seen.dtype != torch.bool:
         is_seen = is_seen > torch.finfo(is_seen.dtype).min
-    # A token of padding is hidden from all tokens, and sees none, or those that the token before it
-    # sees.
     is_like_last = F.pad((is_seen[:, 1:] == is_seen[:, :-1]).all(dim=2), pad=(1, 0), value=False)
     is_blind = ~is_seen.any(dim=2)
     is_padding = ~is_seen.any(dim=1) & (is_like_last | is_blind)
@@ -214,8 +223,10 @@ def separate_packed_rows(
     if positions is None or positions.ndim != 2 or given.get("use_cache") or is_tracing():
         return
     mask = values.get("attention_mask")
-    if given.get("attention_mask") is not None:
-        if mask is None or mask.ndim != 2 or not bool((mask == 1).all()):
+    given_mask = given.get("attention_mask")
+    if given_mask is not None:
+        is_matrix = isinstance(given_mask, torch.Tensor) and given_mask.ndim == 2
+        if mask is None or not is_matrix or not bool((mask == 1).all()):
             return
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)

@@ -111,7 +111,9 @@ def parameters_of(module: nn.Module) -> tuple[str, ...]:
 
 @lru_cache
 def parameters_of_class(module_class: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(module_class.forward).parameters)[1:]
+    parameters = inspect.signature(module_class.forward).parameters.values()
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(each.name for each in parameters if each.kind not in many)[1:]
 
 
 def name_in_transformers(module: nn.Module) -> str:

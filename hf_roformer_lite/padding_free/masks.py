@@ -127,6 +127,7 @@ class FlatMask:
             needs none.
         pattern: The keys that a query attends to within its document, if all tokens are in
             documents and follow it. None: only the ordinary mask is correct.
+        is_cross_attention: Whether the keys are those of another stack.
     """
 
     def __init__(
@@ -135,11 +136,13 @@ class FlatMask:
         keys: FlatTokens,
         dense: Callable[[], torch.Tensor | None],
         pattern: Pattern | None = None,
+        is_cross_attention: bool = False,
     ):
         self.queries = queries
         self.keys = keys
         self.dense = dense
         self.pattern = pattern
+        self.is_cross_attention = is_cross_attention
         self._made: dict[Any, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -148,6 +151,12 @@ class FlatMask:
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(SWITCHED)
+
+    def dense_on(self, device: torch.device) -> torch.Tensor | None:
+        """The ordinary mask on a device. In a model that is spread over several devices, layers are
+        not where the mask was made."""
+        dense = self.dense()
+        return None if dense is None else dense.to(device)
 
     @property
     def runs(self) -> list[tuple[int, int, int]]:
@@ -311,6 +320,7 @@ class DocumentMask:
                 keys=self.tokens() if keys is None else keys,
                 dense=self.dense,
                 pattern=None if keys is None else Pattern(),
+                is_cross_attention=True,
             )
         return self._made["cross"]
 

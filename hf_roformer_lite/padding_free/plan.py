@@ -1,4 +1,4 @@
-"""The plan of a batch: what is decided once, before the layers of a model, and travels with the masks.
+"""The plan of a batch: the decisions that are made once, before the layers, and travel with the masks.
 
 A plan is made from the arguments of the model. The mask functions of transformers, which the model
 calls before its layers, hand it on with the masks. Layers read only the mask that they get, so a
@@ -28,7 +28,7 @@ class Plan:
 
     Args:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
-        base: The base model of the model that is called. The plan holds for its call, too.
+        base: The base model of the model that is called. Its call, within the model's, uses the same plan.
         has_target: Whether the model is an encoder–decoder.
         is_real: Returns `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
@@ -77,8 +77,8 @@ class Plan:
 
         Args:
             is_real: `(B, L)`, False at padding.
-            documents: `(B, L)`, numbers that differ for neighbouring documents of a row. Default: a
-                row is one document.
+            documents: `(B, L)`, numbers of documents, which rise along each row. Default: a row is
+                one document.
             side: "source" or "target" in an encoder–decoder, else empty. In a traced graph, masks of
                 equal shape are the same if there is only one side.
         """

@@ -29,7 +29,7 @@ from .inputs import Switch, make_plan
 from .layers import forget_other_hooks, hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
-from .plan import current, planned
+from .plan import Plan, current, planned
 from .trial import LANGUAGE_HEADS
 
 # The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
@@ -197,7 +197,9 @@ def check_modules(module: nn.Module) -> None:
 def check_model(model: PreTrainedModel) -> None:
     """Refuse models whose fault a trial would not detect or would report less clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
-        raise ValueError("its experts take so many tokens of a batch, those of padding among them.")
+        raise ValueError(
+            "its experts take a fixed number of tokens from a batch, padding included."
+        )
     chosen = [config for config, _ in chosen_implementations(model)]
     if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
         raise ValueError(
@@ -357,8 +359,11 @@ def run(
     """Run the `forward` of a padding-free model."""
     names = parameters_of(model)
     is_within = current.plan is not None and current.plan.base is model
-    if is_within or not is_switched(model) or len(args) > len(names):
+    if is_within or not is_switched(model):
         return forward(model, *args, **kwargs)
+    if len(args) > len(names):  # Arguments without names cannot be understood.
+        with planned(Plan(computes_padding=True, base=model.base_model)):
+            return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.

@@ -214,7 +214,7 @@ class Trial:
         """Compare the outputs of the padding-free model with those from before.
 
         Args:
-            switches: Those of the model and its base model, which learn whether it is causal.
+            switches: Those of the model and its base model, in which `is_causal` is set.
 
         Raises:
             ValueError: if outputs differ, or if no layer gets a flat row.
@@ -227,7 +227,7 @@ class Trial:
             is_apart = self.keeps_rows_apart()
         except Exception as error:
             raise ValueError(
-                f"its layers read the mask, the cache or the rows of the batch themselves ({error})."
+                f"its layers use the mask, the cache or the rows of the batch directly ({error})."
             ) from error
         if not masks and self.head != "question":
             raise ValueError("no layer of it takes a mask that transformers' mask functions make.")
