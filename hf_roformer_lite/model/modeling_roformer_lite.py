@@ -752,8 +752,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         given = filled(input_ids if inputs_embeds is None else inputs_embeds)
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
-        if cache is None and hides_nothing(attention_mask):
-            attention_mask = None
+        attention_mask = without_full_mask(attention_mask, cache)
         documents = find_packed_documents(
             given,
             attention_mask=attention_mask,
@@ -1011,11 +1010,12 @@ def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
 
 
-def hides_nothing(attention_mask: Any) -> bool:
-    """Whether a mask `(B, L)` has no padding, so that nothing more needs to be computed from it. The
-    values of a traced graph cannot be read."""
-    is_unknown = not is_padding_mask(attention_mask) or is_tracing(attention_mask)
-    return not is_unknown and bool(attention_mask.all())
+def without_full_mask(attention_mask: Any, cache: Any) -> Any:
+    """The mask, or None instead of a mask `(B, L)` without padding, from which nothing more needs to
+    be computed then. The values of a traced graph cannot be read."""
+    is_known = is_padding_mask(attention_mask) and not is_tracing(attention_mask)
+    is_full = is_known and cache is None and bool(attention_mask.all())
+    return None if is_full else attention_mask
 
 
 def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.Tensor:
