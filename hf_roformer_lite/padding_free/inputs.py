@@ -86,8 +86,8 @@ def make_plan(
         return plan
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor) and mask.ndim > 2:
-        # Layers find the plan by the mask that the model hands on to them. The memory of the mask is
-        # that of this call alone.
+        # Layers find the plan by the memory of the mask that the model hands on to them, so no other
+        # call may use this memory.
         given["attention_mask"] = mask.clone()
         given["attention_mask"].untyped_storage().padding_free_plan = plan
     if plan.computes_padding:

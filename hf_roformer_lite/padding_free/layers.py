@@ -147,9 +147,8 @@ def enter_layer(
     if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
         return None
     plan = plan_of(layer, mask)
-    if plan is None or plan.computes_padding:
-        return None
-    return arguments_of(layer, args, kwargs) if flat_mask_of(layer, mask, plan) else None
+    has_plan = plan is not None and not plan.computes_padding
+    return arguments_of(layer, args, kwargs) if has_plan else None
 
 
 def leave_layer(

@@ -1,4 +1,4 @@
-"""The plan of a batch: the decisions that are made once, before the layers, and travel with the masks.
+"""The plan of a batch: decisions that are made once, before the layers, and travel with the masks.
 
 A plan is made from the arguments of the model. The mask functions of transformers, which the model
 calls before its layers, hand it on with the masks. Layers read only the mask that they get, so a
@@ -28,7 +28,8 @@ class Plan:
 
     Args:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
-        base: The base model of the model that is called. Its call, within the model's, uses the same plan.
+        base: The base model of the model that is called. Its call, within the model's, uses the
+            same plan.
         has_target: Whether the model is an encoder–decoder.
         is_real: Returns `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
@@ -127,7 +128,8 @@ def find_tokens(
 
 
 class Current(threading.local):
-    """The plan of the call that is running in this thread. Only code outside the layers reads it.
+    """The plan of the call that is running in this thread. It is read when masks are made. In models
+    that make their masks themselves, the first layer reads it, and leaves it with the mask.
 
     (torch.compile can read such an attribute, but not a context variable.)
     """
