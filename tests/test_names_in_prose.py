@@ -23,6 +23,8 @@ OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*.csv", "roformer_li
 # These names belong to other libraries, and the code here does not use them.
 OF_OTHERS = {
     "DataParallel",
+    "DistributedDataParallel",
+    "MultiheadAttention",
     "RoFormerTokenizerFast",
     "TorchDynamoPlugin",
     "TransformersKwargs",
