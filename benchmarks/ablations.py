@@ -102,7 +102,7 @@ def fixed_words(task: str) -> list[str]:
     words += [f"{strategy}=no" for strategy in FIXED_STRATEGIES]
     if issubclass(TASK_ARGUMENTS[task], LabelArguments):
         # N-grams would hide differences between encoders.
-        words += ["--linear_model", "false"]
+        words += ["--join_baseline", "false"]
     return words
 
 

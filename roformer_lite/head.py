@@ -132,7 +132,7 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     if args.world_size > 1 or args.max_steps > 0:
         return False
     data = run.data
-    if data.class_weights or data.min_precision or data.linear_model:
+    if data.class_weights or data.min_precision or data.join_baseline:
         return False
     options = run.training
     is_changed = any(

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..baseline.sampling import sample_rows
 from ..errors import InputError
-from ..evaluate.baselines import sample_rows
 from .data_files import Row, columns_of, number_of, text_of, value_of
 
 if TYPE_CHECKING:

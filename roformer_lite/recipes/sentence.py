@@ -34,6 +34,7 @@ from ..teacher import open_teacher, principal_axes, take_over_tokens
 from .base import (
     OWN_IMPORT,
     Answer,
+    FittedBaseline,
     Input,
     Measured,
     MeasuredBaselines,
@@ -263,7 +264,7 @@ class SentenceRecipe(Recipe):
         # The encoded rows may also contain the vectors of a teacher.
         return encoded
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         by_split: dict[str, Metrics] = {}
         for split, dataset in rows.items():
@@ -641,10 +642,10 @@ class Rerank(SentenceRecipe):
             return len(rows)
         return min(len(set(rows["anchor"])), MAX_QUERIES)
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         if not self.are_correlations:
             return {}, {}
-        return super().baselines(rows)
+        return super().baselines(rows, fitted)
 
     # What the card shows.
 

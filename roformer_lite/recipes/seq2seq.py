@@ -27,7 +27,15 @@ from ..evaluate.metrics import (
 from ..evaluate.report import Outcome
 from ..saved_model import max_positions, reason
 from ..task_options import Seq2SeqDataArguments
-from .base import Answer, AnsweringRecipe, Input, Measured, MeasuredBaselines, quoted
+from .base import (
+    Answer,
+    AnsweringRecipe,
+    FittedBaseline,
+    Input,
+    Measured,
+    MeasuredBaselines,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -231,7 +239,7 @@ class Seq2Seq(AnsweringRecipe):
         severity = 0.0 if text == row["target"] else MAX_SEVERITY - chrf
         return Outcome(row["origin"], columns, severity)
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         pairs = {
             split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
         }

@@ -216,12 +216,6 @@ def pretrained_for_task(
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     recipe.has_own_class = is_ours(given)
-    wants_scores = getattr(recipe.options, "linear_model", None)
-    if wants_scores and not recipe.has_own_class:
-        raise InputError(
-            f"--linear_model: not supported by models of type {given.model_type}; leave the option "
-            f"out, or start from the output of `roformer-lite convert {name} OUT --from auto`"
-        )
     # This comes first because it determines the order of the labels.
     why_new_head = recipe.why_new_head(given)
     of_task = {
@@ -241,24 +235,14 @@ def pretrained_for_task(
         stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
-        # The scores of the text belong to the old labels.
-        _remove_text_scores(model)
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
-    if wants_scores is not None:
-        # If scores are wanted, they are fitted once the encoder is trained.
-        _remove_text_scores(model)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
     return model
-
-
-def _remove_text_scores(model: Any) -> None:
-    if getattr(model, "text_scores", None) is not None:
-        model.add_text_scores(None)
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:

@@ -48,7 +48,7 @@ def predicted(place):
 
 
 def test_labels_and_numbers(trial_of, predicted):
-    for kind in ("classify", "classify, n-grams", "labels"):
+    for kind in ("classify", "classify, joined", "labels"):
         scores = trial_of(kind).show(TEXTS[0])
         line = "\t".join(f"{label}\t{score:.4f}" for label, score in scores.items())
         assert [line] == predicted(kind, TEXTS[:1], "--top_k", "3")
@@ -119,7 +119,7 @@ def client(place):
         patch.setattr(socket.socket, "connect", socket.socket.connect)
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         refuse_other_hosts(asked.append)
-        kind = "classify, n-grams"
+        kind = "classify, joined"
         model = save_model(kind, place / kind)
         page = open_page(str(model), TEXTS, device="cpu", server_name="127.0.0.1")
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
@@ -130,7 +130,7 @@ def client(place):
 def test_the_page(client, predicted):
     shown = client.predict(TEXTS[0], api_name="/answer")
     line = f"{shown['label']}\t{shown['confidences'][0]['confidence']:.4f}"
-    assert [line] == predicted("classify, n-grams", TEXTS[:1])
+    assert [line] == predicted("classify, joined", TEXTS[:1])
     assert client.config["analytics_enabled"] is False
     assert client.src.startswith("http://127.0.0.1:")
 

@@ -143,12 +143,6 @@ REFUSED = {
         "rope_type='dynamic'",
     ),
     "windows": (RoFormerLiteModel, {"sliding_window": 4}, "pooling", "sliding_window=4"),
-    "n-grams": (
-        RoFormerLiteForSequenceClassification,
-        {"classifier_text_features": 8},
-        "pooling",
-        "text_features=8",
-    ),
     "pooling": (
         RoFormerLiteModel,
         {"classifier_pooling": "last"},

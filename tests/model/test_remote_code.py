@@ -39,10 +39,7 @@ TOKENIZER = {"hub", "tokenization_roformer_lite"}
 # These files are imported, and copied into a bundle, only for models that use them.
 OPTIONAL = {
     "reference_layers": {"layer_style": "parallel_heads"},
-    "tag_scores": {"classifier_text_features": 8},
 }
-# The file `tag_scores` imports these.
-TEXT_SCORES = {"ngram_scores", "tag_chain", "words_of_tokens"}
 
 
 def site_packages() -> list[str]:
@@ -131,12 +128,9 @@ def test_only_what_is_needed_is_there(bundles):
     assert code_in(bundles / "words") == TOKENIZER | {"tokenization_jieba"}
     for file in OPTIONAL:
         needed = STACK | {file}
-        if file == "tag_scores":
-            needed |= TEXT_SCORES
-        assert code_in(bundles / file) & {*STACK, *OPTIONAL, *TEXT_SCORES} == needed
+        assert code_in(bundles / file) & {*STACK, *OPTIONAL} == needed
         config = transformers.AutoConfig.from_pretrained(bundles / file)
         config.layer_style = "standard"
-        config.classifier_text_features = 0
         assert not {*OPTIONAL} & {path.partition(".")[0] for path in config.classes().values()}
     for path in bundles.glob("*/*.py"):
         code = path.read_text("utf-8")

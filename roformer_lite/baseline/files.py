@@ -1,0 +1,75 @@
+"""The files of a baseline that joins the answer of an encoder: its arrays in a file of safetensors,
+and all else in a file of JSON."""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from ..errors import InputError
+from ..saved_model import find_file, naming, read_object
+from .crf import WordTagger
+from .join import Join
+from .ngrams import NgramClassifier
+
+BaselineModel = NgramClassifier | WordTagger
+# The folder of the baseline in the directory of a model.
+FOLDER = "baseline"
+ARRAYS_FILE = "baseline.safetensors"
+TEXTS_FILE = "baseline.json"
+
+
+@dataclass(frozen=True)
+class JoinedBaseline:
+    """A fitted baseline, and how its scores join those of the encoder."""
+
+    model: BaselineModel
+    join: Join
+
+
+def save_joined(directory: Path, joined: JoinedBaseline) -> None:
+    """Write a baseline into a folder of the directory of its model, instead of one that is there."""
+    folder = directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    save_file(joined.model.arrays(), folder / ARRAYS_FILE)
+    content = {"join": asdict(joined.join), "texts": joined.model.texts()}
+    (folder / TEXTS_FILE).write_text(json.dumps(content), "utf-8")
+
+
+def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBaseline | None:
+    """The baseline that joins the answer of a saved model; None if there is none.
+
+    Args:
+        name: The directory of the model, or its name on the Hub.
+        model_class: The class of the baseline.
+
+    Raises:
+        InputError: if a file is missing or wrong.
+    """
+    texts = find_file(name, f"{FOLDER}/{TEXTS_FILE}")
+    arrays = find_file(name, f"{FOLDER}/{ARRAYS_FILE}")
+    if texts is None and arrays is None:
+        return None
+    for file, path in ((TEXTS_FILE, texts), (ARRAYS_FILE, arrays)):
+        if path is None:
+            raise InputError(f"{name}: {FOLDER}/{file} is missing; copy all files of the model")
+    with naming(f"{name}/{FOLDER}"):
+        content = read_object(texts)
+        tensors = load_file(arrays)
+        for key, array in tensors.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{ARRAYS_FILE} has NaN or infinite numbers in {key}")
+        join = Join(**content["join"])
+        return JoinedBaseline(model_class.from_saved(content["texts"], tensors), join)
+
+
+def copy_joined(name: str | Path, directory: Path) -> None:
+    """Copy the baseline of a saved model, if its answer has one, into another directory."""
+    for file in (TEXTS_FILE, ARRAYS_FILE):
+        path = find_file(name, f"{FOLDER}/{file}")
+        if path is not None:
+            (directory / FOLDER).mkdir(exist_ok=True)
+            shutil.copyfile(path, directory / FOLDER / file)
