@@ -65,7 +65,7 @@ NUM_INSPECTED = 1000
 SCALES = (0.5, 0.7, 1.0)
 DEFAULT_SCALE = 0.7
 # The weight of the encoder is chosen on at most this many sentences.
-MAX_SENTENCES = 300
+MAX_SENTENCES = 1000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
