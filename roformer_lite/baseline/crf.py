@@ -10,10 +10,11 @@ import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from .sampling import MAX_ROWS, sample_rows
+from ..data.sampling import MAX_ROWS, sample_rows
 from .sequences import best_sequence
 
 # The score of a tag that does not occur in the training data.
@@ -23,11 +24,16 @@ IMPOSSIBLE = -1e4
 class WordTagger:
     """A conditional random field on words, shapes, affixes and neighbours.
 
+    Attributes:
+        packages: The packages that it needs, with the extra that installs each.
+
     Args:
         features: The number of each feature.
         weights: The weight of each feature for each tag, `(features, tags)`.
         transitions: The score of each tag after each other one, `(tags before, tags)`.
     """
+
+    packages: ClassVar[dict[str, str]] = {}
 
     def __init__(self, features: dict[str, int], weights: np.ndarray, transitions: np.ndarray):
         self.features = features

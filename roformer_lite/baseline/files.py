@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..errors import InputError
+from ..errors import InputError, require_packages
 from ..saved_model import find_file, naming, read_object
 from .crf import WordTagger
 from .join import Join
@@ -56,6 +56,7 @@ def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBas
     for file, path in ((TEXTS_FILE, texts), (ARRAYS_FILE, arrays)):
         if path is None:
             raise InputError(f"{name}: {FOLDER}/{file} is missing; copy all files of the model")
+    require_packages(f"the baseline of {name}", model_class.packages)
     with naming(f"{name}/{FOLDER}"):
         content = read_object(texts)
         tensors = load_file(arrays)

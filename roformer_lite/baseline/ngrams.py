@@ -6,12 +6,12 @@ Its packages belong to the extra `train`, so they are imported in functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..evaluate.metrics import HAN, KANA, OTHERS_WITHOUT_SPACES
-from .sampling import MAX_ROWS, sample_rows
+from ..data.sampling import MAX_ROWS, sample_rows
+from ..data.scripts import HAN, KANA, OTHERS_WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -97,11 +97,16 @@ class NgramClassifier:
     """A linear support vector machine on n-grams, with one hyperplane for each label. It is hard to
     beat on short texts (Wang & Manning 2012, ACL).
 
+    Attributes:
+        packages: The packages that it needs, with the extra that installs each.
+
     Args:
         features: The n-grams.
         coefficients: `(labels, features)`.
         intercepts: `(labels,)`.
     """
+
+    packages: ClassVar[dict[str, str]] = {"sklearn": "train"}
 
     def __init__(self, features: NgramFeatures, coefficients: np.ndarray, intercepts: np.ndarray):
         self.features = features

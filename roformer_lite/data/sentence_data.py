@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..baseline.sampling import sample_rows
 from ..errors import InputError
 from .data_files import Row, columns_of, number_of, text_of, value_of
+from .sampling import sample_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset

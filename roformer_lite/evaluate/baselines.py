@@ -16,7 +16,7 @@ import numpy as np
 
 from ..baseline.crf import WordTagger
 from ..baseline.ngrams import NgramClassifier, NgramFeatures
-from ..baseline.sampling import MAX_ROWS, sample_rows
+from ..data.sampling import MAX_ROWS, sample_rows
 from .metrics import (
     Metrics,
     classification_metrics,

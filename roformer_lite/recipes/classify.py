@@ -24,8 +24,8 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 from ..baseline.files import BaselineModel
 from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
-from ..baseline.sampling import sample_rows
 from ..data.data_files import Row, number_of, text_of, value_of
+from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import (
     SVM,

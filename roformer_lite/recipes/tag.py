@@ -29,9 +29,9 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 from ..baseline.crf import WordTagger
 from ..baseline.files import BaselineModel
 from ..baseline.join import Join, choose_join
-from ..baseline.sampling import sample_rows
 from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics

@@ -110,22 +110,21 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
     saved = open_model(folder, device=str(args.device))
     if finished.joined is not None:
-        alone = {}
         for split, rows in splits.items():
-            alone[split], _ = saved.recipe.evaluate(saved, rows, batch_size, args.seed)
-        if alone:
-            found.parts = {"its encoder alone": alone}
-        first = finished.joined.of_training
-        found.join = recipe.choose_join(saved, first, splits.get("validation"), batch_size)
-        saved = with_baseline(saved, JoinedBaseline(first, found.join), folder)
+            metrics, _ = saved.recipe.evaluate(saved, rows, batch_size, args.seed)
+            found.parts.setdefault("its encoder alone", {})[split] = metrics
+        baseline = finished.joined.of_training
+        found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
+        saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
     for split, rows in splits.items():
         evaluation = evaluate(saved, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
-        if split == "validation":
-            recipe.choose_threshold(evaluation.scores, evaluation.right)
-            if finished.joined is not None:
-                final = JoinedBaseline(finished.joined.final, found.join)
-                saved = with_baseline(saved, final, folder)
+        if split != "validation":
+            continue
+        recipe.choose_threshold(evaluation.scores, evaluation.right)
+        if finished.joined is not None:
+            final = JoinedBaseline(finished.joined.final, found.join)
+            saved = with_baseline(saved, final, folder)
     return found
 
 

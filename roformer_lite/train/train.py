@@ -76,9 +76,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         encoded = DatasetDict(
             {split: recipe.encode(part, split == "train") for split, part in rows.items()}
         )
-        fitted = None
-        if args.should_save:
-            fitted = fit_baseline(run, recipe, rows)
+        fitted = fit_baseline(run, recipe, rows, args.should_save)
         baselines, baselines_right = measure_baselines(
             run, recipe, rows, encoded, fitted, args.should_save
         )
@@ -135,10 +133,12 @@ def read_rows(
     return rows
 
 
-def fit_baseline(run: Run, recipe: Recipe, rows: DatasetDict) -> FittedBaseline | None:
+def fit_baseline(
+    run: Run, recipe: Recipe, rows: DatasetDict, is_main_process: bool
+) -> FittedBaseline | None:
     """Fit the baseline that may join the answer, if it joins the answer or is measured."""
     is_measured = run.training.baselines and len(rows) > 1
-    if run.joins_baseline or is_measured:
+    if is_main_process and (run.joins_baseline or is_measured):
         return recipe.fit_baseline(rows)
     return None
 

@@ -6,7 +6,7 @@ from datasets import Dataset, DatasetDict
 
 from roformer_lite.baseline.crf import WordTagger
 from roformer_lite.baseline.ngrams import NgramClassifier
-from roformer_lite.baseline.sampling import sample_rows
+from roformer_lite.data.sampling import sample_rows
 from roformer_lite.evaluate.baselines import (
     TfidfCosine,
     classification_baselines,
