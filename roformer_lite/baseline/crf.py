@@ -90,13 +90,23 @@ class WordTagger:
     def from_saved(cls, texts: dict[str, list[str]], arrays: dict[str, np.ndarray]) -> WordTagger:
         """The tagger whose `texts()` and `arrays()` were saved."""
         features = {feature: number for number, feature in enumerate(texts["features"])}
-        return cls(features, arrays["weights"], arrays["transitions"])
+        transitions = arrays["transitions"]
+        weights = np.zeros((len(features), len(transitions)), dtype=np.float32)
+        weights[arrays["feature_of_weight"], arrays["tag_of_weight"]] = arrays["weights"]
+        return cls(features, weights, transitions)
 
     def texts(self) -> dict[str, list[str]]:
         return {"features": list(self.features)}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"weights": self.weights, "transitions": self.transitions}
+        """The transitions, and the weights other than 0, which are few."""
+        features, tags = self.weights.nonzero()
+        return {
+            "weights": self.weights[features, tags],
+            "feature_of_weight": features.astype(np.int32),
+            "tag_of_weight": tags.astype(np.int32),
+            "transitions": self.transitions,
+        }
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """The scores of the tags of each word without regard to the other tags, `(words, tags)`."""

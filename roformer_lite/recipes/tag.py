@@ -526,7 +526,7 @@ class Tag(LabelRecipe):
     def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
         sentences, tags = self.examples(rows["train"])
         field = WordTagger.fit(sentences, tags, list(self.labels))
-        # A field takes long to fit, and did not become better by the validation rows.
+        # A field takes long to fit, and validation rows did not make it better.
         return FittedBaseline(field, final=field)
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
