@@ -64,8 +64,10 @@ NUM_INSPECTED = 1000
 # The factors of the transitions of a random field that are tried.
 SCALES = (0.5, 0.7, 1.0)
 DEFAULT_SCALE = 0.7
-# The weight of the encoder is chosen on at most this many sentences.
+# The weight of the encoder is chosen on at most this many sentences, and on fewer if there are many
+# pairs of tags.
 MAX_SENTENCES = 1000
+MAX_PAIRS = 5_000_000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
@@ -464,7 +466,8 @@ class Tag(LabelRecipe):
     ) -> Join:
         if rows is None:
             return Join(weight=0.5, scale=DEFAULT_SCALE)
-        rows = rows.select(sample_rows(range(len(rows)), MAX_SENTENCES))
+        num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
+        rows = rows.select(sample_rows(range(len(rows)), num_sentences))
         sentences = [self.units(tokens) for tokens in rows["tokens"]]
         logits = saved.in_batches(sentences, batch_size, answer=partial(self.encoder_logits, saved))
         of_field = [baseline.scores(units) for units in sentences]
