@@ -9,6 +9,8 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
+from hf_roformer_lite.checkpoint_files import reason
+
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
@@ -16,7 +18,7 @@ from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import leave_out_segments, reason
+from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config

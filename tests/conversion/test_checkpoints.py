@@ -16,11 +16,11 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import hf_roformer_lite as rl
+from hf_roformer_lite import checkpoint_files
 from hf_roformer_lite.conversion import (
     CONVERTERS,
     ConversionError,
     ConvertedModel,
-    checkpoints,
     convert,
     convert_checkpoint,
     export,
@@ -548,7 +548,6 @@ def test_a_lost_connection_is_not_a_missing_file(monkeypatch):
     def no_connection(*args, **kwargs):
         raise LocalEntryNotFoundError("check your connection")
 
-    monkeypatch.setattr(checkpoints, "hf_hub_download", no_connection)
-    monkeypatch.setattr(checkpoints, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", no_connection)
     with pytest.raises(ConversionError, match="someone/model.*check your connection"):
         sentence_pooling("someone/model")
