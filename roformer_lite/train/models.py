@@ -184,7 +184,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
             raise
         raise InputError(
             f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (--help lists the systems) and give OUT here"
+            "--from SYSTEM` (docs/conversion.md lists the systems) and give OUT here"
         ) from error
 
 
