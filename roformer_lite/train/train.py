@@ -9,8 +9,6 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
-from hf_roformer_lite.checkpoint_files import reason
-
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
@@ -167,17 +165,15 @@ def naming_the_weights(checkpoints: Path) -> Iterator[None]:
     """Context after the training, in which errors name the directory of the trained weights."""
     try:
         yield
-    except InputError:
-        raise
+    # The error passes with its traceback, whatever it is.
     except Exception as error:
-        message = f"the model is trained, but cannot be evaluated or saved: {reason(error)}"
         checkpoint = last_checkpoint(checkpoints)
         if checkpoint is not None:
-            message += (
-                f". Its weights and tokenizer are in {checkpoint}; the same command, even with "
-                "another --test_file, evaluates it again"
+            error.add_note(
+                f"The model is trained. Its weights and tokenizer are in {checkpoint}; the same "
+                "command, even with another --test_file, evaluates it again."
             )
-        raise InputError(message) from error
+        raise
 
 
 def leave_process_group(trainer: Trainer) -> None:
