@@ -111,8 +111,8 @@ class Seq2Seq(AnsweringRecipe):
             return
         try:
             translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
-        except Exception as error:
+        # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
+        except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
                 f"--bleu_tokenizer {tokenizer} cannot be used here: {reason(error)}"
             ) from error
