@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.enable()
         command.main(*given)
     except InputError as error:
-        print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
+        _print_error(arguments.command, error, str(error))
         return 2
     except KeyboardInterrupt:
         message = f"\nroformer-lite {arguments.command}: interrupted"
@@ -89,15 +89,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    # Errors of the machine have many types, and a panic of the tokenizers library is no
+    # `Exception`. All other errors pass with their traceback.
     except BaseException as error:
         message = _resource_error(error)
         if not message:
             raise
-        print(f"roformer-lite {arguments.command}: error: {message}", file=sys.stderr)
+        _print_error(arguments.command, error, message)
         return 2
     finally:
         gc.enable()
     return 0
+
+
+def _print_error(command: str, error: BaseException, message: str) -> None:
+    """Print the message of an error, and the notes that were added to the error on its way."""
+    sentences = ". ".join([message, *getattr(error, "__notes__", ())])
+    print(f"roformer-lite {command}: error: {sentences}", file=sys.stderr)
 
 
 def _resource_error(error: BaseException) -> str:
@@ -114,7 +122,7 @@ def _resource_error(error: BaseException) -> str:
             "no space left on the disk, or a file larger than `ulimit -f` allows: "
             f"{error.__cause__ or error}"
         )
-    # The tokenizers library panics in Rust, which raises no `Exception`.
+    # The class of a panic in Rust cannot be imported.
     if type(error).__name__ == "PanicException":
         return (
             f"the tokenizer cannot encode one of the texts: {error}; use another tokenizer, or "

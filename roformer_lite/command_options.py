@@ -58,54 +58,13 @@ REPORT_FILE = "report.txt"
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
 # This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"
-# These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.
-SYSTEMS = (
-    "deeplotx",
-    "prenorm-encoder-layer",
-    "prenorm-decoder-layer",
-    "bert-like",
-    "walkthrough",
-    "scratch-seq2seq",
-    "torch-encoder",
-    "torch-decoder",
-    "torch-transformer",
-)
-FAMILIES = (
-    "bert",
-    "ernie",
-    "electra",
-    "distilbert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "albert",
-    "nomic_bert",
-    "jina_embeddings_v3",
-    "gte",
-    "roformer",
-    "roformer_v2",
-    "llama",
-    "qwen2",
-    "eurobert",
-    "ultrabert",
-    "gpt_neox",
-    "modernbert",
-    "modernbert-decoder",
-    "neobert",
-    "esm",
-    "bart",
-    "mbart",
-    "marian",
-)
-SOURCES = (*SYSTEMS, *FAMILIES)
 # The option --from.
 _SOURCE: dict[str, Any] = {
     "dest": "source",
     "metavar": "SYSTEM",
-    "choices": (AUTO, *SOURCES),
     "help": (
         f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), "
-        f"or one of {', '.join(SOURCES)}."
+        "or its name. An unknown name is answered with a list of all systems."
     ),
 }
 # The help text of an argument that is a saved model.
@@ -491,10 +450,10 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         "--to",
         dest="target",
         metavar="FAMILY",
-        choices=(AUTO, *FAMILIES),
         help=(
             f"The family to convert a model of this package to: {AUTO} (one that supports all "
-            f"features of the model), or one of {', '.join(FAMILIES)}."
+            "features of the model), or its name. An unknown name is answered with a list of all "
+            "families."
         ),
     )
     (options,) = parser.parse(argv)

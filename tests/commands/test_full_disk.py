@@ -66,3 +66,16 @@ def test_commands_on_a_small_disk(
     assert "no space left on the disk" in capsys.readouterr().err
     assert contents(small_disk) == before
     assert {path.name for path in small_disk.iterdir()} == {"filler"}
+
+
+def test_a_training_whose_checkpoint_does_not_fit(small_disk, tmp_path, capsys):
+    """The library of the weights reports this in an error of its own, and removes what it has
+    written, so that there is space again."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
+    files = ["--train_file", str(rows), "--output_dir", str(small_disk / "model")]
+    options = "--size tiny --vocab_size 300 --max_steps 1 --use_cpu true --disable_tqdm true"
+    assert main(["train", "classify", *files, *options.split()]) == 2
+    errors = capsys.readouterr().err
+    assert "no space left on the disk" in errors and "Traceback" not in errors
+    assert not (small_disk / "model").exists()
