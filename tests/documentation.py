@@ -249,10 +249,6 @@ def run_bash(block: Block, folder: Path) -> str:
     """Run the commands of a block. A server is always the last command. It gets one request, and is
     stopped afterwards."""
     code = block.code.replace("\\\n", " ")
-    # The demo takes a minute and a half, and the tests of the command line run it.
-    if code.startswith("roformer-lite demo\n"):
-        (folder / "dates").rename(folder / "roformer-lite-demo")
-        code = code.partition("\n")[2]
     if code.startswith("curl"):
         # This request was sent to the server of the block before it.
         return ""

@@ -35,7 +35,6 @@ RIGHT = {
     "convert": "mlm out --to roformer",
     "verify": "roformer --from roformer",
     "bundle": "mlm out",
-    "demo": "",
     "serve": "mlm",
     "app": "mlm",
 }
@@ -98,7 +97,6 @@ def only_options(monkeypatch) -> None:
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
         "verify": ("verify",),
-        "demo": ("unique_examples",),
         "serve": ("main",),
         "app": ("open_page",),
     }
