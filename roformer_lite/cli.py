@@ -28,7 +28,6 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
     "app": "open a page in the browser for trying a model",
-    "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "serve": "answer requests over HTTP with a causal model and the server of transformers",

@@ -426,20 +426,6 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
     return options, paths.dir
 
 
-def parse_bundle(argv: Sequence[str]) -> tuple[Path, Path]:
-    """The directory of the model and the new directory of `roformer-lite bundle`."""
-    parser = CommandParser(
-        "bundle",
-        "Copy a saved model to OUT, together with the code of the package. OUT can be loaded "
-        "without installing the package: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
-        DIR="a directory with a saved model, tokenizer, or both; it is not changed",
-        OUT="the directory to write, which must be new or empty",
-    )
-    (paths,) = parser.parse(argv)
-    check_directory(paths.dir)
-    return Path(paths.dir), new_directory(paths.out)
-
-
 def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
     """The options of `roformer-lite convert`, and the new directory."""
     parser = CommandParser(
