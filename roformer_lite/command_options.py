@@ -398,18 +398,13 @@ class AppArguments(EngineArguments):
     Args:
         host: Address to listen on. Default: 127.0.0.1, which only this machine can reach.
         port: Port to listen on. Default: the first free one from 7860.
-        texts: UTF-8 file of examples, one per line; for models that compare texts, a query and the
-            texts to compare with it.
     """
 
     host: str | None = None
     port: int | None = None
-    texts: str | None = None
 
     def __post_init__(self):
         check_number("port", self.port, minimum=1, maximum=65535)
-        if self.texts is not None:
-            check_file("texts", self.texts)
 
 
 def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:

@@ -48,7 +48,6 @@ READ = (
     "validation_file",
     "test_file",
     "input_file",
-    "texts",
     "model_name_or_path",
     "encoder_name_or_path",
     "tokenizer",
@@ -97,7 +96,7 @@ def only_options(monkeypatch) -> None:
         "convert": ("convert_checkpoint", "export_checkpoint"),
         "verify": ("verify",),
         "serve": ("main",),
-        "app": ("open_page",),
+        "app": ("open_model",),
     }
     for command, names in works.items():
         module = import_module(f"roformer_lite.commands.{command}")
