@@ -24,12 +24,10 @@ from .output import is_disk_full
 # Each command has a parser in `command_options.py`, such as `parse_export`, and a module in
 # `commands/` whose function `main` takes the results of the parser.
 COMMANDS = {
-    "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
     "app": "open a page in the browser for trying a model",
-    "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "serve": "answer requests over HTTP with a causal model and the server of transformers",
@@ -81,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         message = f"\nroformer-lite {arguments.command}: interrupted"
-        if arguments.command in ("train", "demo"):
+        if arguments.command == "train":
             message += "; the same command continues from the last checkpoint, if there is one"
         print(message, file=sys.stderr)
         return 130

@@ -35,7 +35,7 @@ PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
 EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
 # These commands read each directory. They may ignore damage to files that they don't use.
 COMMANDS = {
-    "classify": [PREDICT, EVALUATE, ["bundle", "{}", "out"], ["export", "{}", "out"]],
+    "classify": [PREDICT, EVALUATE, ["export", "{}", "out"]],
     "causal": [[*PREDICT, "--max_new_tokens", "2"]],
     "tag": [PREDICT],
     "seq2seq": [PREDICT],
