@@ -10,7 +10,7 @@ is run: `trust_remote_code` is off, and files of torch are read with `weights_on
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,15 +49,16 @@ MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
 naming = partial(checkpoint_files.naming, kind=InputError)
 
 
-def directory_of(name: str | Path) -> Path:
-    """The directory of a saved model, or of the files of a repository on the Hub.
+def directory_of(name: str | Path, weights: Sequence[str] = ()) -> Path:
+    """The directory of a saved model, or of the files of a repository on the Hub: all small ones,
+    and `weights`.
 
     Raises:
         InputError: if `name` is neither a directory nor a repository.
     """
     check_model_name(name, f"no model can be loaded from {name}")
     with naming(name):
-        return local_directory(name)
+        return local_directory(name, weights)
 
 
 def read_object(path: Path) -> dict[str, Any]:
