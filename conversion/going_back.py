@@ -52,14 +52,10 @@ WITHOUT_EFFECT = {
     "qkv_dropout",
     "hidden_dropout_places",
     "classifier_input_dropout",
-    "classifier_text_counts",
-    "classifier_token_bytes",
 }
 FIELDS_OF_CLASSIFIERS = {
     "classifier_activation",
     "classifier_norm",
-    "classifier_text_features",
-    "decode_tags",
 }
 FIELDS_OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
 FIELDS_OF_PAIRS = ("share_embeddings", "tie_word_embeddings")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ import torch
 from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import padding_free
 
+from .baseline.files import JoinedBaseline
 from .errors import InputError, require_packages
 from .onnx_model import OnnxModel
 from .output import RESULTS_FILE
@@ -30,7 +32,6 @@ from .saved_model import (
     load_config,
     max_positions,
     read_optional_object,
-    reason,
     require_tokenizer,
     try_tokenizer,
     without_reports,
@@ -54,6 +55,7 @@ class SavedModel:
         tokenizer: The saved tokenizer.
         positions: The maximum number of positions; None if there is no limit.
         results: The saved results of its training; empty for other checkpoints.
+        joined: The baseline that joins the answer of the model; None for the model alone.
     """
 
     recipe: Recipe
@@ -61,6 +63,7 @@ class SavedModel:
     tokenizer: PreTrainedTokenizerBase
     positions: int | None = None
     results: dict[str, Any] = field(default_factory=dict)
+    joined: JoinedBaseline | None = None
 
     @cached_property
     def pipe(self) -> Pipeline:
@@ -75,7 +78,6 @@ class SavedModel:
             device=self.model.device,
         )
 
-    @torch.inference_mode()
     def answers(
         self,
         inputs: Sequence[Input],
@@ -93,19 +95,35 @@ class SavedModel:
             options: The options of `predict` for the task by name.
             report: Called with the number of inputs that were processed since the last call.
         """
-        options = options or {}
+        if self.recipe.truncates:
+            self.warn_of_truncation([given for given in inputs if not is_empty(given)])
+        answer = partial(self.recipe.answer, self, options=options or {})
+        return self.in_batches(inputs, batch_size, answer, report)
+
+    @torch.inference_mode()
+    def in_batches(
+        self,
+        inputs: Sequence[Input],
+        batch_size: int,
+        answer: Callable[[list[Input]], list[Any]],
+        report: Callable[[int], Any] | None = None,
+    ) -> list[Any]:
+        """The results of `answer` for the inputs in their order, with None for an empty input.
+
+        Args:
+            inputs, batch_size, report: As for `answers`.
+            answer: Returns a result for each input of a batch, none of which is empty.
+        """
         answers: list[Any] = [None] * len(inputs)
         places = [place for place, given in enumerate(inputs) if not is_empty(given)]
         places.sort(key=lambda place: len("".join(inputs[place])))
-        if self.recipe.truncates:
-            self.warn_of_truncation([inputs[place] for place in places])
         if report is not None:
             report(len(inputs) - len(places))
         for start in range(0, len(places), batch_size):
             batch = places[start : start + batch_size]
-            found = self.recipe.answer(self, [inputs[place] for place in batch], options)
-            for place, answer in zip(batch, found, strict=True):
-                answers[place] = answer
+            found = answer([inputs[place] for place in batch])
+            for place, one in zip(batch, found, strict=True):
+                answers[place] = one
             if report is not None:
                 report(len(batch))
         return answers
@@ -195,7 +213,12 @@ def open_model(
         if hasattr(model, "max_seq_length"):
             model.max_seq_length = min(model.max_seq_length or positions, positions)
     saved = SavedModel(
-        recipe=recipe, model=model, tokenizer=tokenizer, positions=positions, results=results
+        recipe=recipe,
+        model=model,
+        tokenizer=tokenizer,
+        positions=positions,
+        results=results,
+        joined=recipe.load_joined(directory),
     )
     try_model(saved, directory)
     batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))

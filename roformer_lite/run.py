@@ -30,8 +30,6 @@ _HUB_NAMES = (
     "teacher",
     "dataset_name",
 )
-# Former names of options, which are still accepted. On the command line they are aliases.
-_RENAMED = {"text_scores": "linear_model"}
 # The options that determine the output directory, the card, progress bars and the final evaluation.
 # They may change when a training continues; all others must stay the same.
 _NOT_COMPARED = {
@@ -86,6 +84,12 @@ class Run:
         if given or self.model.new_tokenizer:
             return given
         return getattr(self.data, "teacher", None)
+
+    @property
+    def joins_baseline(self) -> bool:
+        """Whether a baseline is to join the answer of the model, if the task has one."""
+        wanted = getattr(self.data, "join_baseline", None)
+        return not self.model.pretrained if wanted is None else wanted
 
     @property
     def begins_with_teachers_tokens(self) -> bool:
@@ -216,7 +220,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
-    content = {_RENAMED.get(name, name): value for name, value in content.items()}
     folder = os.path.realpath(os.path.dirname(path))
     return _with_paths(
         content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder

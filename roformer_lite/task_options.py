@@ -83,19 +83,17 @@ class LabelArguments(TaskArguments):
     """The options that classify and tag share.
 
     Args:
-        linear_model: Fit a linear model of the text in addition to the encoder, on n-grams
-            (classify) or as a conditional random field on words (tag), and combine the two if that
-            is better on the validation data. Default: true for new models, false with
-            --model_name_or_path.
+        join_baseline: Let the baseline of the card join the answer of the encoder: a linear SVM on
+            n-grams (classify) or a conditional random field on words (tag). The validation data
+            choose the weight of the two. Default: true for new models, false for regression and
+            with --model_name_or_path.
         fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
             before the whole model is trained. For this, a sentence encoder is converted to a model
             of this package, whose head reads the sentence vectors; with false it keeps its own
             class.
     """
 
-    linear_model: bool | None = field(
-        default=None, metadata={"aliases": ["--text_scores", "--text-scores"]}
-    )
+    join_baseline: bool | None = None
     fit_head: bool = True
 
 

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
-import torch
 from conftest import build, seq2seq_config, stack_config
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+from roformer_lite.baseline.crf import WordTagger
+from roformer_lite.baseline.files import JoinedBaseline, save_joined
+from roformer_lite.baseline.join import Join
+from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.export.graphs import write_pooling
-from roformer_lite.text_scores.fit import fit_word_scores
-from roformer_lite.text_scores.token_bytes import token_bytes
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -29,11 +29,17 @@ ONE_TEXT = {"pairs": False, "label_separator": ";"}
 # training would have noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
-    "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
+    "classify, joined": (CLASSIFIER, LABELS, "classify", {}),
     "labels": (CLASSIFIER, {**LABELS, **MULTI}, "classify", ONE_TEXT),
     "number": (CLASSIFIER, {"num_labels": 1, **REGRESSION}, "classify", {}),
     "pairs": (CLASSIFIER, {"num_labels": 2}, "classify", {"pairs": True}),
     "tag": (
+        rl.RoFormerLiteForTokenClassification,
+        {"id2label": dict(enumerate(NAMES))},
+        "tag",
+        {"unit": "words"},
+    ),
+    "tag, joined": (
         rl.RoFormerLiteForTokenClassification,
         {"id2label": dict(enumerate(NAMES))},
         "tag",
@@ -67,16 +73,12 @@ def save_model(kind: str, directory: Path) -> Path:
         sides = {"encoder": stacks.encoder, "decoder": stacks.decoder}
         config = rl.RoFormerLiteSeq2SeqConfig(**sides, tie_word_embeddings=False)
     model = build(model_class, config)
-    if getattr(model, "text_scores", None) is not None:
-        fill_text_scores(model.text_scores, tokenizer)
-    if task == "tag":
-        ids = tokenizer(TEXTS)["input_ids"]
-        answers = [np.arange(len(row)) % len(NAMES) for row in ids]
-        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), ids, answers, config))
     if kind == "seq2seq":
         model.generation_config.max_length = 12
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    if kind.endswith("joined"):
+        save_joined(directory, JoinedBaseline(fitted_baseline(task), Join(weight=0.3, scale=2.0)))
     if kind in ("embed", "rerank"):
         modules = {"": "sentence_transformers.models.Transformer"}
         if kind == "embed":
@@ -99,19 +101,10 @@ def save_model(kind: str, directory: Path) -> Path:
     return directory
 
 
-def fill_text_scores(scores, tokenizer) -> None:
-    """Give random scores to some features of `TEXTS`."""
-    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-    for token, number in tokenizer.get_vocab().items():
-        if number in tokenizer.all_special_ids:
-            text = b"\x1f"
-        else:
-            text = bytes(byte_of[character] for character in token)
-        scores.token_bytes[number, : len(text)] = torch.tensor(list(text))
-    ids = torch.tensor([token for text in TEXTS for token in tokenizer(text)["input_ids"]])
-    words = scores.words_of(ids, torch.zeros_like(ids))
-    found = scores.find_features(words)[0].unique()
-    chosen = torch.randperm(len(found))[: len(scores.hashes)]
-    scores.hashes.copy_(found[chosen].sort()[0])
-    torch.nn.init.normal_(scores.weight)
-    torch.nn.init.uniform_(scores.rarity, 1, 3)
+def fitted_baseline(task: str) -> NgramClassifier | WordTagger:
+    """A baseline that has learned some labels or tags of `TEXTS`."""
+    if task == "classify":
+        return NgramClassifier.fit(TEXTS, np.array([0, 1, 2, 0]), num_labels=3)
+    sentences = [text.split() for text in TEXTS]
+    tags = [["O" if word.islower() else "B-PER" for word in words] for words in sentences]
+    return WordTagger.fit(sentences, tags, NAMES)

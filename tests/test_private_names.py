@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,10 @@ NAMES: dict[str, tuple[Any, str]] = {
     "_auto_class": (
         transformers.PreTrainedModel,
         "a bundle registers classes for a saving, and must forget them",
+    ),
+    "_replace": (
+        namedtuple("Pair", "first second")(1, 2),
+        "named tuples have this public method, whose underscore keeps it apart from their fields",
     ),
     "_actions": (argparse.ArgumentParser(), "the options of a parser are compared with a word"),
 }

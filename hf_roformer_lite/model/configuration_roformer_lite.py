@@ -82,7 +82,6 @@ POSITIVE_FIELDS = (
     "max_position_embeddings",
     "num_mlp_layers",
     "qkv_mlp_layers",
-    "classifier_token_bytes",
 )
 NON_NEGATIVE_FIELDS = (
     "vocab_size",
@@ -90,7 +89,6 @@ NON_NEGATIVE_FIELDS = (
     "num_hidden_layers",
     "chunk_size_feed_forward",
     "qkv_intermediate_size",
-    "classifier_text_features",
     "norm_eps",
     "embedding_norm_eps",
     "initializer_range",
@@ -108,6 +106,14 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 ROPE_FACTORS = ("short_factor", "long_factor")
 # Parameters that transformers computes where their value is None.
 OPTIONAL_ROPE_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+
+# Version 0.1 or 0.2 wrote these fields, which describe scores of the text in a classifier.
+FIELDS_OF_TEXT_SCORES = (
+    "classifier_text_features",
+    "classifier_text_counts",
+    "classifier_token_bytes",
+    "decode_tags",
+)
 
 # Arguments that configurations of transformers take although no field or property has their name.
 NAMES_OF_TRANSFORMERS = (
@@ -284,15 +290,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             `hidden_dropout`.
         classifier_input_dropout (`bool`, defaults to `False`): Applies this dropout before the
             dense layer, too (RoBERTa).
-        classifier_text_features (`int`, defaults to 0): The number of features of the text whose
-            scores are added to the logits of a sequence or token classifier: n-grams
-            (`ngram_scores.py`) or features of words (`tag_scores.py`).
-        classifier_text_counts (`bool`, defaults to `False`): Whether an n-gram counts more if it
-            occurs several times in a document.
-        classifier_token_bytes (`int`, defaults to 32): The number of bytes of each token from which
-            these features are read. The text of a longer token is cut.
-        decode_tags (`bool`, defaults to `False`): A token classifier predicts one tag for each word
-            and only transitions that its tags allow (`RoFormerLiteWordScores`).
         lm_head_transform (`bool`, defaults to `False`): Adds a dense layer, an activation and a
             norm before the LM head, as in BERT.
         head_bias (`bool`, defaults to `True`): Whether the dense layer of either head has a bias.
@@ -373,10 +370,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_norm: bool = False
     classifier_dropout: float | int | None = None
     classifier_input_dropout: bool = False
-    classifier_text_features: int = 0
-    decode_tags: bool = False
-    classifier_text_counts: bool = False
-    classifier_token_bytes: int = 32
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False
@@ -399,6 +392,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.check_names(kwargs)
+        drop_fields_of_text_scores(kwargs)
         self._check_rope_is_used(kwargs)
         # Transformers completes the dictionary in place, and the caller may use it again.
         self.rope_parameters = copy.deepcopy(self.rope_parameters)
@@ -480,16 +474,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         return {None: parameters}
 
     def file_of_classes(self) -> str:
-        """The file that has all classes of a bundle. It is the file of the optional parts if the
-        model has some, because that one imports the others."""
-        has_text_features = self.classifier_text_features or self.decode_tags
-        if has_text_features:
-            self.require(
-                self.layer_style == "standard",
-                field="layer_style",
-                what="standard with text features, in a bundle",
-            )
-            return "tag_scores"
+        """The file that has all classes of a bundle. It is the file of the layers of a reference
+        system if the model has some, because that one imports the others."""
         return HEADS if self.layer_style == "standard" else "reference_layers"
 
     def has_bias(self, field: str, matrix: str) -> bool:
@@ -652,6 +638,22 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 is_inside and not self.is_decoder,
                 field="token_dropout_mask_id",
                 what=f"below vocab_size={self.vocab_size}, and None in a decoder",
+            )
+
+
+def drop_fields_of_text_scores(saved: dict[str, Any]) -> None:
+    """Remove the fields of the scores that versions 0.1 and 0.2 could add to the logits of a
+    classifier.
+
+    Raises:
+        ValueError: if the saved model has such scores.
+    """
+    for field in FIELDS_OF_TEXT_SCORES:
+        value = saved.pop(field, None)
+        if value and field in ("classifier_text_features", "decode_tags"):
+            raise ValueError(
+                f"{field}={value!r}: this model adds scores of the text to its logits, which is no "
+                "longer supported. Open it with version 0.2 of hf_roformer_lite, or train it again."
             )
 
 

@@ -2,7 +2,6 @@
 answering and multiple choice."""
 
 import copy
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -443,11 +442,6 @@ class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
         return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (documents, 1, hidden).
 
 
-# The modules that score the text itself, by the unit that they score, `document` or `word`. Few
-# models need them, so `ngram_scores.py` and `tag_scores.py` add them when they are imported.
-TEXT_SCORES: dict[str, Callable[[RoFormerLiteConfig, int], Any]] = {}
-
-
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     """A stack and a classifier: the common part of the classification heads."""
 
@@ -455,37 +449,13 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     output_class: Any = SequenceClassifierOutput
     head_class = RoFormerLiteClassificationHead
     pools_tokens = True  # Whether there is one row of logits for each document, or for each token.
-    scores_text_of: str | None = None  # The key in `TEXT_SCORES` of the scores that may be added.
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.num_labels: int = self.num_scores or filled(config.num_labels)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = self.head_class(config, self.num_labels)
-        self.text_scores: Any = None
-        has_scores = config.classifier_text_features > 0
-        decodes_tags = config.decode_tags and self.scores_text_of == "word"
-        if self.scores_text_of is not None and (has_scores or decodes_tags):
-            self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
-
-    def add_text_scores(self, text_scores: Any) -> None:
-        """Add fitted scores of the text to the logits from now on, instead of earlier ones, or with
-        None remove those. The configuration changes accordingly."""
-        self.config.classifier_text_features = 0 if text_scores is None else len(text_scores.weight)
-        self.config.decode_tags = getattr(text_scores, "decodes", False)
-        self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
-        if text_scores is not None:
-            self.config.classifier_token_bytes = text_scores.token_bytes.shape[1]
-            text_scores = text_scores.to(device=self.device, dtype=self.dtype)
-        self.text_scores = text_scores
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in every model of transformers; new tokens have no text."""
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        if self.text_scores is not None:
-            self.text_scores.resize_vocabulary(self.config.vocab_size)
-        return embeddings
 
     @accepts_past_key_values
     @can_return_tuple
@@ -520,7 +490,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         hidden_states = outputs.last_hidden_state
         cu_seq_lens_q = kwargs.get("cu_seq_lens_q")
         documents = None
-        if not is_tracing(hidden_states):
+        if self.pools_tokens and not is_tracing(hidden_states):
             documents = find_packed_documents(
                 hidden_states,
                 attention_mask=attention_mask,
@@ -534,14 +504,9 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
                 "give each document as a row."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
-        joint_logits = logits
-        if self.text_scores is not None:
-            joint_logits, logits = self.text_scores.of_batch(
-                logits, input_ids, attention_mask, documents
-            )
         loss = None
         if labels is not None:
-            loss = self.loss(joint_logits, labels, attention_mask, num_items_in_batch)
+            loss = self.loss(logits, labels, attention_mask, num_items_in_batch)
         return self.output_class(
             loss=loss,
             logits=logits,
@@ -579,14 +544,12 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     """Predicts a class, a set of classes, or numbers for each sequence.
 
-    `logits` is `(B, num_labels)`, or `(documents, num_labels)` if the input is packed. With
-    `config.classifier_text_features` the scores of n-grams are added to those of the classifier.
+    `logits` is `(B, num_labels)`, or `(documents, num_labels)` if the input is packed.
     `labels` are classes `(B,)`, zeros and ones `(B, num_labels)`, or numbers, depending on
     `config.problem_type`. If it is None, it is inferred from the first labels, as in transformers.
     """
 
     head_class = RoFormerLiteDocumentHead
-    scores_text_of = "document"
 
     def loss(
         self,
@@ -655,16 +618,10 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     """Predicts a class for each token (entities, parts of speech). `labels` `(B, L)` are -100 where
-    they are ignored; labels of padding always are. `logits` are `(B, L, num_labels)`.
-
-    With `config.classifier_text_features`, scores of the words and of the tags of their neighbours
-    are added to the logits of the classifier. With `config.decode_tags`, the largest logits form a
-    valid sequence with a single tag for each word; the loss is computed before this decoding.
-    """
+    they are ignored; labels of padding always are. `logits` are `(B, L, num_labels)`."""
 
     output_class = TokenClassifierOutput
     pools_tokens = False
-    scores_text_of = "word"
 
     def loss(
         self,

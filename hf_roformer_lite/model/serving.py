@@ -43,8 +43,6 @@ def _check_fields(config: RoFormerLiteConfig, head: str) -> None:
     if head == "ForCausalLM":
         required["lm_head_transform"] = False
         required["embedding_size"] = config.hidden_size
-    if head == "ForSequenceClassification":
-        required["classifier_text_features"] = 0
     has_sliding_layers = "sliding_attention" in (config.layer_types or ())
     if not (config.is_decoder and has_sliding_layers):
         # The windows of vLLM are one token shorter to each side of an encoder's token, and they

@@ -10,6 +10,7 @@ from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 from hf_roformer_lite.conversion.gguf import export_gguf
 from hf_roformer_lite.padding_free import padding_free
 
+from ..baseline.files import copy_joined
 from ..command_options import ExportArguments
 from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
@@ -65,6 +66,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
             tokenizer.save_pretrained(directory)
         if options.format == "onnx":
             _write_further_files(model, settings, directory)
+            copy_joined(source, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
     if options.format == "onnx" and "Normalize" in sentence_modules(source):
         print("The vectors of the graph are not normalised; divide each by its length.")

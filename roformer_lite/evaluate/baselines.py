@@ -7,28 +7,23 @@ language models. Only training and evaluation need scikit-learn, so it is import
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress, groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
+from ..baseline.crf import WordTagger
+from ..baseline.ngrams import NgramClassifier, NgramFeatures
+from ..data.sampling import MAX_ROWS, sample_rows
 from .metrics import (
-    HAN,
-    KANA,
-    OTHERS_WITHOUT_SPACES,
     Metrics,
     classification_metrics,
     regression_metrics,
     tagging_metrics,
     translation_metrics,
 )
-
-if TYPE_CHECKING:
-    from sklearn.pipeline import FeatureUnion
 
 # The metrics by baseline and split.
 Baselines = dict[str, dict[str, Metrics]]
@@ -44,25 +39,9 @@ ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
 # Queries, documents, and the indices of the relevant documents of each query.
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
-# A baseline learns from at most this many rows.
-MAX_ROWS = 100_000
+SVM = "linear SVM on n-grams"
+CRF = "CRF"
 _WORD = re.compile(r"\b\w+\b")
-
-T = TypeVar("T")
-
-
-def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """All rows, or `amount` random ones in their original order.
-
-    The indices depend only on the length of the sequence.
-    """
-    if len(rows) <= amount:
-        return rows
-    order = np.random.default_rng(0).permutation(len(rows))
-    places = np.sort(order[:amount])
-    if isinstance(rows, np.ndarray):
-        return rows[places]
-    return [rows[place] for place in places]
 
 
 def _sampled(train: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
@@ -71,99 +50,79 @@ def _sampled(train: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
 
 
 def classification_baselines(
-    problem_type: str, train: Examples, measured: Mapping[str, Examples]
+    train: Examples, measured: Mapping[str, Examples], machines: Mapping[str, NgramClassifier]
 ) -> tuple[Baselines, dict[str, dict[str, np.ndarray]]]:
-    """The most frequent class, or the mean of numbers, and a linear model on n-grams.
-
-    The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words,
-    word pairs and character n-grams, which is hard to beat on short texts (Wang & Manning 2012,
-    ACL).
+    """The most frequent class, and a linear support vector machine on n-grams.
 
     Args:
-        problem_type: As in the configuration of a model.
-        train: Texts and answers to learn from; at most 100,000 of them are used.
-        measured: Texts and answers of each split to evaluate. The baselines for the second split
-            also learn from the first, like the linear part of the trained model.
+        train: Texts and answers to learn from.
+        measured: Texts and answers of each split to evaluate.
+        machines: The fitted machine for each of these splits.
 
     Returns:
         The metrics and the predictions by baseline and split.
     """
-    from sklearn.dummy import DummyClassifier, DummyRegressor
-    from sklearn.linear_model import Ridge
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.svm import LinearSVC
+    from sklearn.dummy import DummyClassifier
 
-    if problem_type == "regression":
-        measure = regression_metrics
-        models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
-    else:
-        measure = classification_metrics
-        linear = LinearSVC()
-        if problem_type == "multi_label_classification":
-            linear = OneVsRestClassifier(linear)
-        models = {"most frequent class": DummyClassifier(), "linear SVM on n-grams": linear}
-    metrics: Baselines = {name: {} for name in models}
-    predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
-    known = train
-    for split, examples in measured.items():
-        texts, answers = _sampled(known)
-        features = _text_features(texts)
-        learned = features.fit_transform(texts)
-        inputs = features.transform(examples[0])
-        for name, model in models.items():
-            model.fit(learned, answers)
-            predicted[name][split] = model.predict(inputs)
-            metrics[name][split] = measure(predicted[name][split], examples[1])
-        known = _with_rows(train, examples, problem_type)
+    simplest = DummyClassifier().fit(train[0], train[1])
+    metrics: Baselines = {"most frequent class": {}, SVM: {}}
+    predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in metrics}
+    for split, (texts, answers) in measured.items():
+        scores = machines[split].scores(texts)
+        is_set = answers.ndim == 2
+        predicted["most frequent class"][split] = simplest.predict(texts)
+        predicted[SVM][split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
+        for name, by_split in predicted.items():
+            metrics[name][split] = classification_metrics(by_split[split], answers)
     return metrics, predicted
 
 
-def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
-    """The training rows and further rows, without labels that do not occur in the training rows."""
-    texts, answers = train
-    new_texts, new_answers = more
-    keep = np.full(len(new_texts), True)
-    if problem_type == "multi_label_classification":
-        new_answers = new_answers[:, : answers.shape[1]]
-    elif problem_type == "single_label_classification":
-        keep = new_answers <= answers.max()
-    kept_texts = compress(new_texts, keep)
-    return [*texts, *kept_texts], np.concatenate((answers, new_answers[keep]))
+def regression_baselines(train: Examples, measured: Mapping[str, Examples]) -> Baselines:
+    """The mean, and ridge regression on n-grams.
 
+    Args:
+        train: Texts and numbers to learn from; at most 100,000 of them are used.
+        measured: Texts and numbers of each split to evaluate.
+    """
+    from sklearn.dummy import DummyRegressor
+    from sklearn.linear_model import Ridge
 
-def _text_features(texts: Sequence[str]) -> FeatureUnion:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_union
-
-    sample = "".join(sample_rows(texts, 1000))
-    scripts = (HAN, KANA, OTHERS_WITHOUT_SPACES)
-    if sum(len(script.findall(sample)) for script in scripts) > len(sample) / 4:
-        return make_union(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True))
-    return make_union(
-        TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True),
-        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
-    )
+    texts, numbers = _sampled(train)
+    features = NgramFeatures.fit(texts)
+    inputs = features.of(texts)
+    models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
+    metrics: Baselines = {}
+    for name, model in models.items():
+        model.fit(inputs, numbers)
+        metrics[name] = {
+            split: regression_metrics(model.predict(features.of(own_texts)), own_numbers)
+            for split, (own_texts, own_numbers) in measured.items()
+        }
+    return metrics
 
 
 def tagging_baselines(
-    scheme: str | None, train: Sentences, measured: Mapping[str, Sentences]
+    scheme: str | None,
+    train: Sentences,
+    measured: Mapping[str, Sentences],
+    field: WordTagger,
+    names: Sequence[str],
 ) -> Baselines:
-    """The most frequent tag of each word, and a conditional random field (Lafferty et al. 2001,
-    ICML).
+    """The most frequent tag of each word, and a conditional random field.
 
     Args:
         scheme: The scheme by which the tags mark entities; see `tagging_metrics`.
-        train: Sentences and tags to learn from; the random field uses at most 100,000 of them.
+        train: Sentences and tags to learn from.
         measured: Sentences and tags of each split to evaluate.
+        field: The fitted field.
+        names: The tags in the order of their numbers.
     """
     most_frequent = _most_frequent_tags(train)
-    known_sentences, known_tags = _sampled(train)
-    crf = train_crf(zip(map(word_features, known_sentences), known_tags, strict=True))
-    found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
+    found: Baselines = {"most frequent tag of each word": {}, CRF: {}}
     for split, (sentences, tags) in measured.items():
         by_word = [[most_frequent[word] for word in words] for words in sentences]
-        by_crf = [crf.tag(word_features(words)) for words in sentences]
-        for name, predicted in zip(found, (by_word, by_crf), strict=True):
+        by_field = [[names[number] for number in field.tag(words)] for words in sentences]
+        for name, predicted in zip(found, (by_word, by_field), strict=True):
             found[name][split] = tagging_metrics(predicted, list(tags), scheme)
     return found
 
@@ -178,75 +137,6 @@ def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
     default = max(overall, key=overall.__getitem__)
     by_word = {word: max(tags, key=tags.__getitem__) for word, tags in counts.items()}
     return defaultdict(lambda: default, by_word)
-
-
-def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
-    """Train a conditional random field with CRFsuite.
-
-    Args:
-        sentences: The features and the tag of each word of each sentence.
-
-    Returns:
-        A `pycrfsuite.Tagger`.
-    """
-    import pycrfsuite
-
-    params = {
-        "c1": 0.1,
-        "c2": 0.01,
-        # More iterations of L-BFGS change little and take long.
-        "max_iterations": 60,
-        "feature.possible_transitions": True,
-    }
-    trainer = pycrfsuite.Trainer(params=params, verbose=False)
-    for features, tags in sentences:
-        trainer.append(features, tags)
-    tagger = pycrfsuite.Tagger()
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "crf"
-        trainer.train(str(path))
-        # The file is read as a whole, so the directory is not needed afterwards.
-        tagger.open(str(path))
-    return tagger
-
-
-def word_features(words: Sequence[str]) -> list[list[str]]:
-    """Features of each word of a sentence: the word, its shape, its affixes, the neighbouring words
-    and pairs with them."""
-    lower = [word.lower() for word in words]
-    shapes = [word_shape(word) for word in words]
-    features = []
-    for i, word in enumerate(words):
-        own = ["bias", f"word={word}", f"lower={lower[i]}", f"shape={shapes[i]}"]
-        for length in range(1, min(5, len(word))):
-            own += [f"prefix={lower[i][:length]}", f"suffix={lower[i][-length:]}"]
-        for distance in (-2, -1, 1, 2):
-            other = i + distance
-            is_inside = 0 <= other < len(words)
-            own.append(f"{distance}={lower[other] if is_inside else None}")
-            own.append(f"shape{distance}={shapes[other] if is_inside else None}")
-        if i > 0:
-            own.append(f"pair-1={lower[i - 1]} {lower[i]}")
-        if i + 1 < len(words):
-            own.append(f"pair1={lower[i]} {lower[i + 1]}")
-        features.append(own)
-    return features
-
-
-def word_shape(word: str) -> str:
-    """The shape of a word, in which each run of one kind of character is one letter: `Xx` for a
-    capitalised word, `d.d` for 20.5."""
-    return "".join(kind for kind, _ in groupby(word, key=_kind_of_character))
-
-
-def _kind_of_character(character: str) -> str:
-    if character.isdigit():
-        return "d"
-    if not character.isalpha():
-        return character
-    if character.isupper():
-        return "X"
-    return "x" if character.islower() else "c"
 
 
 def text_to_text_baselines(

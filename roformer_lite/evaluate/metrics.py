@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
+from ..data.scripts import HAN, KANA, OTHERS_WITHOUT_SPACES
 from ..errors import InputError
 
 Metrics = dict[str, float]
@@ -24,10 +25,6 @@ Metrics = dict[str, float]
 ByLabel = dict[str, Metrics]
 # Metrics that are, at least approximately, means over rows of values from 0 to 1.
 FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
-KANA = re.compile(r"[\u3040-\u30ff]")
-HAN = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]")
-# Thai, Lao, Burmese and Khmer are also written without spaces.
-OTHERS_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")

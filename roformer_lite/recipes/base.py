@@ -28,6 +28,8 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
+from ..baseline.files import BaselineModel, JoinedBaseline
+from ..baseline.join import Join
 from ..data.data_files import Row, read_table, text_of
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
@@ -54,6 +56,23 @@ Measured = tuple[Metrics, list[Outcome]]
 # The metrics of each baseline, and whether each of its predictions is right.
 MeasuredBaselines = tuple[Baselines, BaselinesRight]
 OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
+
+
+@dataclass
+class FittedBaseline:
+    """A baseline that may join the answer.
+
+    Args:
+        of_training: It has learned from the training rows.
+        final: It may also have learned from the validation rows.
+    """
+
+    of_training: BaselineModel
+    final: BaselineModel
+
+    def of_split(self, split: str) -> Any:
+        """The baseline to evaluate on a split."""
+        return self.of_training if split == "validation" else self.final
 
 
 @dataclass
@@ -89,6 +108,7 @@ class Recipe(ABC):
         uses_bfloat16: Whether training may multiply matrices in bfloat16 by default.
         rows_are_independent: Whether rows may be shuffled.
         has_labels: Whether labels are learned, rather than the text itself.
+        baseline_name: The name of the baseline that may join the answer, if there is one.
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
         takes_pairs: Whether the model reads two texts together.
@@ -109,6 +129,7 @@ class Recipe(ABC):
     uses_bfloat16: ClassVar[bool] = True
     rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
+    baseline_name: ClassVar[str] = ""
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
     takes_pairs: bool = False
@@ -282,18 +303,6 @@ class Recipe(ABC):
         done."""
         return False
 
-    def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
-    ) -> Baselines:
-        """Add the parts that are not learned by gradients to the trained model. Returns the metrics
-        of the parts on their own."""
-        return {}
-
-    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
-        """Refit parts of the model to training and validation rows once the validation metrics are
-        known. Returns whether there is such a part."""
-        return False
-
     def save_further_files(self, folder: Path) -> None:
         """Save further files of the finished model. Its weights and tokenizer are already in
         `folder`."""
@@ -364,6 +373,31 @@ class Recipe(ABC):
         return []
 
     # Answering.
+
+    def choose_join(
+        self,
+        saved: SavedModel,
+        baseline: BaselineModel,
+        rows: Dataset | None,
+        batch_size: int,
+    ) -> Join:
+        """Choose the weight of a saved encoder and a baseline.
+
+        Args:
+            saved: The model, whose answer is that of its encoder alone.
+            baseline: The baseline. It has not learned from the rows.
+            rows: The validation data; None if there are none.
+            batch_size: The number of rows in a batch.
+        """
+        raise NotImplementedError(f"no baseline joins the answer of {self.name} models")
+
+    def load_joined(self, directory: str) -> JoinedBaseline | None:
+        """The baseline that joins the answer of a saved model; None if there is none.
+
+        Raises:
+            InputError: if one of its files is missing or wrong.
+        """
+        return None
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
         """Load the saved model.
@@ -472,12 +506,21 @@ class Recipe(ABC):
         """The metrics of each label; None for tasks without labels."""
         return None
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
+        """Fit the baseline that may join the answer; None for tasks without one.
+
+        Args:
+            rows: The training data, and possibly validation data.
+        """
+        return None
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         """Metrics on the other splits of baselines that learn from the training rows, and whether
         each of their predictions is right, for tasks in which this is defined.
 
         Args:
             rows: The results of `rows_to_measure`.
+            fitted: The result of `fit_baseline`.
         """
         return {}, {}
 
@@ -485,10 +528,6 @@ class Recipe(ABC):
 
     def notes(self) -> list[str]:
         """Notes that define the metrics for the reader."""
-        return []
-
-    def notes_on_parts(self) -> list[str]:
-        """Notes on the parts of the finished model, if some of them are not used."""
         return []
 
     @abstractmethod

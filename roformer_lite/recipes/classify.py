@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -20,9 +21,19 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
+from ..baseline.files import BaselineModel
+from ..baseline.join import Join, choose_join
+from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row, number_of, text_of, value_of
+from ..data.sampling import sample_rows
 from ..errors import InputError
-from ..evaluate.baselines import BaselinesRight, classification_baselines
+from ..evaluate.baselines import (
+    SVM,
+    BaselinesRight,
+    Examples,
+    classification_baselines,
+    regression_baselines,
+)
 from ..evaluate.metrics import (
     Metrics,
     classification_metrics,
@@ -33,21 +44,21 @@ from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of
 from ..head import MAX_CONTRASTIVE_ROWS, may_stop_after_fitting, train_contrastively
 from ..task_options import ClassifyDataArguments
 from ..teacher import open_teacher, take_over_tokens
-from ..text_scores.fit import fit_document_scores
-from ..text_scores.token_bytes import token_bytes
-from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
-from .base import Answer, Input, MeasuredBaselines, Shown, quoted, significant
+from .base import (
+    Answer,
+    FittedBaseline,
+    Input,
+    MeasuredBaselines,
+    Shown,
+    quoted,
+    significant,
+)
 from .labels import LabelRecipe
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.modeling_outputs import SequenceClassifierOutput
-
-    from hf_roformer_lite.model.ngram_scores import (
-        RoFormerLiteDocumentScores,
-        RoFormerLiteTextScores,
-    )
 
     from ..answers import SavedModel
     from ..run import Run
@@ -70,13 +81,18 @@ LABEL_OPTIONS = ("top_k", "threshold", "none_label")
 NO_LABEL = "-"
 # No score reaches this threshold.
 UNREACHABLE = 2.0
+# The factors of the distances of a support vector machine that are tried.
+SCALES = tuple(2 ** (number / 2) for number in range(9))
+DEFAULT_SCALE = 4.0
+# The weight of the encoder is chosen on at most this many rows times labels.
+MAX_SCORES = 5_000_000
 
 
 class Classify(LabelRecipe):
     """A text or a pair of texts gets a label, several labels, or a number.
 
     A row has a `text`, optionally a `text_pair`, and `labels` or a `number`. The model is an
-    encoder with a head for labels, combined with a linear model on n-grams.
+    encoder with a head for labels. A linear support vector machine on n-grams may join its answer.
     """
 
     options_class = ClassifyDataArguments
@@ -85,7 +101,8 @@ class Classify(LabelRecipe):
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     label_word = "label"
-    text_part = "linear model on n-grams"
+    baseline_class = NgramClassifier
+    baseline_name = SVM
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
     truncates = True
 
@@ -169,6 +186,10 @@ class Classify(LabelRecipe):
             raise InputError(
                 f"--min_precision {self.options.min_precision}: there are no validation data for "
                 "choosing the threshold; give --validation_file or a --validation_fraction"
+            )
+        if self.options.join_baseline and self.problem_type == REGRESSION:
+            raise InputError(
+                "--join_baseline: no baseline can join the answer of a regression; leave it out"
             )
         for name in ("class_weights", "min_precision"):
             value = getattr(self.options, name)
@@ -297,46 +318,6 @@ class Classify(LabelRecipe):
             take_over_tokens(model.get_input_embeddings(), open_teacher(self.options.teacher))
         return is_fitted
 
-    def fit_text_scores(
-        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
-    ) -> RoFormerLiteDocumentScores:
-        from sklearn.utils.class_weight import compute_sample_weight
-
-        labels = np.array(train["labels"])
-        importance = None
-        if self.options.class_weights:
-            importance = compute_sample_weight(self.options.class_weights, labels)
-        return fit_document_scores(
-            tokens=self.token_bytes,
-            examples=train["input_ids"][:],
-            answers=labels,
-            config=config,
-            importance=importance,
-            calibrates=calibrates,
-        )
-
-    def split_of(
-        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
-    ) -> Split:
-        return split_of(trainer, scores, encoded, self.problem_type, self.truth(rows))
-
-    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
-        from datasets import concatenate_datasets
-
-        if not self.text_weights or "validation" not in encoded:
-            return False
-        known = [
-            row
-            for row, label in enumerate(encoded["validation"]["labels"])
-            if label != IGNORE_INDEX
-        ]
-        rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
-        model: Any = trainer.model
-        scores = self.fit_text_scores(rows, model.config, calibrates=False)
-        model.add_text_scores(weighted(scores, self.text_weights))
-        self.has_learned_validation_rows = True
-        return True
-
     # Choosing a checkpoint.
 
     @property
@@ -416,19 +397,83 @@ class Classify(LabelRecipe):
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
+        if saved.joined is not None:
+            return self.joined_answer(saved, inputs)
+        found = self.encoder_answer(saved, inputs, ACTIVATIONS[self.problem_type])
+        if self.problem_type == REGRESSION:
+            return [{"value": next(iter(scores.values()))} for scores in found]
+        return found
+
+    def encoder_answer(
+        self, saved: SavedModel, inputs: list[Input], activation: str
+    ) -> list[dict[str, float]]:
+        """The score of each label by the encoder, with the highest first.
+
+        Args:
+            saved: The model.
+            inputs: The texts or pairs.
+            activation: The function of the logits, one of `ACTIVATIONS`.
+        """
         given: list[Any] = list(inputs)
         if self.takes_pairs:
             given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
         found = saved.pipe(
             given,
             top_k=None,
-            function_to_apply=ACTIVATIONS[self.problem_type],
+            function_to_apply=activation,
             truncation=True,
             batch_size=len(given),
         )
-        if self.problem_type == REGRESSION:
-            return [{"value": scores[0]["score"]} for scores in found]
         return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
+
+    def encoder_logits(self, saved: SavedModel, inputs: list[Input]) -> list[np.ndarray]:
+        """The logits of the encoder for each input, `(labels,)`."""
+        found = self.encoder_answer(saved, inputs, "none")
+        return [np.array([scores[label] for label in self.labels]) for scores in found]
+
+    def joined_answer(self, saved: SavedModel, inputs: list[Input]) -> list[Answer]:
+        """The joint scores of the encoder and the baseline, with the highest first."""
+        texts = [text_for_baseline(given) for given in inputs]
+        logits = joint_logits(
+            saved.joined.join,
+            logits=np.stack(self.encoder_logits(saved, inputs)),
+            distances=saved.joined.model.scores(texts),
+        )
+        joint = torch.from_numpy(logits)
+        scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
+        answers = []
+        for own in scores.tolist():
+            by_label = dict(zip(self.labels, own, strict=True))
+            answers.append(dict(sorted(by_label.items(), key=lambda item: -item[1])))
+        return answers
+
+    def choose_join(
+        self,
+        saved: SavedModel,
+        baseline: BaselineModel,
+        rows: Dataset | None,
+        batch_size: int,
+    ) -> Join:
+        known = None if rows is None else self.with_known_labels(rows)
+        if not known:
+            return Join(weight=0.5, scale=DEFAULT_SCALE)
+        num_rows = max(1, MAX_SCORES // len(self.labels))
+        chosen = known.select(sample_rows(range(len(known)), num_rows))
+        texts, answers = self.examples(chosen)
+        found = saved.in_batches(
+            [self.input_of_row(row) for row in chosen],
+            batch_size,
+            answer=partial(self.encoder_logits, saved),
+        )
+        logits = np.stack(found)
+        distances = baseline.scores(texts)
+        importance = importance_of_rows(answers, self.options.class_weights)
+
+        def losses_of(join: Join) -> np.ndarray:
+            joint = joint_logits(join, logits, distances)
+            return importance * losses_of_rows(joint, answers)
+
+        return choose_join(losses_of, SCALES, DEFAULT_SCALE)
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         if self.problem_type == REGRESSION:
@@ -550,13 +595,40 @@ class Classify(LabelRecipe):
             [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
         )
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
-        examples = {
-            split: (["\t".join(self.texts([row])) for row in rows[split]], self.truth(rows[split]))
-            for split in rows
-        }
+    def examples(self, rows: Dataset) -> Examples:
+        """The texts as a baseline reads them, and the answers as in `truth`."""
+        return [text_for_baseline(self.input_of_row(row)) for row in rows], self.truth(rows)
+
+    def with_known_labels(self, rows: Dataset) -> Dataset:
+        """The rows that have only labels of the training data."""
+        known = [
+            place for place, names in enumerate(rows["labels"]) if self.labels.keys() >= set(names)
+        ]
+        return rows.select(known)
+
+    def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
+        if self.problem_type == REGRESSION:
+            return None
+        learn = partial(
+            NgramClassifier.fit,
+            num_labels=len(self.labels),
+            class_weight=self.options.class_weights,
+        )
+        texts, answers = self.examples(rows["train"])
+        of_training = learn(texts, answers)
+        if "validation" not in rows:
+            return FittedBaseline(of_training, final=of_training)
+        more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
+        final = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
+        return FittedBaseline(of_training, final)
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+        examples = {split: self.examples(rows[split]) for split in rows}
         train = examples.pop("train")
-        metrics, predicted = classification_baselines(self.problem_type, train, examples)
+        if fitted is None:
+            return regression_baselines(train, examples), {}
+        machines = {split: fitted.of_split(split) for split in examples}
+        metrics, predicted = classification_baselines(train, examples, machines)
         right: BaselinesRight = {}
         if self.problem_type == SINGLE:
             for name, by_split in predicted.items():
@@ -609,7 +681,7 @@ def weighted_loss(
     options: dict[str, Any] = {}
     if logits.requires_grad:
         options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
-    total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
+    total = cross_entropy(logits, labels, reduction="sum", **options)
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORE_INDEX).sum()
     return total / num_items_in_batch
@@ -626,58 +698,39 @@ def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> M
     return classification_metrics(predicted, true.astype(int))
 
 
-def split_of(
-    trainer: Trainer,
-    scores: RoFormerLiteTextScores,
-    encoded: Sequence[Row],
-    problem_type: str,
-    true: np.ndarray,
-) -> Split:
-    """The logits of the encoder and the scores of the text. The metrics are computed from `true`,
-    which may contain unseen labels, and the weights are fitted to the labels in `encoded`."""
-    ids = [row["input_ids"] for row in encoded]
-    labels = np.array([row["labels"] for row in encoded])
-    logits = trainer.predict(encoded).predictions[: len(labels)]
-    measure = partial(measure_logits, problem_type, true=true)
-    return make_split(scores, ids, logits, labels, measure)
+def text_for_baseline(given: Input) -> str:
+    """A text, or a pair of texts in one."""
+    return given if isinstance(given, str) else "\t".join(given)
 
 
-def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
-    """Add a linear model on n-grams to a classifier of this package, as `roformer-lite train
-    classify` does.
+def joint_logits(join: Join, logits: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """The weighted sum of the logits of an encoder and the distances of a support vector machine,
+    both `(rows, labels)`."""
+    return join.weight * logits + (1 - join.weight) * join.scale * distances
 
-    It is fitted to `trainer.train_dataset`. `trainer.eval_dataset` determines the weights of the
-    linear model and the encoder, or whether just one of the two is used.
+
+def losses_of_rows(logits: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """The cross-entropy of each row, `(rows,)`.
 
     Args:
-        trainer: Any `Trainer` of transformers after its training, with `input_ids` and `labels` in
-            the rows of both datasets and the tokenizer as `processing_class`.
-
-    Returns:
-        The metrics of the encoder and of the linear model on their own on `eval_dataset`. If only
-        the encoder is used, the result is empty.
-
-    Raises:
-        InputError: if the model or its tokenizer does not support a linear model.
+        logits: `(rows, labels)`.
+        answers: Classes `(rows,)`, or zeros and ones `(rows, labels)`.
     """
-    model: Any = trainer.model
-    # Any kind of dataset may be given.
-    train: Any = trainer.train_dataset
-    validation: Any = trainer.eval_dataset
-    problem_type = problem_type_of(model.config)
-    tokens = token_bytes(trainer.processing_class)
-    if tokens is None or not hasattr(model, "add_text_scores"):
-        raise InputError(
-            f"{type(model).__name__} with this tokenizer does not support a linear model"
-        )
-    ids = [row["input_ids"] for row in train]
-    labels = np.array([row["labels"] for row in train])
-    model.add_text_scores(None)
-    scores = fit_document_scores(tokens, ids, labels, model.config)
-    true = np.array([row["labels"] for row in validation])
-    split = split_of(trainer, scores, validation, problem_type, true)
-    parts, _ = add_fitted_scores(model, scores, {"validation": split}, MAIN_METRICS[problem_type])
-    return {name: by_split["validation"] for name, by_split in parts.items()}
+    scores = torch.from_numpy(logits)
+    true = torch.from_numpy(answers)
+    if true.ndim == 1:
+        return cross_entropy(scores, true, reduction="none").numpy()
+    losses = binary_cross_entropy_with_logits(scores, true.to(scores.dtype), reduction="none")
+    return losses.mean(dim=1).numpy()
+
+
+def importance_of_rows(answers: np.ndarray, class_weights: str | None) -> np.ndarray:
+    """The weight of each row by its label, `(rows,)`."""
+    if class_weights is None:
+        return np.ones(len(answers))
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    return compute_sample_weight(class_weights, answers)
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:

@@ -8,42 +8,33 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
-
+from ..baseline.files import BaselineModel, JoinedBaseline, load_joined
 from ..errors import InputError
-from ..evaluate.baselines import Baselines
 from ..head import fit_head
 from ..task_options import LabelArguments
-from ..text_scores.token_bytes import find_misread, token_bytes
-from ..text_scores.weights import Split, add_fitted_scores
-from .base import AnsweringRecipe, Measured, quoted
+from .base import AnsweringRecipe, Measured
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
-    from transformers import PreTrainedModel, Trainer, TrainingArguments
-
-    from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
+    from datasets import Dataset
+    from transformers import Trainer
 
     from ..answers import SavedModel
-    from ..run import Run
 
 MAX_SHOWN_LABELS = 20
-MAX_SHOWN_CHARACTERS = 40
 
 
 class LabelRecipe(AnsweringRecipe):
-    """A task whose model has a head for the labels of the training data, and scores of the text if
-    these help. The configuration of the model stores the order of the labels.
+    """A task whose model has a head for the labels of the training data. A baseline may join its
+    answer. The configuration of the model stores the order of the labels.
 
     Attributes:
         label_word: The word for a label in messages.
         labelled: The word for the items that have a label.
         names_column: The column of the rows that contains a list of labels.
         outside: The label of items outside all entities, such as `O`, if the task has one.
-        text_part: The name of the scores of the text in messages.
+        baseline_class: The class of the baseline that may join the answer.
     """
 
     options: LabelArguments
@@ -53,7 +44,7 @@ class LabelRecipe(AnsweringRecipe):
     labelled: ClassVar[str] = "rows"
     names_column: ClassVar[str] = "labels"
     outside: ClassVar[str | None] = None
-    text_part: ClassVar[str]
+    baseline_class: ClassVar[type[BaselineModel]]
 
     def __init__(self, options: LabelArguments):
         super().__init__(options)
@@ -61,12 +52,6 @@ class LabelRecipe(AnsweringRecipe):
         self.labels: dict[str, int] = {}
         # The labels of each evaluated item that has an unseen label.
         self.unseen_items: list[Sequence[str]] = []
-        # The weights of the encoder and of the scores of the text, if these were added.
-        self.text_weights: tuple[float, ...] = ()
-        # Whether the scores of the text were also fitted to the validation rows.
-        self.has_learned_validation_rows = False
-        # The text of each token, if the words of the texts can be read from it.
-        self.token_bytes: torch.Tensor | None = None
 
     # Reading the data.
 
@@ -195,51 +180,6 @@ class LabelRecipe(AnsweringRecipe):
             self.set_labels(theirs)
         return why
 
-    def trainer_parts(
-        self,
-        run: Run,
-        args: TrainingArguments,
-        model: PreTrainedModel,
-        rows: DatasetDict,
-        encoded: DatasetDict,
-    ) -> dict[str, Any]:
-        if isinstance(model, RoFormerLiteClassificationModel):
-            should_report = args.should_save and self.wants_text_scores(run)
-            self.token_bytes = self.readable_tokens(rows["train"], should_report)
-        return super().trainer_parts(run, args, model, rows, encoded)
-
-    def readable_tokens(self, rows: Dataset, should_report: bool) -> torch.Tensor | None:
-        """The text of each token. If the words of the training data cannot be read from it, this is
-        reported, and the result is None.
-
-        Raises:
-            InputError: if scores of the text were requested, but the words cannot be read.
-        """
-        tokens = token_bytes(self.tokenizer)
-        why = "it does not show the text of its tokens"
-        if tokens is not None:
-            tokens = self.adapt_token_bytes(tokens)
-            misread = find_misread(self.tokenizer, tokens, self.texts(rows))
-            if misread is None:
-                return tokens
-            why = f"its tokens do not spell texts such as {quoted(misread[:MAX_SHOWN_CHARACTERS])}"
-        if self.options.linear_model:
-            raise InputError(
-                f"--linear_model: the tokenizer does not fit the {self.text_part}: {why}; leave the "
-                "option out"
-            )
-        if should_report:
-            print(
-                f"The tokenizer does not fit the {self.text_part}, so only the encoder is used "
-                f"(--linear_model false): {why}",
-                file=sys.stderr,
-            )
-        return None
-
-    def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Adapt the `token_bytes` of the tokenizer to the texts of the task."""
-        return tokens
-
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if not (self.has_new_head and self.options.fit_head):
             return False
@@ -249,66 +189,16 @@ class LabelRecipe(AnsweringRecipe):
             return False
         return fit_head(trainer, train)
 
-    def wants_text_scores(self, run: Run) -> bool:
-        """Whether to fit scores of the text, which is the default for new models."""
-        if self.options.linear_model is None:
-            return run.model.model_name_or_path is None
-        return self.options.linear_model
-
-    def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
-    ) -> Baselines:
-        is_new = run.model.model_name_or_path is None
-        is_wanted = self.wants_text_scores(run)
-        if self.token_bytes is None or not is_wanted or trainer.is_fsdp_enabled:
-            return {}
-        can_weigh = "validation" in encoded
-        if not can_weigh and trainer.is_world_process_zero():
-            print(self.sentence_on_weights(is_new), file=sys.stderr)
-        if not (can_weigh or is_new):
-            return {}
-        scores = self.fit_text_scores(
-            encoded["train"], trainer.model.config, calibrates=not can_weigh
-        )
-        splits = {
-            split: self.split_of(trainer, scores, rows[split], encoded[split])
-            for split in ("validation", "test")
-            if split in encoded
-        }
-        parts, self.text_weights = add_fitted_scores(
-            trainer.model, scores, splits, self.main_metric
-        )
-        return parts
-
-    def sentence_on_weights(self, is_new: bool) -> str:
-        """A sentence on the consequence of having no validation data for weighting encoder and
-        scores."""
-        used = "only the encoder is used"
-        if is_new:
-            used = "only the linear model or CRF on the text is used"
-        return (
-            f"There are no validation data for weighting the encoder: {used} "
-            "(--validation_fraction holds rows out; --linear_model false uses only the encoder)"
-        )
-
-    @abstractmethod
-    def fit_text_scores(
-        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
-    ) -> RoFormerLiteTextScores:
-        """Fit scores of the text to the encoded training data. If `calibrates` is true, they will
-        be used without the encoder, so their softmax must be a calibrated probability."""
-
-    @abstractmethod
-    def split_of(
-        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
-    ) -> Split:
-        """The logits of the trained encoder and the scores of the text for a split."""
-
     # Choosing a checkpoint.
 
     @property
     def metric_for_best_model(self) -> str:
         return self.main_metric
+
+    # Answering.
+
+    def load_joined(self, directory: str) -> JoinedBaseline | None:
+        return load_joined(directory, self.baseline_class)
 
     # Measuring.
 
@@ -323,17 +213,7 @@ class LabelRecipe(AnsweringRecipe):
         notes = super().notes()
         if self.unseen_items:
             notes.append(self.unseen_items_sentence(self.unseen_items))
-        if self.has_learned_validation_rows:
-            notes.append(
-                f"After the validation metrics were measured, the {self.text_part} was fitted "
-                "again, to the training and the validation rows together."
-            )
         return notes
-
-    def notes_on_parts(self) -> list[str]:
-        if self.text_weights and self.text_weights[0] == 0:
-            return [f"Only the {self.text_part} is used: the encoder does not affect predictions."]
-        return []
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

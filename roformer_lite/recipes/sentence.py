@@ -15,6 +15,8 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.integrations import POOLINGS
+
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
 from ..data.sentence_data import (
     KINDS,
@@ -34,6 +36,7 @@ from ..teacher import open_teacher, principal_axes, take_over_tokens
 from .base import (
     OWN_IMPORT,
     Answer,
+    FittedBaseline,
     Input,
     Measured,
     MeasuredBaselines,
@@ -57,8 +60,6 @@ if TYPE_CHECKING:
 
 RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
-# The `classifier_pooling` of a configuration for each pooling mode of the library.
-POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 ONLY_TEXTS = (
     "data with only the column text say nothing about similarity; for training, give --teacher, a "
     "model whose vectors are learned; for both training and evaluation, data with columns such as "
@@ -263,7 +264,7 @@ class SentenceRecipe(Recipe):
         # The encoded rows may also contain the vectors of a teacher.
         return encoded
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         by_split: dict[str, Metrics] = {}
         for split, dataset in rows.items():
@@ -641,10 +642,10 @@ class Rerank(SentenceRecipe):
             return len(rows)
         return min(len(set(rows["anchor"])), MAX_QUERIES)
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         if not self.are_correlations:
             return {}, {}
-        return super().baselines(rows)
+        return super().baselines(rows, fitted)
 
     # What the card shows.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
@@ -25,9 +26,17 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
-from ..saved_model import max_positions, reason
+from ..saved_model import max_positions
 from ..task_options import Seq2SeqDataArguments
-from .base import Answer, AnsweringRecipe, Input, Measured, MeasuredBaselines, quoted
+from .base import (
+    Answer,
+    AnsweringRecipe,
+    FittedBaseline,
+    Input,
+    Measured,
+    MeasuredBaselines,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -110,8 +119,8 @@ class Seq2Seq(AnsweringRecipe):
             return
         try:
             translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
-        except Exception as error:
+        # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
+        except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
                 f"--bleu_tokenizer {tokenizer} cannot be used here: {reason(error)}"
             ) from error
@@ -231,7 +240,7 @@ class Seq2Seq(AnsweringRecipe):
         severity = 0.0 if text == row["target"] else MAX_SEVERITY - chrf
         return Outcome(row["origin"], columns, severity)
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         pairs = {
             split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
         }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from copy import copy
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,32 +23,37 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForTokenClassification
 from hf_roformer_lite.model.losses import IGNORE_INDEX
-from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
-from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
+from ..baseline.crf import WordTagger
+from ..baseline.files import BaselineModel
+from ..baseline.join import Join, choose_join
+from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..data.sampling import sample_rows
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, tagging_baselines
+from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..task_options import TagDataArguments
-from ..text_scores.fit import fit_word_scores, tags_of_words
-from ..text_scores.token_bytes import SPACE_MARK, speller_of
-from ..text_scores.weights import Split, make_split
-from .base import Answer, Input, MeasuredBaselines, Shown, padding_right, quoted
+from .base import (
+    Answer,
+    FittedBaseline,
+    Input,
+    MeasuredBaselines,
+    Shown,
+    padding_right,
+    quoted,
+)
 from .labels import LabelRecipe, labels_of
+from .token_spelling import SPACE_MARK, speller_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
-
-    from hf_roformer_lite.model.ngram_scores import RoFormerLiteTextScores
+    from transformers import EvalPrediction
 
     from ..answers import SavedModel
-    from ..run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +61,13 @@ CHARACTERS = "characters"
 WORDS = "words"
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
+# The factors of the transitions of a random field that are tried.
+SCALES = (0.5, 0.7, 1.0)
+DEFAULT_SCALE = 0.7
+# The weight of the encoder is chosen on at most this many sentences, and on fewer if there are many
+# pairs of tags.
+MAX_SENTENCES = 1000
+MAX_PAIRS = 5_000_000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
@@ -66,8 +77,8 @@ class Tag(LabelRecipe):
     """Every token of a sentence gets a tag.
 
     A row has `tokens` and the same number of `tags`. The units that the model tags are the tokens
-    or their characters. The model is an encoder with a head for the tag of each token, combined
-    with a conditional random field on words.
+    or their characters. The model is an encoder with a head for the tag of each token. A
+    conditional random field on words may join its answer.
     """
 
     options_class = TagDataArguments
@@ -76,7 +87,8 @@ class Tag(LabelRecipe):
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
     label_word = "tag"
-    text_part = "conditional random field on words"
+    baseline_class = WordTagger
+    baseline_name = CRF
     labelled = "tokens"
     names_column = "tags"
     outside = "O"
@@ -337,97 +349,6 @@ class Tag(LabelRecipe):
             self.set_labels(labels_of(config))
         return super().why_new_head(config)
 
-    def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
-    ) -> Baselines:
-        """Besides adding scores of the text, let a model of this package predict one tag per word
-        and only valid sequences."""
-        parts = super().complete(run, trainer, rows, encoded)
-        reads_words = self.token_bytes is not None and self.joiner is not None
-        if reads_words and not trainer.is_fsdp_enabled:
-            self.restrict_tags(trainer.model, encoded["train"])
-        return parts
-
-    def restrict_tags(self, model: RoFormerLiteForTokenClassification, train: Dataset) -> None:
-        """Let a model predict one tag per word and only transitions that the scheme of its tags
-        allows."""
-        scores = model.text_scores
-        if scores is None:
-            config = copy(model.config)
-            config.classifier_text_features = 0
-            scores = RoFormerLiteWordScores(config, config.num_labels)
-        scores.decodes = True
-        scores.set_token_bytes(self.token_bytes)
-        model.add_text_scores(scores)
-        self.forbid_unseen_tags(scores, train, model.config)
-        self.forbid_transitions(scores)
-
-    def fit_text_scores(
-        self, train: Dataset, config: PreTrainedConfig, calibrates: bool
-    ) -> RoFormerLiteWordScores:
-        # The scores of a random field are always calibrated.
-        config = copy(config)
-        config.decode_tags = True
-        scores = fit_word_scores(self.token_bytes, *examples_of(train), config)
-        self.forbid_unseen_tags(scores, train, config)
-        return scores
-
-    def adapt_token_bytes(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Put a space before each character that has a tag of its own, and before unknown
-        words."""
-        starts = torch.zeros(len(tokens), dtype=torch.bool)
-        if self.unit == CHARACTERS:
-            first = tokens[:, 0]
-            begins_character = (first < 0x80) | (first >= 0xC0)
-            starts = (first > ord(" ")) & begins_character
-        if self.tokenizer.unk_token_id is not None:
-            starts[self.tokenizer.unk_token_id] = True
-        moved = torch.nn.functional.pad(tokens, (1, 0), value=ord(" "))[:, : tokens.shape[1]]
-        return torch.where(starts[:, None], moved, tokens)
-
-    @torch.no_grad()
-    def forbid_unseen_tags(
-        self, scores: RoFormerLiteWordScores, train: Dataset, config: PreTrainedConfig
-    ) -> None:
-        """Forbid tags that no word of the training data has."""
-        sentences = tags_of_words(self.token_bytes, *examples_of(train), config)
-        seen = set(chain.from_iterable(sentences))
-        for number in self.labels.values():
-            if number not in seen:
-                scores.bias[number] = IMPOSSIBLE
-
-    @torch.no_grad()
-    def forbid_transitions(self, scores: RoFormerLiteWordScores) -> None:
-        """Forbid the transitions to I-X from tags other than B-X and I-X, unless entities may begin
-        with I-X."""
-        if self.scheme in (None, "IOB1"):
-            return
-        for tag, number in self.labels.items():
-            begin = self.labels.get(begin_of(tag))
-            if begin is None:
-                continue
-            is_forbidden = torch.ones(len(self.labels), dtype=torch.bool)
-            is_forbidden[[begin, number]] = False
-            scores.transitions[is_forbidden, number] = IMPOSSIBLE
-
-    def split_of(
-        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
-    ) -> Split:
-        ids, own_labels = examples_of(encoded)
-        labels = np.concatenate(own_labels)
-        # The weights depend on all logits.
-        trainer.preprocess_logits_for_metrics = None
-        predictions = trainer.predict(encoded).predictions[: len(ids)]
-        logits = np.concatenate(
-            [own[: len(own_ids)] for own, own_ids in zip(predictions, ids, strict=True)]
-        )
-        true = self.truth(rows)
-
-        def measure(joint: np.ndarray) -> Metrics:
-            return self.metrics_of(joint.argmax(-1)[labels != IGNORE_INDEX], true)
-
-        return make_split(scores, ids, logits, labels, measure)
-
     # Choosing a checkpoint.
 
     @property
@@ -487,37 +408,83 @@ class Tag(LabelRecipe):
     def answer(
         self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The words of a sentence as `tokens`, and their `tags`. A word gets the tag of its first
-        unit. With IOB2, each I-X follows B-X or I-X.
+        """The words of a sentence as `tokens`, and their `tags`: the best sequence of tags that
+        the scheme allows. The scores of a word are those of its first unit.
 
-        Sentences that are too long for the model are split into parts, which are tagged separately.
+        Sentences that are too long for the model are split into parts, which are read separately.
         Only the beginning of a word that is too long is read.
         """
-        found = self.tags_of(saved, [self.units(words) for words in inputs])
+        names = labels_of(saved.model.config)
+        sentences = [self.units(words) for words in inputs]
         answers = []
-        for words, tags in zip(inputs, found, strict=True):
+        for words, units, logits in zip(
+            inputs, sentences, self.encoder_logits(saved, sentences), strict=True
+        ):
+            scores = logits
+            transitions = np.zeros((len(names), len(names)))
+            if saved.joined is not None:
+                field = saved.joined.model
+                join = saved.joined.join
+                scores, transitions = joint_scores(join, logits, field.scores(units), field)
             if self.unit == CHARACTERS:
                 lengths = [len(characters_of(word)) for word in words]
-                tags = [tags[start] for start in accumulate(lengths[:-1], initial=0)]
-            if self.scheme == "IOB2":
-                tags = legal_tags(tags, self.labels)
-            answers.append({"tokens": list(words), "tags": tags})
+                scores = scores[list(accumulate(lengths[:-1], initial=0))]
+            numbers = self.best_tags(scores, transitions)
+            answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
-    def tags_of(self, saved: SavedModel, sentences: list[list[str]]) -> list[list[str]]:
-        """The tags of the units of each sentence. A unit gets the tag of its first token."""
+    @cached_property
+    def legal(self) -> np.ndarray:
+        """The result of `legal_transitions` for the tags of the model."""
+        return legal_transitions(list(self.labels), self.scheme)
+
+    def best_tags(self, scores: np.ndarray, transitions: np.ndarray) -> list[int]:
+        """The best sequence of tags that the scheme allows; see `best_sequence`."""
+        return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
+
+    def encoder_logits(self, saved: SavedModel, sentences: list[list[str]]) -> list[np.ndarray]:
+        """The logits of the first token of each unit of each sentence, `(units, tags)`."""
         parts = self.split(sentences)
         batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
-        names = labels_of(saved.model.config)
-        tags: list[str] = []
+        rows: list[np.ndarray] = []
         for start in range(0, len(parts), batch_size):
             batch = parts[start : start + batch_size]
             encoded, starts = self.encode_units(batch, truncation=True, padding=True)
             inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
-            best = saved.model(**inputs).logits.argmax(-1).tolist()
-            for part, places, own_best in zip(batch, starts, best, strict=True):
-                tags.extend(names[own_best[places[unit]]] for unit in range(len(part)))
-        return by_sentence(tags, sentences)
+            logits = saved.model(**inputs).logits.double().cpu().numpy()
+            for part, places, own_logits in zip(batch, starts, logits, strict=True):
+                rows.extend(own_logits[places[unit]] for unit in range(len(part)))
+        left = iter(rows)
+        return [np.stack(list(islice(left, len(units)))) for units in sentences]
+
+    def choose_join(
+        self,
+        saved: SavedModel,
+        baseline: BaselineModel,
+        rows: Dataset | None,
+        batch_size: int,
+    ) -> Join:
+        if rows is None:
+            return Join(weight=0.5, scale=DEFAULT_SCALE)
+        num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
+        rows = rows.select(sample_rows(range(len(rows)), num_sentences))
+        sentences = [self.units(tokens) for tokens in rows["tokens"]]
+        logits = saved.in_batches(sentences, batch_size, answer=partial(self.encoder_logits, saved))
+        of_field = [baseline.scores(units) for units in sentences]
+        names = list(self.labels)
+        true = self.truth(rows)
+
+        def losses_of(join: Join) -> np.ndarray:
+            errors = []
+            for own_logits, own_scores, own_true in zip(logits, of_field, true, strict=True):
+                found = self.best_tags(*joint_scores(join, own_logits, own_scores, baseline))
+                is_wrong = [
+                    names[number] != tag for number, tag in zip(found, own_true, strict=True)
+                ]
+                errors.append(sum(is_wrong))
+            return np.array(errors)
+
+        return choose_join(losses_of, SCALES, DEFAULT_SCALE)
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         return ["tags"]
@@ -555,13 +522,22 @@ class Tag(LabelRecipe):
             [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
         )
 
-    def baselines(self, rows: DatasetDict) -> MeasuredBaselines:
-        examples = {}
-        for split, own_rows in rows.items():
-            sentences = tuple(self.units(tokens) for tokens in own_rows["tokens"])
-            examples[split] = (sentences, tuple(self.truth(own_rows)))
+    def examples(self, rows: Dataset) -> Sentences:
+        """The units and the tags of each sentence."""
+        return [self.units(tokens) for tokens in rows["tokens"]], self.truth(rows)
+
+    def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
+        sentences, tags = self.examples(rows["train"])
+        field = WordTagger.fit(sentences, tags, list(self.labels))
+        # A field takes long to fit, and validation rows did not make it better.
+        return FittedBaseline(field, final=field)
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+        examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
         train = examples.pop("train")
-        return tagging_baselines(self.scheme, train, examples), {}
+        field = fitted.final
+        names = list(self.labels)
+        return tagging_baselines(self.scheme, train, examples, field, names), {}
 
     # What the card shows.
 
@@ -615,20 +591,21 @@ def characters_of(token: str) -> str:
     return "".join(token.split())
 
 
-def begin_of(tag: str) -> str | None:
-    """The tag B-X that corresponds to I-X; None for all other tags."""
-    return "B" + tag[1:] if tag.startswith("I-") else None
+def joint_scores(
+    join: Join, logits: np.ndarray, scores: np.ndarray, field: WordTagger
+) -> tuple[np.ndarray, np.ndarray]:
+    """The joint scores of the words of a sentence, `(words, tags)`, and of transitions,
+    `(tags before, tags)`.
 
-
-def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:
-    """Replace each I-X that follows neither B-X nor I-X by B-X, if there is such a label."""
-    found = []
-    for left, tag in zip(["O", *tags], tags, strict=False):
-        begin = begin_of(tag)
-        if begin in labels and left not in (begin, tag):
-            tag = begin
-        found.append(tag)
-    return found
+    Args:
+        join: The weight of the encoder, and the scale of the transitions.
+        logits: The logits of the encoder, `(words, tags)`.
+        scores: The scores of the field, `(words, tags)`.
+        field: The field.
+    """
+    weight = 1 - join.weight
+    joint = join.weight * logits + weight * scores
+    return joint, weight * join.scale * field.transitions
 
 
 def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
@@ -660,11 +637,6 @@ def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
     return any(
         b" " in spell(token).strip() for token in tokenizer.get_vocab() if token not in added
     )
-
-
-def examples_of(encoded: Dataset) -> tuple[list[list[int]], list[np.ndarray]]:
-    """The tokens of each encoded sentence, and their labels."""
-    return encoded["input_ids"][:], [np.array(labels) for labels in encoded["labels"]]
 
 
 def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:

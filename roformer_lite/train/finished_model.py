@@ -2,6 +2,7 @@
 and uploaded."""
 
 import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite.model.hub import RemoteCode
 
-from ..answers import open_model
+from ..answers import SavedModel, open_model
+from ..baseline.files import JoinedBaseline, save_joined
+from ..baseline.join import Join
 from ..errors import InputError
+from ..evaluate.baselines import Baselines
 from ..evaluate.confusion_picture import draw_reliability
 from ..evaluate.evaluation import Evaluation, evaluate
 from ..options import PublishingOptions
@@ -50,14 +54,14 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
                 part.remote_code = True
             part.save_pretrained(folder)
         recipe.save_further_files(folder)
-        evaluations = measure_saved_model(finished, folder)
+        measured = measure_saved_model(finished, folder)
         state = finished.trainer.state
         if state.global_step:
             draw_loss_curve(state.log_history, folder / CURVE_FILE, finished.chosen_step)
-        if evaluations and evaluations[-1].scores is not None:
-            last = evaluations[-1]
+        last = measured.evaluations[-1] if measured.evaluations else None
+        if last is not None and last.scores is not None:
             draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
-        results = summarise(finished, evaluations)
+        results = summarise(finished, measured.evaluations, measured.parts, measured.join)
         run.save(folder)
         write_model_card(results, finished, folder)
         write_json(folder / RESULTS_FILE, results)
@@ -69,37 +73,66 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     return results
 
 
-def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evaluation]:
-    """Evaluate the model in `folder` in the same way as the command `evaluate`.
+@dataclass
+class Measurements:
+    """The evaluations of a saved model.
 
-    The validation data come first because they also determine a threshold for scores, and because a
-    part of the model may then be fitted to their rows. The test data measure the final model.
+    Args:
+        evaluations: One for each split.
+        parts: The metrics of the encoder alone, if a baseline joins the answer.
+        join: The weight of the encoder in the answer; None if no baseline joins it.
+    """
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    parts: Baselines = field(default_factory=dict)
+    join: Join | None = None
+
+
+def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurements:
+    """Let the baseline join the answer of the model in `folder`, and evaluate the model in the same
+    way as the command `evaluate`.
+
+    The validation data come first because they also determine the weight of the baseline and a
+    threshold for scores, and because the baseline may then learn their rows. The test data measure
+    the final model.
     """
     recipe = finished.recipe
     args = finished.trainer.args
-    evaluations = []
-    saved = None
-    for split in ("validation", "test"):
-        if split not in finished.rows:
+    batch_size = args.per_device_eval_batch_size
+    splits = {
+        split: recipe.rows_to_measure(finished.rows[split], finished.encoded[split])
+        for split in ("validation", "test")
+        if split in finished.rows
+    }
+    found = Measurements()
+    if not splits and finished.joined is None:
+        return found
+    write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
+    saved = open_model(folder, device=str(args.device))
+    if finished.joined is not None:
+        for split, rows in splits.items():
+            metrics, _ = saved.recipe.evaluate(saved, rows, batch_size, args.seed)
+            found.parts.setdefault("its encoder alone", {})[split] = metrics
+        baseline = finished.joined.of_training
+        found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
+        saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
+    for split, rows in splits.items():
+        evaluation = evaluate(saved, split, rows, batch_size, args.seed)
+        found.evaluations.append(evaluation)
+        if split != "validation":
             continue
-        if saved is None:
-            results = {"task": recipe.name, "settings": recipe.settings()}
-            write_json(folder / RESULTS_FILE, results)
-            saved = open_model(folder, device=str(args.device))
-        evaluation = evaluate(
-            saved=saved,
-            split=split,
-            rows=recipe.rows_to_measure(finished.rows[split], finished.encoded[split]),
-            batch_size=args.per_device_eval_batch_size,
-            seed=args.seed,
-        )
-        evaluations.append(evaluation)
-        if split == "validation":
-            recipe.choose_threshold(evaluation.scores, evaluation.right)
-            if recipe.learn_validation_rows(finished.trainer, finished.encoded):
-                finished.model.save_pretrained(folder)
-                saved = None
-    return evaluations
+        recipe.choose_threshold(evaluation.scores, evaluation.right)
+        if finished.joined is not None:
+            final = JoinedBaseline(finished.joined.final, found.join)
+            saved = with_baseline(saved, final, folder)
+    return found
+
+
+def with_baseline(saved: SavedModel, joined: JoinedBaseline, folder: Path) -> SavedModel:
+    """Save a baseline that joins the answer of the model in `folder`. Returns the model with the
+    saved baseline."""
+    save_joined(folder, joined)
+    return replace(saved, joined=saved.recipe.load_joined(str(folder)))
 
 
 def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None) -> None:
@@ -171,6 +204,7 @@ def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
             commit_message="Upload the trained model",
             revision=args.hub_revision,
         )
+    # The error depends on the HTTP library here, too, and the message has to say where the model is.
     except Exception as error:
         raise InputError(
             f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "

@@ -15,7 +15,9 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import (
+    AUTO_CLASSES,
     RoFormerLiteConfig,
     RoFormerLiteSeq2SeqConfig,
 )
@@ -30,11 +32,9 @@ from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import (
     check_vocabulary,
-    is_ours,
     load_config,
     load_with_new_head,
     max_positions,
-    reason,
 )
 from ..task_options import LENGTH_OPTIONS
 
@@ -184,7 +184,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
             raise
         raise InputError(
             f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (--help lists the systems) and give OUT here"
+            "--from SYSTEM` (docs/conversion.md lists the systems) and give OUT here"
         ) from error
 
 
@@ -215,13 +215,7 @@ def pretrained_for_task(
             kind = "an encoder–decoder"
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
-    recipe.has_own_class = is_ours(given)
-    wants_scores = getattr(recipe.options, "linear_model", None)
-    if wants_scores and not recipe.has_own_class:
-        raise InputError(
-            f"--linear_model: not supported by models of type {given.model_type}; leave the option "
-            f"out, or start from the output of `roformer-lite convert {name} OUT --from auto`"
-        )
+    recipe.has_own_class = given.model_type in AUTO_CLASSES
     # This comes first because it determines the order of the labels.
     why_new_head = recipe.why_new_head(given)
     of_task = {
@@ -241,24 +235,14 @@ def pretrained_for_task(
         stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
-        # The scores of the text belong to the old labels.
-        _remove_text_scores(model)
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     recipe.has_new_head = bool(why_new_head or new)
-    if wants_scores is not None:
-        # If scores are wanted, they are fitted once the encoder is trained.
-        _remove_text_scores(model)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
     return model
-
-
-def _remove_text_scores(model: Any) -> None:
-    if getattr(model, "text_scores", None) is not None:
-        model.add_text_scores(None)
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:

@@ -18,12 +18,13 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_roformer_lite.version import __version__
 
+from ..baseline.join import Join
 from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.evaluation import Evaluation
 from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, is_within_chance, mcnemar
 from ..options import TrainingOptions
-from ..recipes.base import Recipe
+from ..recipes.base import FittedBaseline, Recipe
 from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
@@ -75,7 +76,7 @@ class FinishedTraining:
         rows, encoded: The data as rows and as model inputs.
         baselines, baselines_right: Metrics of the baselines, and whether each of their predictions
             is right.
-        parts: Metrics of the parts of the model on their own.
+        joined: The baseline that joins the answer; None for the answer of the model alone.
         is_one_of_several: Whether this is one of several seeds.
     """
 
@@ -87,7 +88,7 @@ class FinishedTraining:
     encoded: DatasetDict
     baselines: Baselines
     baselines_right: BaselinesRight
-    parts: Baselines
+    joined: FittedBaseline | None
     is_one_of_several: bool = False
 
     @property
@@ -117,13 +118,27 @@ class FinishedTraining:
         return self.recipe.neutral_example()
 
 
-def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """All results, in the form of `results.json`."""
+def summarise(
+    finished: FinishedTraining,
+    evaluations: Sequence[Evaluation],
+    parts: Baselines,
+    join: Join | None,
+) -> dict[str, Any]:
+    """All results, in the form of `results.json`.
+
+    Args:
+        finished: The training.
+        evaluations: The evaluations of the saved model.
+        parts: The metrics of its encoder alone, if a baseline joins the answer.
+        join: The weight of the encoder in the answer; None if no baseline joins it.
+    """
     run = finished.run
     recipe = finished.recipe
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
     notes = recipe.notes()
-    warnings = recipe.notes_on_parts()
+    warnings = []
+    if join is not None:
+        notes.append(note_on_join(finished, join))
     if evaluations and evaluations[-1].scores is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
@@ -142,8 +157,8 @@ def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> 
         "main_metric": recipe.main_metric,
         "notes": [*notes, *warnings],
         "warnings": warnings,
-        "example_line": recipe.example_line(recipe.neutral_example()),
-        "parts": finished.parts,
+        "example_line": recipe.example_line(finished.example(run.card.card_example)),
+        "parts": parts,
         "baselines": finished.baselines,
         "verdict": verdict(
             recipe.main_metric, evaluations, finished.baselines, finished.baselines_right
@@ -195,6 +210,23 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": cores,
     }
+
+
+def note_on_join(finished: FinishedTraining, join: Join) -> str:
+    """Sentences for the card about the baseline in the answer."""
+    name = finished.recipe.baseline_name
+    note = (
+        f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
+        f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` give this answer; "
+        f"`{finished.recipe.auto_model.__name__}`, pipelines and exported graphs give that of the "
+        "encoder alone."
+    )
+    if finished.joined.final is not finished.joined.of_training:
+        note += (
+            f" After the validation metrics were measured, the {name} was fitted again, to the "
+            "training and the validation rows together."
+        )
+    return note
 
 
 def note_on_scores(evaluation: Evaluation) -> str:
@@ -277,7 +309,7 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
     # The first one of equally good checkpoints is kept.
     best = choose(measured, key=itemgetter(key))
     last = measured[-1]
-    owner = "its encoder" if finished.parts else "it"
+    owner = "its encoder" if finished.joined else "it"
     sentences = [
         f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, because "
         f"{owner} has the best validation {metric.replace('_', ' ')}, {best[key]:.4g}."
@@ -319,14 +351,15 @@ def has_learned(
 ) -> bool:
     """Whether the final model is significantly better on the validation data than the baseline that
     requires no learning, the most frequent class or the mean of the numbers. Only classifiers have
-    such a baseline. A model with several parts is judged as a whole, any other by its checkpoint.
+    such a baseline. A model that a baseline joins is judged as a whole, any other by its
+    checkpoint.
     """
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
     if finished.recipe.name != "classify" or metric not in simplest or not evaluations:
         return True
     validation = evaluations[0]
     value = of_checkpoint
-    if finished.parts:
+    if finished.joined is not None:
         value = validation.metrics.get(metric, of_checkpoint)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     is_better = sign * value > sign * simplest[metric]
@@ -335,8 +368,8 @@ def has_learned(
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The main metric by split of the model, of its parts on their own and of the baselines. It is
-    empty if there are neither parts nor baselines."""
+    """The main metric by split of the model, of its encoder alone and of the baselines. It is empty
+    if there are no others than the model."""
     metric = results["main_metric"]
     others = {**results["parts"], **results["baselines"]}
     if not others:

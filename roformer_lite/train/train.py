@@ -14,9 +14,9 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
-from ..recipes.base import Recipe
+from ..recipes.base import FittedBaseline, Recipe
 from ..run import Run
-from ..saved_model import leave_out_segments, reason
+from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config
@@ -76,12 +76,14 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         encoded = DatasetDict(
             {split: recipe.encode(part, split == "train") for split, part in rows.items()}
         )
-        baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
+        fitted = fit_baseline(run, recipe, rows, args.should_save)
+        baselines, baselines_right = measure_baselines(
+            run, recipe, rows, encoded, fitted, args.should_save
+        )
         generation_config = recipe.prepare_generation(model, args)
         trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
         fit(trainer, recipe, encoded["train"], last_checkpoint(directory.path))
         with naming_the_weights(run.checkpoints):
-            parts = recipe.complete(options, trainer, rows, encoded)
             leave_process_group(trainer)
             model.generation_config = generation_config
             finished = FinishedTraining(
@@ -93,7 +95,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
                 encoded=encoded,
                 baselines=baselines,
                 baselines_right=baselines_right,
-                parts=parts,
+                joined=fitted if run.joins_baseline else None,
                 is_one_of_several=of_seeds is not None,
             )
             if not args.should_save:
@@ -131,15 +133,30 @@ def read_rows(
     return rows
 
 
+def fit_baseline(
+    run: Run, recipe: Recipe, rows: DatasetDict, is_main_process: bool
+) -> FittedBaseline | None:
+    """Fit the baseline that may join the answer, if it joins the answer or is measured."""
+    is_measured = run.training.baselines and len(rows) > 1
+    if is_main_process and (run.joins_baseline or is_measured):
+        return recipe.fit_baseline(rows)
+    return None
+
+
 def measure_baselines(
-    run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict, is_main_process: bool
+    run: Run,
+    recipe: Recipe,
+    rows: DatasetDict,
+    encoded: DatasetDict,
+    fitted: FittedBaseline | None,
+    is_main_process: bool,
 ) -> tuple[Baselines, BaselinesRight]:
     """The metrics of the baselines, and whether each of their predictions is right. Both are empty
     if there are neither validation nor test data."""
     if not run.training.baselines or not is_main_process or len(rows) < 2:
         return {}, {}
     measured = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
-    baselines, right = recipe.baselines(DatasetDict(measured))
+    baselines, right = recipe.baselines(DatasetDict(measured), fitted)
     for name, by_split in baselines.items():
         values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
         print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
@@ -165,17 +182,15 @@ def naming_the_weights(checkpoints: Path) -> Iterator[None]:
     """Context after the training, in which errors name the directory of the trained weights."""
     try:
         yield
-    except InputError:
-        raise
+    # The error passes with its traceback, whatever it is.
     except Exception as error:
-        message = f"the model is trained, but cannot be evaluated or saved: {reason(error)}"
         checkpoint = last_checkpoint(checkpoints)
         if checkpoint is not None:
-            message += (
-                f". Its weights and tokenizer are in {checkpoint}; the same command, even with "
-                "another --test_file, evaluates it again"
+            error.add_note(
+                f"The model is trained. Its weights and tokenizer are in {checkpoint}; the same "
+                "command, even with another --test_file, evaluates it again."
             )
-        raise InputError(message) from error
+        raise
 
 
 def leave_process_group(trainer: Trainer) -> None:

@@ -31,13 +31,13 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import EvalLoopOutput
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
 from ..options import TrainingOptions
 from ..output import is_disk_full
 from ..run import Run
-from ..saved_model import reason
 from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,
@@ -442,9 +442,14 @@ def fit(
         has_made_a_step = trainer.state.global_step > first_step
         if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
             raise
-        remedy = "see --optim, --training_arguments and --config"
+        # A damaged checkpoint may raise any error. A new training is refused by libraries with
+        # these errors, for example if an option needs another package. Other errors are bugs.
         if checkpoint is not None:
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
+        elif isinstance(error, (ImportError, OSError, ValueError)):
+            remedy = "see --optim, --training_arguments and --config"
+        else:
+            raise
         raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.

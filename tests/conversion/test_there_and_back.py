@@ -279,16 +279,6 @@ def test_what_fits_no_family():
     walkthrough = rl.RoFormerLiteConfig(**SIZES, layer_style="walkthrough", norm_placement="post")
     with pytest.raises(ConversionError, match="layer_style='walkthrough' .must be 'standard'"):
         export("auto", rl.RoFormerLiteModel(walkthrough))
-    scored = {
-        **SIZES,
-        **EXPRESSIBLE,
-        **CLASSIFIER,
-        "classifier_pooling": "cls",
-        "classifier_text_features": 8,
-    }
-    classifier = rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored))
-    with pytest.raises(ConversionError, match=r"classifier_text_features=8 \(must be 0\)"):
-        export("roformer", classifier)
 
 
 def test_layers_that_shared_weights_before_a_training():

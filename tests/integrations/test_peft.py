@@ -170,9 +170,7 @@ def test_prefix_tuning_of_a_classifier():
     torch.testing.assert_close(together[1:], alone, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"classifier_text_features": 8}, {"token_dropout_mask_id": 4}, {}], ids=str
-)
+@pytest.mark.parametrize("fields", [{"token_dropout_mask_id": 4}, {}], ids=str)
 def test_prefixes_before_what_reads_ids_masks_and_positions(fields):
     """With a prefix, the mask is longer than the ids."""
     config = stack_config(num_labels=3, is_decoder=False, **fields)

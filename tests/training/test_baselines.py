@@ -2,14 +2,20 @@
 
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 
+from roformer_lite.baseline.crf import WordTagger
+from roformer_lite.baseline.ngrams import NgramClassifier
+from roformer_lite.data.sampling import sample_rows
 from roformer_lite.evaluate.baselines import (
     TfidfCosine,
     classification_baselines,
-    sample_rows,
+    regression_baselines,
     tagging_baselines,
     text_to_text_baselines,
 )
+from roformer_lite.recipes.classify import Classify
+from roformer_lite.task_options import ClassifyDataArguments
 
 ANIMALS = "the cat sat by the dog"
 STARS = "a star shines on the moon"
@@ -30,46 +36,53 @@ def test_of_slightly_too_many_rows_few_are_left_out():
 def test_classes():
     texts = [ANIMALS, STARS, ANIMALS + " again"] * 5
     classes = np.array([0, 1, 0] * 5)
-    metrics, _ = classification_baselines(
-        "single_label_classification",
-        (texts, classes),
-        {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
-    )
+    machine = NgramClassifier.fit(texts, classes, num_labels=2)
+    measured = {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])}
+    metrics, _ = classification_baselines((texts, classes), measured, {"test": machine})
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
     # The third text has the wrong label on purpose.
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("right", [0, 1])
+@pytest.mark.parametrize("right", ["a", "b"])
 def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
-    """The baseline learns the validation rows too, as the linear part of the model does.
-
-    A label that the training rows lack is not learned.
-    """
-    train = (["one apple", "two pears"] * 5, np.array([0, 1] * 5))
-    validation = (["three plums"] * 8 + ["four nuts"], np.array([right] * 8 + [2]))
-    measured = {
-        "validation": validation,
-        "test": (["three plums", "four nuts"], np.array([right, 2])),
+    """A label that the training rows lack is not learned."""
+    texts = {
+        "train": ["one apple", "two pears"] * 5,
+        "validation": ["three plums"] * 8 + ["four nuts"],
+        "test": ["three plums", "four nuts"],
     }
-    _, answers = classification_baselines("single_label_classification", train, measured)
-    assert (
-        answers["linear SVM on n-grams"]["test"][0] == right
-        and 2 not in answers["linear SVM on n-grams"]["test"]
+    labels = {
+        "train": ["a", "b"] * 5,
+        "validation": [right] * 8 + ["c"],
+        "test": [right, "c"],
+    }
+    rows = DatasetDict(
+        {
+            split: Dataset.from_dict(
+                {"text": texts[split], "labels": [[label] for label in labels[split]]}
+            )
+            for split in texts
+        }
     )
+    recipe = Classify(ClassifyDataArguments(dataset_name="-"))
+    recipe.problem_type = "single_label_classification"
+    recipe.inspect(rows)
+    fitted = recipe.fit_baseline(rows)
+    assert fitted.final.scores(texts["test"]).shape == (2, 2)
+    metrics, is_right = recipe.baselines(rows, fitted)
+    assert is_right["linear SVM on n-grams"]["test"].tolist() == [True, False]
+    assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 0.5
 
 
 def test_sets_and_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
-    metrics, _ = classification_baselines(
-        "multi_label_classification", (texts, sets), {"test": (texts, sets)}
-    )
+    machine = NgramClassifier.fit(texts, sets, num_labels=2)
+    metrics, _ = classification_baselines((texts, sets), {"test": (texts, sets)}, {"test": machine})
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
-    metrics, _ = classification_baselines(
-        "regression", (texts, numbers), {"test": (texts, numbers)}
-    )
+    metrics = regression_baselines((texts, numbers), {"test": (texts, numbers)})
     assert metrics["mean"]["test"] == {
         "pearson": 0.0,
         "spearman": 0.0,
@@ -81,8 +94,10 @@ def test_sets_and_numbers():
 def test_tags():
     words = [["Anna", "likes", "Paris"], ["Paris", "is", "big"], ["Bert", "sings"]] * 6
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
+    names = ["O", "B-PER", "I-PER", "B-LOC"]
+    field = WordTagger.fit(words, tags, names)
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
-    metrics = tagging_baselines(scheme=True, train=(words, tags), measured=measured)
+    metrics = tagging_baselines("IOB2", (words, tags), measured, field, names)
     # Carl does not occur in the training rows, so only one of two names is found.
     assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5
     # A CRF recognises Carl by the place and the shape of the word.

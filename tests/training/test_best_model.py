@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,23 +12,13 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForSequenceClassification,
-    Trainer,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerControl, TrainerState
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
-from hf_roformer_lite.model.words_of_tokens import TOKEN_BYTES
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.evaluation import Evaluation, evaluate
 from roformer_lite.evaluate.metrics import is_within_chance
-from roformer_lite.recipes.classify import add_linear_model, weighted_loss
-from roformer_lite.text_scores.fit import fit_document_scores
-from roformer_lite.text_scores.weights import Split, add_fitted_scores
+from roformer_lite.recipes.classify import weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -40,7 +29,7 @@ from roformer_lite.train.results import verdict
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
-    "--linear_model false --word_dropout 0 --baselines false --seed 3 --learning_rate 3e-3 --use_cpu --disable_tqdm"
+    "--join_baseline false --word_dropout 0 --baselines false --seed 3 --learning_rate 3e-3 --use_cpu --disable_tqdm"
 )
 STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
 
@@ -156,7 +145,7 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         *(f"--{split}_file={path}" for split, path in files.items()),
         *OPTIONS.split(),
     ]
-    own = "--linear_model true --num_train_epochs 2".split()
+    own = "--join_baseline true --num_train_epochs 2".split()
     if separator:
         own += ["--label_separator", "+"]
     model = str(tmp_path / "m")
@@ -166,7 +155,7 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     results = json.loads(Path(model, "results.json").read_text())
     assert results["by_label"]["test"]["pink"]["support"] == 1
     measured = [results["metrics"], *results["parts"].values()]
-    assert len(measured) == 3 and all(
+    assert len(measured) == 2 and all(
         by_split["test"]["accuracy"] <= 29 / 31 for by_split in measured
     )
 
@@ -204,89 +193,12 @@ def test_a_label_of_one_row_is_learned(tmp_path):
     assert found["train"] + found["validation"] == 200 and 10 <= found["validation"] < 20
 
 
-@pytest.mark.parametrize("num_labels", [4, 5])
-def test_linear_model_beside_a_stock_trainer(num_labels, tmp_path):
-    """The linear part decides where the encoder has learned nothing, also after saving. The last of
-    five labels does not occur."""
-    texts = [
-        f"{colour} {other} things"
-        for colour in COLOURS
-        for other in ("big", "small", "old", "new", "odd")
-    ] * 4
-    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
-    rows = [{**tokenizer(text), "labels": COLOURS.index(text.split()[0])} for text in texts]
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_config(
-        RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=num_labels)
-    )
-    args = TrainingArguments(str(tmp_path / "t"), report_to="none", use_cpu=True, disable_tqdm=True)
-    trainer = Trainer(
-        model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer
-    )
-    parts = add_linear_model(trainer)
-    assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
-    # A second linear model takes the place of the first one.
-    assert add_linear_model(trainer) == parts
-    trainer.save_model(str(tmp_path / "m"))
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
-    inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
-    assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
-
-
-def test_without_validation_data_the_linear_model_answers(tmp_path):
-    """None of so few rows are held out, and the encoder is trained for only one step."""
-    rows = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 10]
-    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "test")]
-    own = ["--linear_model", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
-    assert main(["train", "classify", *files, *OPTIONS.split(), *own]) == 0
-    results = json.loads((tmp_path / "m" / "results.json").read_text())
-    assert (
-        results["metrics"]["test"]["accuracy"]
-        == 1
-        > results["parts"]["its encoder alone"]["test"]["accuracy"]
-    )
-
-
-def test_a_part_alone_must_lead_by_more_than_chance():
-    """Two equally good parts are both kept, however lucky one of them is on thirty rows.
-
-    A bad part next to a perfect one is left out.
-    """
-    model = AutoModelForSequenceClassification.from_config(
-        RoFormerLiteConfig.from_preset("tiny", num_labels=2)
-    )
-    tokens = torch.zeros(model.config.vocab_size, TOKEN_BYTES, dtype=torch.uint8)
-    tokens[5:7, 0] = torch.tensor(list(b"ab"))
-    generator = torch.Generator().manual_seed(0)
-    answers = torch.arange(30) % 2
-
-    def logits(accuracy: float) -> torch.Tensor:
-        is_right = torch.rand(30, generator=generator) < accuracy
-        return torch.nn.functional.one_hot(torch.where(is_right, answers, 1 - answers)).double()
-
-    def measure(joint: np.ndarray) -> dict[str, float]:
-        return {"accuracy": (joint.argmax(1) == answers.numpy()).mean()}
-
-    for encoder, text in [(0.75, 0.75)] * 10 + [(1.0, 0.3)]:
-        scores = fit_document_scores(tokens, [[5], [6]], np.array([0, 1]), model.config)
-        split = Split(logits(encoder), logits(text), answers, measure)
-        _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
-        assert all(weights) if encoder == text else not weights
-    # Thirty words in sentences of ten words each count as three documents.
-    of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))
-    assert (
-        split.number_of_documents == 30
-        and replace(split, chain=of_sentences).number_of_documents == 3
-    )
-
-
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
     """A text with both labels gets the one that is rare in the data only if labels are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     recall = {}
-    options = [*OPTIONS.split(), "--linear_model", "true", "--num_train_epochs", "2"]
+    options = [*OPTIONS.split(), "--join_baseline", "true", "--num_train_epochs", "2"]
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
@@ -338,7 +250,7 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
-    own = "--linear_model true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
+    own = "--join_baseline true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
     model = tmp_path / "m"
     command = ["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]
     assert main(command) == 0

@@ -20,7 +20,7 @@ OPTIONS = (
 ).split()
 # Each task has its data and options that add to the state of its training.
 TASKS = {
-    "classify": ("rows.csv", "--linear_model true --ema_decay 0.9"),
+    "classify": ("rows.csv", "--join_baseline true --ema_decay 0.9"),
     "mlm": (
         "rows.csv",
         "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9",

@@ -110,7 +110,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         encoded=DatasetDict(),
         baselines={},
         baselines_right={},
-        parts={},
+        joined=None,
     )
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {

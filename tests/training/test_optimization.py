@@ -240,7 +240,7 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
     rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
     common = (
-        "--size tiny --vocab_size 300 --time_limit_minutes 1e-4 --linear_model false --baselines false "
+        "--size tiny --vocab_size 300 --time_limit_minutes 1e-4 --join_baseline false --baselines false "
         "--config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
         "--validation_fraction 0 --disable_tqdm --use_cpu"
     )

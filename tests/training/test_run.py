@@ -69,27 +69,6 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
         assert again.model.model_name_or_path == read
 
 
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_former_names_of_options(trained, tmp_path, value):
-    """They work on the command line and in files, including files of interrupted trainings."""
-    path = trained / "first" / "run.yaml"
-    former = path.with_name("former.yaml")
-    former.write_text(f"{path.read_text()}text_scores: {value}\n")
-    runs = []
-    for given, options in (
-        (former, []),
-        (path, ["--text_scores", value]),
-        (path, ["--text-scores", value]),
-        (path, ["--linear_model", value]),
-    ):
-        runs.append(parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")]))
-    for run in runs:
-        assert run.data.linear_model == (value == "true")
-        assert run.content() == runs[0].content()
-    assert "text_scores" not in runs[0].command()
-    assert runs[-1].difference(read_run_file(former)) == ""
-
-
 def test_options_after_the_file_override_it(trained):
     path = trained / "first" / "run.yaml"
     run = parse_run(

@@ -24,7 +24,7 @@ SEEDS = ["3", "5", "1"]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --learning_rate 3e-2 --num_train_epochs 3 --use_cpu true --disable_tqdm true --ema_decay 0.5 "
-    "--linear_model false"
+    "--join_baseline false"
 ).split()
 WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
 

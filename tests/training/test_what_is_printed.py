@@ -37,7 +37,7 @@ def train(folder: Path, options: str, **shifts: int) -> dict:
 
 @pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
 def test_a_line_for_each_epoch(tmp_path, capsys, bars):
-    train(tmp_path, f"--num_train_epochs 3 --linear_model false{bars}", train=0, validation=0)
+    train(tmp_path, f"--num_train_epochs 3 --join_baseline false{bars}", train=0, validation=0)
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.startswith("Epoch")]
     assert [line.split(":")[0] for line in lines] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
@@ -66,20 +66,23 @@ def test_steps_and_evaluations(tmp_path, capsys, options, lines):
         assert " loss " in line
 
 
-def test_the_summary_says_that_the_linear_model_alone_answers(tmp_path, capsys):
+def test_the_card_says_which_answer_is_joined(tmp_path):
+    """Without validation data, encoder and baseline have the same weight."""
     results = train(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
-    assert any("linear model" in warning for warning in results["warnings"])
-    printed = capsys.readouterr().out
-    assert all(warning in printed for warning in results["warnings"])
+    (note,) = (note for note in results["notes"] if "joins" in note)
+    assert note.count("(weight 0.50)") == 2
+    assert "AutoModelForSequenceClassification" in note and "the encoder alone" in note
     card = (tmp_path / "m" / "README.md").read_text()
-    assert all(warning in card for warning in results["warnings"])
+    assert note in card
+    alone = results["parts"]["its encoder alone"]["test"]["accuracy"]
+    assert f"| its encoder alone | {alone:.4g} |" in card
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
     """If the labels of the test data are wrong, confident answers are wrong."""
     options = (
-        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --linear_model false"
+        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --join_baseline false"
     )
     results = train(tmp_path, options, train=0, test=shift)
     assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
@@ -88,10 +91,10 @@ def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shi
     assert ".png" not in printed
 
 
-@pytest.mark.parametrize("has_parts", [True, False])
+@pytest.mark.parametrize("has_baseline", [True, False])
 @pytest.mark.parametrize("of_whole", [1.0, 0.26])
-def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
-    """The encoder is as good as the most frequent class, but all parts are judged together."""
+def test_what_is_kept_decides_whether_it_has_learned(has_baseline, of_whole):
+    """The encoder is as good as the most frequent class, but the joined answer is judged."""
     args = SimpleNamespace(
         metric_for_best_model="eval_accuracy",
         greater_is_better=True,
@@ -100,7 +103,6 @@ def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
     )
     log = [{"step": step, "epoch": step / 10, "eval_accuracy": 0.25} for step in (10, 20)]
     state = SimpleNamespace(log_history=log, global_step=20, max_steps=20)
-    parts = {"its encoder alone": {"validation": {"accuracy": 0.25}}}
     finished = FinishedTraining(
         run=None,
         recipe=SimpleNamespace(name="classify"),
@@ -110,18 +112,18 @@ def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
         encoded=None,
         baselines={"most frequent class": {"validation": {"accuracy": 0.25}}},
         baselines_right={},
-        parts=parts if has_parts else {},
+        joined=SimpleNamespace() if has_baseline else None,
     )
     validation = Evaluation(
         split="validation",
-        metrics={"accuracy": of_whole if has_parts else 0.25},
+        metrics={"accuracy": of_whole if has_baseline else 0.25},
         outcomes=[],
         measurements=100,
         rows=100,
         seconds=1.0,
         report=None,
     )
-    has_learned = has_parts and of_whole == 1.0
+    has_learned = has_baseline and of_whole == 1.0
     assert ("did not learn" in what_happened(finished, [validation])) == (not has_learned)
 
 
@@ -148,7 +150,7 @@ def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
 
 
 def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
-    train(tmp_path, "--max_steps 1 --linear_model false --validation_fraction 0", train=0)
+    train(tmp_path, "--max_steps 1 --join_baseline false --validation_fraction 0", train=0)
     assert "--model_name_or_path" in capsys.readouterr().err
     start = f"--model_name_or_path {tmp_path / 'm'} --max_steps 1 --overwrite_output_dir"
     (tmp_path / "other").mkdir()

@@ -1,0 +1,326 @@
+"""A baseline joins the answer of a saved encoder, and the joined answer is the same everywhere."""
+
+import json
+import pickle
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from answering import shown_answers
+from datasets import Dataset
+from safetensors.numpy import load_file, save_file
+from saved_models import TEXTS, save_model
+from scipy.special import expit, softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_union
+from sklearn.svm import LinearSVC
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from roformer_lite.answers import open_model
+from roformer_lite.baseline.crf import WordTagger
+from roformer_lite.baseline.files import JoinedBaseline, load_joined, save_joined
+from roformer_lite.baseline.join import Join, choose_join
+from roformer_lite.baseline.ngrams import NgramClassifier
+from roformer_lite.baseline.sequences import best_sequence, legal_transitions
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+
+SMALL = "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1"
+SMALL += " --vocab_size 300 --max_steps 4 --use_cpu --disable_tqdm --seed 0"
+COLOURS = ["red", "green", "blue", "white"]
+KINDS = ["classify, joined", "tag, joined"]
+
+
+def train(folder: Path, rows: list[tuple[str, str]], *options: str) -> Path:
+    lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
+    command = ["train", "classify", "--train_file", str(folder / "rows.tsv"), *SMALL.split()]
+    assert main([*command, *options, "--output_dir", str(folder / "m")]) == 0
+    return folder / "m"
+
+
+def rows_of(number: int, separator: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for place in range(number):
+        label = COLOURS[place % 4]
+        text = f"{label} thing number {place}"
+        if separator and place % 3 == 0:
+            label += separator + COLOURS[(place + 1) % 4]
+        rows.append((text, label))
+    return rows
+
+
+@pytest.mark.parametrize("separator", ["", "+"])
+def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
+    """The parts are the stock class and a pipeline of scikit-learn."""
+    rows = rows_of(60, separator)
+    options = ["--validation_file", str(tmp_path / "rows.tsv")]
+    if separator:
+        options += ["--label_separator", separator]
+    # The validation rows are the training rows, which the machine learns twice in the end.
+    model = train(tmp_path, rows, *options)
+    saved = open_model(model, device="cpu")
+    stock = AutoModelForSequenceClassification.from_pretrained(model)
+    texts = [text for text, _ in rows[:12]]
+    inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = stock(**inputs).logits.double().numpy()
+    names = list(stock.config.label2id)
+    learned = [text for text, _ in rows] * 2
+    features = make_union(
+        TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
+    )
+    inputs = features.fit_transform(learned)
+    if separator:
+        sets = [label.split(separator) for _, label in rows] * 2
+        answers = np.array([[name in labels for name in names] for labels in sets]).astype(int)
+        machine = OneVsRestClassifier(LinearSVC()).fit(inputs, answers)
+    else:
+        machine = LinearSVC().fit(inputs, [names.index(label) for _, label in rows] * 2)
+    distances = machine.decision_function(features.transform(texts))
+    join = saved.joined.join
+    joint = join.weight * logits + (1 - join.weight) * join.scale * distances
+    expected = expit(joint) if separator else softmax(joint, axis=1)
+    found = saved.answers(texts, batch_size=5)
+    scores = np.array([[answer[name] for name in names] for answer in found])
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    for answer in found:
+        assert list(answer.values()) == sorted(answer.values(), reverse=True)
+
+
+def test_two_labels_and_missing_labels():
+    """One hyperplane separates two labels; a label without rows has none."""
+    texts = ["good film", "bad film"] * 4
+    answers = np.array([0, 2] * 4)
+    scores = NgramClassifier.fit(texts, answers, num_labels=3).scores(["good", "bad"])
+    assert scores.argmax(axis=1).tolist() == [0, 2] and (scores[:, 1] == -1).all()
+    sets = np.array([[1, 0, 1], [1, 0, 0]] * 4)
+    scores = NgramClassifier.fit(texts, sets, num_labels=3).scores(["good", "bad"])
+    assert ((scores > 0) == [[1, 0, 1], [1, 0, 0]]).all()
+
+
+def test_rare_n_grams_are_left_out_if_there_are_many_labels(monkeypatch):
+    monkeypatch.setattr("roformer_lite.baseline.ngrams.MAX_COEFFICIENTS", 60)
+    texts = [f"{colour} {number}" for number in range(9) for colour in COLOURS]
+    machine = NgramClassifier.fit(texts, np.arange(36) % 4, num_labels=4)
+    assert machine.coefficients.size <= 60
+    assert machine.scores(COLOURS).argmax(axis=1).tolist() == [0, 1, 2, 3]
+
+
+def losses_for(best: Join, num_rows: int):
+    def losses_of(join: Join) -> np.ndarray:
+        distance = (join.weight - best.weight) ** 2 + (join.scale - best.scale) ** 2
+        return np.full(num_rows, distance)
+
+    return losses_of
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 100])
+def test_the_best_join_is_chosen(num_rows):
+    best = Join(weight=0.35, scale=2.0)
+    found = choose_join(losses_for(best, num_rows), scales=(1.0, 2.0, 4.0), default_scale=4.0)
+    assert (found.weight, found.scale) == pytest.approx((0.35, 2.0))
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_without_validation_rows_both_parts_count_one_half(num_rows):
+    found = choose_join(losses_for(Join(1.0, 1.0), num_rows), scales=(1.0, 2.0), default_scale=4.0)
+    assert found == Join(weight=0.5, scale=4.0)
+
+
+def test_one_odd_row_among_few_does_not_decide():
+    """Nine rows are for the baseline. One is for the encoder so clearly that it would decide."""
+
+    def losses_of(join: Join) -> np.ndarray:
+        return np.array([join.weight] * 9 + [20 * (1 - join.weight)])
+
+    assert np.stack([losses_of(Join(w, 1.0)) for w in (0.0, 1.0)]).sum(axis=1).argmin() == 1
+    found = choose_join(losses_of, scales=(1.0,), default_scale=1.0)
+    assert 0 < found.weight < 1
+
+
+@pytest.mark.parametrize("rows_of_label", [2, 3])
+def test_few_validation_rows_of_each_label_and_a_label_without_any(tmp_path, rows_of_label):
+    kept = [row for row in rows_of(4 * rows_of_label) if row[1] != "white"]
+    lines = ["text\tlabel", *("\t".join(row) for row in kept), "a new thing\tpink"]
+    (tmp_path / "validation.tsv").write_text("\n".join(lines) + "\n")
+    validation = ["--validation_file", str(tmp_path / "validation.tsv")]
+    model = train(tmp_path, rows_of(48), *validation)
+    saved = open_model(model, device="cpu")
+    assert 0 <= saved.joined.join.weight <= 0.5
+    results = json.loads((model / "results.json").read_text())
+    # The row with an unknown label is missed.
+    assert results["metrics"]["validation"]["accuracy"] == pytest.approx(
+        len(kept) / (len(kept) + 1)
+    )
+    answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
+    assert [next(iter(answer)) for answer in answers] == COLOURS
+
+
+def test_with_no_validation_rows_at_all(tmp_path):
+    model = train(tmp_path, rows_of(48), "--validation_fraction", "0", "--baselines", "false")
+    saved = open_model(model, device="cpu")
+    assert saved.joined.join.weight == 0.5
+    answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
+    assert [next(iter(answer)) for answer in answers] == COLOURS
+
+
+def test_a_regression_has_no_joined_baseline(tmp_path, capsys):
+    rows = [(text, str(place)) for place, (text, _) in enumerate(rows_of(40))]
+    model = train(tmp_path, rows, "--problem_type", "regression")
+    assert not (model / "baseline").exists()
+    data = ["--train_file", str(tmp_path / "rows.tsv"), "--output_dir", str(tmp_path / "n")]
+    given = ["--problem_type", "regression", "--join_baseline", "true"]
+    assert main(["train", "classify", *data, *given, *SMALL.split()]) == 2
+    assert "--join_baseline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_process_gives_the_same_table_without_pickle(kind, tmp_path):
+    model = save_model(kind, tmp_path / "m")
+    saved = open_model(model, device="cpu")
+    expected = [answer.line for answer in shown_answers(saved, TEXTS)]
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
+    code = (
+        "import sys\n"
+        "def refuse(event, arguments):\n"
+        "    if event == 'pickle.find_class': raise AssertionError(arguments)\n"
+        "sys.addaudithook(refuse)\n"
+        "from roformer_lite.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = ["predict", model, "--input_file", tmp_path / "lines.txt"]
+    command += ["--output_file", tmp_path / "out.txt", "--device", "cpu"]
+    subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True)
+    assert (tmp_path / "out.txt").read_text().splitlines() == expected
+    for path in (model / "baseline").iterdir():
+        with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)):
+            pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_are_named(kind, tmp_path):
+    model = save_model(kind, tmp_path / "m")
+    folder = model / "baseline"
+    contents = {path: path.read_bytes() for path in folder.iterdir()}
+    for path, content in contents.items():
+        for damage in (None, b"", content[: len(content) // 2], b"{}"):
+            path.unlink()
+            if damage is not None:
+                path.write_bytes(damage)
+            with pytest.raises(InputError, match="baseline"):
+                open_model(model, device="cpu")
+            path.write_bytes(content)
+    arrays = load_file(folder / "baseline.safetensors")
+    name = next(name for name, array in arrays.items() if array.ndim == 2)
+    save_file({**arrays, name: arrays[name] * np.nan}, folder / "baseline.safetensors")
+    with pytest.raises(InputError, match=name):
+        open_model(model, device="cpu")
+    save_file({**arrays, name: arrays[name][:-1]}, folder / "baseline.safetensors")
+    with pytest.raises(InputError):
+        open_model(model, device="cpu")
+
+
+def test_a_saved_baseline_is_equal(tmp_path):
+    machine = NgramClassifier.fit(TEXTS, np.array([0, 1, 2, 0]), num_labels=3)
+    save_joined(tmp_path, JoinedBaseline(machine, Join(0.25, 2.0)))
+    again = load_joined(str(tmp_path), NgramClassifier)
+    assert again.join == Join(0.25, 2.0)
+    np.testing.assert_array_equal(again.model.scores(TEXTS), machine.scores(TEXTS))
+    chinese = ["今天天气很好", "今天天气不好", "好"] * 3
+    machine = NgramClassifier.fit(chinese, np.array([0, 1, 0] * 3), num_labels=2)
+    save_joined(tmp_path, JoinedBaseline(machine, Join(0.25, 2.0)))
+    again = load_joined(str(tmp_path), NgramClassifier).model
+    np.testing.assert_array_equal(again.scores(chinese), machine.scores(chinese))
+
+
+def test_the_random_field_is_that_of_crfsuite(tmp_path):
+    import pycrfsuite
+
+    from roformer_lite.baseline.crf import word_features
+
+    sentences = [text.split() for text in TEXTS * 3]
+    tags = [["O" if word.islower() else "B-PER" for word in words] for words in sentences]
+    names = ["O", "B-PER", "I-PER"]
+    field = WordTagger.fit(sentences, tags, names)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    trainer.set_params(
+        {"c1": 0.1, "c2": 0.01, "max_iterations": 60, "feature.possible_transitions": True}
+    )
+    for words, own in zip(sentences, tags, strict=True):
+        trainer.append(word_features(words), own)
+    trainer.train(str(tmp_path / "crf"))
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(tmp_path / "crf"))
+    others = [["Rome", "is", "fine"], ["a", "Film", "by", "Ann"], ["x"]]
+    for words in sentences + others:
+        found = [names[number] for number in field.tag(words)]
+        assert found == tagger.tag(word_features(words))
+
+
+@pytest.mark.parametrize("has_start", [False, True])
+def test_the_best_sequence_is_that_of_all_sequences(has_start):
+    generator = np.random.default_rng(0)
+    for length in (1, 2, 5):
+        scores = generator.normal(size=(length, 3))
+        transitions = generator.normal(size=(3, 3))
+        start = generator.normal(size=3) if has_start else np.zeros(3)
+
+        def total(sequence, scores=scores, transitions=transitions, start=start):
+            value = start[sequence[0]] + scores[range(len(sequence)), sequence].sum()
+            return value + transitions[list(sequence[:-1]), list(sequence[1:])].sum()
+
+        best = max(product(range(3), repeat=length), key=total)
+        found = best_sequence(scores, transitions, start if has_start else None)
+        assert found == list(best)
+    assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
+    scores = np.random.default_rng(1).normal(size=(50, 3))
+    assert best_sequence(scores, np.zeros((3, 3))) == scores.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    "scheme, forbidden",
+    [
+        ("IOB2", {("", "I-X"), ("O", "I-X"), ("B-Y", "I-X")}),
+        ("BILOU", {("", "I-X"), ("O", "I-X"), ("B-Y", "I-X")}),
+        ("IOB1", set()),
+        (None, set()),
+    ],
+)
+def test_the_scheme_says_which_transitions_are_legal(scheme, forbidden):
+    labels = ["O", "B-X", "I-X", "B-Y"]
+    places = np.argwhere(legal_transitions(labels, scheme) == -np.inf)
+    assert {(["", *labels][left], labels[right]) for left, right in places} == forbidden
+
+
+def test_an_exported_graph_is_joined_by_the_same_baseline(tmp_path):
+    pytest.importorskip("onnxruntime")
+    for kind in KINDS:
+        model = save_model(kind, tmp_path / kind)
+        out = tmp_path / f"{kind} as a graph"
+        assert main(["export", str(model), str(out), "--format", "onnx"]) == 0
+        lines = {}
+        for engine, folder in (("torch", model), ("onnx", out)):
+            saved = open_model(folder, device="cpu", engine=engine)
+            lines[engine] = [
+                [part if part.isalpha() else round(float(part), 3) for part in answer.line.split()]
+                if kind.startswith("classify")
+                else answer.line
+                for answer in shown_answers(saved, TEXTS)
+            ]
+        assert lines["torch"] == lines["onnx"]
+
+
+def test_rows_without_known_labels_do_not_choose(tmp_path):
+    """No validation row is left, so both parts have the same weight."""
+    model = save_model("classify, joined", tmp_path / "m")
+    saved = open_model(model, device="cpu")
+    rows = Dataset.from_dict({"text": ["new"], "labels": [["unknown"]], "origin": ["1"]})
+    join = saved.recipe.choose_join(saved, saved.joined.model, rows, 4)
+    assert join.weight == 0.5
