@@ -19,7 +19,7 @@ from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.integrations import RERANKER_FIELDS
-from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .errors import InputError, require_packages
 from .onnx_model import OnnxModel
@@ -183,7 +183,7 @@ def open_model(
     else:
         model = recipe.open(directory, config, device_named(device))
         # A model that does not support this computes padding. The training reports the reason.
-        with suppress(ValueError):
+        with suppress(PaddingFreeError):
             padding_free(model)
         model.eval()
         if getattr(config, "quantization_config", None) is None:
