@@ -21,13 +21,14 @@ from .model.modeling_roformer_lite_seq2seq import (
 )
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
-from .padding_free import padding_free
+from .padding_free import PaddingFreeError, padding_free
 from .registration import register_all
 from .version import __version__
 
 register_all()
 
 __all__ = [
+    "PaddingFreeError",
     "__version__",
     "RoFormerLiteConfig",
     "RoFormerLiteForCausalLM",

@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
-from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import JoinedBaseline
 from .errors import InputError, require_packages
@@ -201,7 +201,7 @@ def open_model(
     else:
         model = recipe.open(directory, config, device_named(device))
         # A model that does not support this computes padding. The training reports the reason.
-        with suppress(ValueError):
+        with suppress(PaddingFreeError):
             padding_free(model)
         model.eval()
         if getattr(config, "quantization_config", None) is None:
