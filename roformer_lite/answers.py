@@ -18,7 +18,7 @@ import torch
 from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 

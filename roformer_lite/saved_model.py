@@ -29,8 +29,8 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 import hf_roformer_lite
-from hf_roformer_lite import checkpoint_files
-from hf_roformer_lite.checkpoint_files import (
+from hf_roformer_lite.conversion import checkpoint_files
+from hf_roformer_lite.conversion.checkpoint_files import (
     check_report,
     check_shards,
     has_tokenizer,

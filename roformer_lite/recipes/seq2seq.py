@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import (
     AUTO_CLASSES,
     RoFormerLiteConfig,

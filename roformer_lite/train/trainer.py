@@ -31,7 +31,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
