@@ -30,7 +30,7 @@ from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
 from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
-from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
@@ -99,15 +99,13 @@ class Tag(LabelRecipe):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            columns: dict[str, int] = {}
             for name in ("token_column", "tag_column"):
-                column = getattr(self.options, name)
-                if column is None:
-                    continue
-                if not is_place(column):
-                    raise InputError(f"{path}: --{name} must be a number here, not {column}")
-                columns[name] = int(column)
-            yield from read_tagged(path, **columns)
+                if getattr(self.options, name) is not None:
+                    raise InputError(
+                        f"{path}: --{name} is for .jsonl files; in other files, the token is in the "
+                        "first column and the tag in the last (`cut -f 2,4` selects columns)"
+                    )
+            yield from read_tagged(path)
 
     def select_columns(self, row: Row) -> Row:
         tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
@@ -465,14 +463,11 @@ class Tag(LabelRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        column = self.options.token_column
-        if column is None or is_place(column):
-            # The training data had no column names.
-            return ["tokens"]
-        return [column]
+        return [self.options.token_column or "tokens"]
 
     def input_of_line(self, line: str) -> Input:
-        return self.units(line.split())
+        """The words of a line, which tabs and spaces separate."""
+        return self.units(fields_of(line.replace("\t", " ")))
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""
@@ -596,11 +591,6 @@ class Tag(LabelRecipe):
             "print([(token, model.config.id2label[tags[first[i]]]) "
             "for i, token in enumerate(tokens)])"
         )
-
-
-def is_place(column: str) -> bool:
-    """Whether a column is given by its number, as in files without column names."""
-    return re.fullmatch(r"-?\d+", column) is not None
 
 
 def are_texts(value: Any) -> bool:

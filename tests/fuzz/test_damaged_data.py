@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "no such column": (
         "tag --tag_column 4",
         {"a.txt": "EU NNP B-ORG\n"},
-        "a.txt:1: no column 4; the line has 3",
+        "a.txt: --tag_column is for .jsonl files",
     ),
     "tags of another number": (
         "tag",
