@@ -228,7 +228,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "a token without a tag": (
         "tag",
         {"a.conll": "Anna B\nlives\n"},
-        "a.conll:2: the line has 1 column",
+        "a.conll:2: the number of columns is 1",
     ),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
