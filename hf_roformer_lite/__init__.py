@@ -1,8 +1,8 @@
 """A compact Transformer with rotary positions for Hugging Face transformers.
 
-Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, its
-pipelines with transformers, and the default targets of adapters with PEFT. `padding_free` makes the
-layers of any transformers model compute only real tokens.
+Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, and the
+default targets of adapters with PEFT. `padding_free` makes the layers of any transformers model
+compute only real tokens.
 """
 
 from .model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig

@@ -70,13 +70,16 @@ class SavedModel:
         """The stock pipeline of the task."""
         # The type of the function lists every task of transformers.
         make: Callable[..., Pipeline] = pipeline
-        # Some pipelines change their tokenizer, so they get a copy.
-        return make(
-            self.recipe.pipeline_tag,
-            model=self.model,
-            tokenizer=copy(self.tokenizer),
-            device=self.model.device,
-        )
+        # The class of an exported graph is not in transformers' lists of models, which is reported
+        # as an error with all of these lists. Some pipelines change their tokenizer, so they get a
+        # copy.
+        with without_reports(logging.CRITICAL):
+            return make(
+                self.recipe.pipeline_tag,
+                model=self.model,
+                tokenizer=copy(self.tokenizer),
+                device=self.model.device,
+            )
 
     def answers(
         self,

@@ -30,7 +30,6 @@ COMMANDS = {
     "app": "open a page in the browser for trying a model",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
-    "serve": "answer requests over HTTP with a causal model and the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 # oneDNN makes a kernel for each shape of bfloat16 matrices. Batches without padding keep bringing

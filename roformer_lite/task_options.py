@@ -297,16 +297,14 @@ class ClassifyDataArguments(LabelArguments):
 @dataclass
 class TagDataArguments(LabelArguments):
     """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
-    has one token on each line, its columns separated by tabs or spaces, and a blank line after each
-    sentence (CoNLL, IOB2).
+    has a token on each line, in the first column, with its tag in the last one, and a blank line
+    after each sentence (CoNLL, IOB2). Tabs or spaces separate the columns.
 
     Args:
         train_file: Training data: .jsonl with lists of tokens and of tags, or any other text file
             with a token and its tag on each line; also .gz. Several are read one after another.
-        token_column: Column of the tokens: a name in .jsonl files (default: tokens), a number from
-            1 in others (default: 1).
-        tag_column: Column of the tags: a name in .jsonl files (default: tags), a number in others
-            (default: -1, the last).
+        token_column: Column of the tokens in .jsonl files. Default: tokens
+        tag_column: Column of the tags in .jsonl files. Default: tags
         unit: The unit that gets a tag. characters splits the words of the data, for languages
             without spaces; auto does so if most of the training text is Chinese characters and the
             tags are IOB1 or IOB2.

@@ -30,7 +30,7 @@ from ..baseline.crf import WordTagger
 from ..baseline.files import BaselineModel
 from ..baseline.join import Join, choose_join
 from ..baseline.sequences import best_sequence, legal_transitions
-from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
@@ -111,15 +111,13 @@ class Tag(LabelRecipe):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            columns: dict[str, int] = {}
             for name in ("token_column", "tag_column"):
-                column = getattr(self.options, name)
-                if column is None:
-                    continue
-                if not is_place(column):
-                    raise InputError(f"{path}: --{name} must be a number here, not {column}")
-                columns[name] = int(column)
-            yield from read_tagged(path, **columns)
+                if getattr(self.options, name) is not None:
+                    raise InputError(
+                        f"{path}: --{name} is for .jsonl files; in other files, the token is in the "
+                        "first column and the tag in the last (`cut -f 2,4` selects columns)"
+                    )
+            yield from read_tagged(path)
 
     def select_columns(self, row: Row) -> Row:
         tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
@@ -386,14 +384,11 @@ class Tag(LabelRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        column = self.options.token_column
-        if column is None or is_place(column):
-            # The training data had no column names.
-            return ["tokens"]
-        return [column]
+        return [self.options.token_column or "tokens"]
 
     def input_of_line(self, line: str) -> Input:
-        return self.units(line.split())
+        """The words of a line, which tabs and spaces separate."""
+        return self.units(fields_of(line.replace("\t", " ")))
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""
@@ -572,11 +567,6 @@ class Tag(LabelRecipe):
             "print([(token, model.config.id2label[tags[first[i]]]) "
             "for i, token in enumerate(tokens)])"
         )
-
-
-def is_place(column: str) -> bool:
-    """Whether a column is given by its number, as in files without column names."""
-    return re.fullmatch(r"-?\d+", column) is not None
 
 
 def are_texts(value: Any) -> bool:

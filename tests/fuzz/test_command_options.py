@@ -34,7 +34,6 @@ RIGHT = {
     "export": "mlm out",
     "convert": "mlm out --to roformer",
     "verify": "roformer --from roformer",
-    "serve": "mlm",
     "app": "mlm",
 }
 WRONG = {
@@ -95,7 +94,6 @@ def only_options(monkeypatch) -> None:
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
         "verify": ("verify",),
-        "serve": ("main",),
         "app": ("open_model",),
     }
     for command, names in works.items():
