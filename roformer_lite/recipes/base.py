@@ -5,7 +5,7 @@ evaluating, baselines, and the task's part of the card.
 An instance belongs to one run. It holds the options and the information found in the data or in a
 saved model.
 
-What all tasks share is elsewhere: `train/train.py` trains a run, and `train/trainer.py` resumes a
+What all tasks share is elsewhere: `train/train.py` trains a run, and `train/fit.py` resumes a
 killed one. `answers.py` opens a saved model, forms batches and calls `Recipe.answer`. The text of
 the card is in `train/model_card_template.md.jinja`.
 """

@@ -19,10 +19,10 @@ from ..run import Run
 from ..saved_model import leave_out_segments, reason
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
+from .fit import fit, make_trainer, trainer_class
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
 from .tokenizers import make_tokenizer
-from .trainer import fit, make_trainer, trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
