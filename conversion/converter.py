@@ -18,10 +18,9 @@ from transformers.initialization import no_init_weights
 from transformers.modeling_outputs import ModelOutput
 
 from hf_roformer_lite import RoFormerLiteModel
+from hf_roformer_lite.checkpoint_files import check_numbers
 
 from .weight_map import ConversionError, Rules, StoredNames, WeightMap
-
-WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -158,24 +157,6 @@ class Converter(ABC):
         model.load_state_dict(ours, strict=False, assign=True)
         model.tie_weights()
         return model.eval()
-
-
-def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights that are NaN or infinite, and all dtypes except floating point of 16 bits or
-    more: converting other dtypes would silently lose precision.
-
-    Raises:
-        ConversionError: naming the tensor.
-    """
-    for name, tensor in tensors.items():
-        fault = None
-        if tensor.dtype not in WEIGHT_TYPES:
-            fault = f"the type {tensor.dtype}"
-        # The minimum and maximum are NaN or infinite if any number is, and need no memory.
-        elif tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
-            fault = "NaN or infinite numbers"
-        if fault is not None:
-            raise ConversionError(f"{name} has {fault}; save the checkpoint in float32 again")
 
 
 class LayerConverter(Converter):

@@ -90,7 +90,8 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
         name = fitting_family(model)
     converter = find_converter(name)
     if not isinstance(converter, HuggingFaceConverter):
-        raise ConversionError(f"a model cannot be exported to {name}")
+        known = ", ".join(family.name for family in families())
+        raise ConversionError(f"a model cannot be exported to {name}; choose one of {known}")
     return carry_back(converter, model)
 
 

@@ -14,12 +14,10 @@ from functools import partial, reduce
 import torch
 from torch.nn import functional as F
 
+from hf_roformer_lite.checkpoint_files import ConversionError, LazyTensors
+
 MAX_LISTED_NAMES = 6
 Tensors = Sequence[torch.Tensor]
-
-
-class ConversionError(ValueError):
-    """A checkpoint or a model cannot be converted; the message names the cause."""
 
 
 @dataclass(frozen=True)
@@ -374,22 +372,6 @@ def _part_of(
     if parts > 1:
         return tensor.chunk(parts)[index]
     return tensor
-
-
-class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name. Each is read by a function when it is needed."""
-
-    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
-        self._readers = readers
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._readers[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
 
 
 def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:

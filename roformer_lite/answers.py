@@ -18,6 +18,7 @@ import torch
 from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import padding_free
 
@@ -31,7 +32,6 @@ from .saved_model import (
     load_config,
     max_positions,
     read_optional_object,
-    reason,
     require_tokenizer,
     try_tokenizer,
     without_reports,

@@ -24,12 +24,10 @@ from .output import is_disk_full
 # Each command has a parser in `command_options.py`, such as `parse_export`, and a module in
 # `commands/` whose function `main` takes the results of the parser.
 COMMANDS = {
-    "demo": "train, evaluate and save a small model on generated data, without any download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
     "app": "open a page in the browser for trying a model",
-    "bundle": "add the package's code to a saved model, for use without installing the package",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "serve": "answer requests over HTTP with a causal model and the server of transformers",
@@ -77,11 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.enable()
         command.main(*given)
     except InputError as error:
-        print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
+        _print_error(arguments.command, error, str(error))
         return 2
     except KeyboardInterrupt:
         message = f"\nroformer-lite {arguments.command}: interrupted"
-        if arguments.command in ("train", "demo"):
+        if arguments.command == "train":
             message += "; the same command continues from the last checkpoint, if there is one"
         print(message, file=sys.stderr)
         return 130
@@ -89,15 +87,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    # Errors of the machine have many types, and a panic of the tokenizers library is no
+    # `Exception`. All other errors pass with their traceback.
     except BaseException as error:
         message = _resource_error(error)
         if not message:
             raise
-        print(f"roformer-lite {arguments.command}: error: {message}", file=sys.stderr)
+        _print_error(arguments.command, error, message)
         return 2
     finally:
         gc.enable()
     return 0
+
+
+def _print_error(command: str, error: BaseException, message: str) -> None:
+    """Print the message of an error, and the notes that were added to the error on its way."""
+    sentences = ". ".join([message, *getattr(error, "__notes__", ())])
+    print(f"roformer-lite {command}: error: {sentences}", file=sys.stderr)
 
 
 def _resource_error(error: BaseException) -> str:
@@ -114,7 +120,7 @@ def _resource_error(error: BaseException) -> str:
             "no space left on the disk, or a file larger than `ulimit -f` allows: "
             f"{error.__cause__ or error}"
         )
-    # The tokenizers library panics in Rust, which raises no `Exception`.
+    # The class of a panic in Rust cannot be imported.
     if type(error).__name__ == "PanicException":
         return (
             f"the tokenizer cannot encode one of the texts: {error}; use another tokenizer, or "

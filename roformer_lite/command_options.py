@@ -58,54 +58,13 @@ REPORT_FILE = "report.txt"
 EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
 # This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"
-# These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds.
-SYSTEMS = (
-    "deeplotx",
-    "prenorm-encoder-layer",
-    "prenorm-decoder-layer",
-    "bert-like",
-    "walkthrough",
-    "scratch-seq2seq",
-    "torch-encoder",
-    "torch-decoder",
-    "torch-transformer",
-)
-FAMILIES = (
-    "bert",
-    "ernie",
-    "electra",
-    "distilbert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "albert",
-    "nomic_bert",
-    "jina_embeddings_v3",
-    "gte",
-    "roformer",
-    "roformer_v2",
-    "llama",
-    "qwen2",
-    "eurobert",
-    "ultrabert",
-    "gpt_neox",
-    "modernbert",
-    "modernbert-decoder",
-    "neobert",
-    "esm",
-    "bart",
-    "mbart",
-    "marian",
-)
-SOURCES = (*SYSTEMS, *FAMILIES)
 # The option --from.
 _SOURCE: dict[str, Any] = {
     "dest": "source",
     "metavar": "SYSTEM",
-    "choices": (AUTO, *SOURCES),
     "help": (
         f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), "
-        f"or one of {', '.join(SOURCES)}."
+        "or its name. An unknown name is answered with a list of all systems."
     ),
 }
 # The help text of an argument that is a saved model.
@@ -132,40 +91,6 @@ class EngineArguments(DeviceArguments):
     """
 
     engine: Engine = "torch"
-
-
-@dataclass
-class DemoArguments:
-    """Options of `roformer-lite demo`.
-
-    Args:
-        output_dir: Directory of the finished model.
-        seed: Seed of the data and of the training.
-        overwrite_output_dir: Replace an earlier model there.
-    """
-
-    output_dir: str = "roformer-lite-demo"
-    seed: int = 1
-    overwrite_output_dir: bool = False
-
-    def __post_init__(self):
-        check_place("output_dir", self.output_dir)
-        check_output_dir(Path(self.output_dir), self.overwrite_output_dir)
-        check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
-
-
-def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
-    """The options of `roformer-lite demo`, and the command line, which the card shows."""
-    parser = CommandParser(
-        "demo",
-        "Generate data (dates, written out in English and Chinese, and their standard form), train "
-        "a tokenizer and a model from scratch, evaluate the model on unseen dates, save it, load "
-        "it again and predict.",
-        [DemoArguments],
-    )
-    (options,) = parser.parse(argv)
-    require_packages("training", TRAINING_PACKAGES)
-    return options, argv
 
 
 def parse_train(argv: Sequence[str]) -> tuple[Run]:
@@ -432,18 +357,13 @@ class AppArguments(EngineArguments):
     Args:
         host: Address to listen on. Default: 127.0.0.1, which only this machine can reach.
         port: Port to listen on. Default: the first free one from 7860.
-        texts: UTF-8 file of examples, one per line; for models that compare texts, a query and the
-            texts to compare with it.
     """
 
     host: str | None = None
     port: int | None = None
-    texts: str | None = None
 
     def __post_init__(self):
         check_number("port", self.port, minimum=1, maximum=65535)
-        if self.texts is not None:
-            check_file("texts", self.texts)
 
 
 def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
@@ -458,20 +378,6 @@ def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
     require_packages("a page", {"gradio": "app"})
     check_engine(options.engine, paths.dir, options.device)
     return options, paths.dir
-
-
-def parse_bundle(argv: Sequence[str]) -> tuple[Path, Path]:
-    """The directory of the model and the new directory of `roformer-lite bundle`."""
-    parser = CommandParser(
-        "bundle",
-        "Copy a saved model to OUT, together with the code of the package. OUT can be loaded "
-        "without installing the package: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
-        DIR="a directory with a saved model, tokenizer, or both; it is not changed",
-        OUT="the directory to write, which must be new or empty",
-    )
-    (paths,) = parser.parse(argv)
-    check_directory(paths.dir)
-    return Path(paths.dir), new_directory(paths.out)
 
 
 def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
@@ -491,10 +397,10 @@ def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
         "--to",
         dest="target",
         metavar="FAMILY",
-        choices=(AUTO, *FAMILIES),
         help=(
             f"The family to convert a model of this package to: {AUTO} (one that supports all "
-            f"features of the model), or one of {', '.join(FAMILIES)}."
+            "features of the model), or its name. An unknown name is answered with a list of all "
+            "families."
         ),
     )
     (options,) = parser.parse(argv)

@@ -187,7 +187,8 @@ def _refusal_of_hub(name: str) -> str:
         return ""
     except RepositoryNotFoundError:
         return "the Hub has no repository of this name that you can access"
-    # The errors depend on the HTTP library, which differs between versions of huggingface_hub.
+    # Any other error means that the Hub cannot be reached. Its type depends on the HTTP library,
+    # which differs between versions of huggingface_hub.
     except Exception as error:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return ""

@@ -22,10 +22,11 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
+from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 
 from .data.blocks import batches
-from .saved_model import is_ours, load_config, read_optional_object
+from .saved_model import load_config, read_optional_object
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -99,7 +100,8 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
         return run
     if not run.data.fit_head or run.model.config:
         return run
-    if not read_optional_object(name, "1_Pooling/config.json") or is_ours(load_config(name)):
+    is_sentence_encoder = bool(read_optional_object(name, "1_Pooling/config.json"))
+    if not is_sentence_encoder or load_config(name).model_type in AUTO_CLASSES:
         return run
     # This import takes long because it loads the converters of all architectures.
     from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, sentence_pooling

@@ -221,6 +221,7 @@ def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]
     """Turn an error that the disk of `directory` is full into an `InputError`."""
     try:
         yield
+    # Libraries have various errors for a full disk. All other errors pass unchanged.
     except Exception as error:
         if not is_disk_full(error, directory):
             raise
@@ -304,14 +305,16 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
     """Whether `error` or one of its causes means that the disk of `directory` is full, or that a
     quota or `ulimit -f` is exceeded.
 
-    Some libraries do not report why writing failed, so the free space is checked as well.
+    Some libraries do not report why writing failed, so the free space is checked as well. Libraries
+    in Rust, such as safetensors, have errors without `errno`, whose messages end with its number.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    in_rust = tuple(f"(os error {number})" for number in full)
     while not directory.exists():
         directory = directory.absolute().parent
     has_space = shutil.disk_usage(directory).free >= _FULL_BELOW
     while error is not None:
-        if getattr(error, "errno", None) in full:
+        if getattr(error, "errno", None) in full or str(error).endswith(in_rust):
             return True
         if isinstance(error, Exception) and not isinstance(error, InputError) and not has_space:
             return True

@@ -10,15 +10,14 @@ is run: `trust_remote_code` is off, and files of torch are read with `weights_on
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -28,43 +27,38 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.utils import cached_file
 
 import hf_roformer_lite
+from hf_roformer_lite import checkpoint_files
+from hf_roformer_lite.checkpoint_files import (
+    check_report,
+    check_shards,
+    has_tokenizer,
+    load_pretrained,
+    local_directory,
+    refuse_tensors,
+)
+from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 
 from .errors import InputError, check_model_name
 from .output import RESULTS_FILE
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "special_tokens_map.json",
-)
 # Lower limits of fields in generation_config.json, most of which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
-# These are safetensors' names for the types of real numbers.
-REAL_TYPES = ("F64", "F32", "F16", "BF16")
-# These files list the shards of a model.
-INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-MAX_SHOWN_TENSORS = 3
-MAX_SHOWN_CHARACTERS = 300
+# `naming` of `checkpoint_files`, with the errors of this program.
+naming = partial(checkpoint_files.naming, kind=InputError)
 
 
-def find_file(name: str | Path, file: str) -> Path | None:
-    """The path of a file in a directory or in a repository on the Hub; None if there is no such
-    file.
+def directory_of(name: str | Path, weights: Sequence[str] = ()) -> Path:
+    """The directory of a saved model, or of the files of a repository on the Hub: all small ones,
+    and `weights`.
 
     Raises:
         InputError: if `name` is neither a directory nor a repository.
     """
-    if os.path.isdir(name):
-        path = Path(name) / file
-        return path if path.is_file() else None
     check_model_name(name, f"no model can be loaded from {name}")
     with naming(name):
-        found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
+        return local_directory(name, weights)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -73,17 +67,14 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: if the file cannot be read or does not contain an object.
     """
-    with naming(path, "cannot be read"):
-        value = json.loads(path.read_text("utf-8"))
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: must hold a JSON object, not a {type(value).__name__}")
-    return value
+    with naming(path):
+        return checkpoint_files.read_object(path)
 
 
 def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
     """Like `read_object`, but empty if the directory or repository has no such file."""
-    path = find_file(name, file)
-    return {} if path is None else read_object(path)
+    path = directory_of(name) / file
+    return read_object(path) if path.is_file() else {}
 
 
 def load_config(name: str | Path) -> PreTrainedConfig:
@@ -92,23 +83,17 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     Raises:
         InputError: if there is none, or if a field is wrong.
     """
-    path = find_file(name, "config.json")
-    if path is None:
+    path = directory_of(name) / "config.json"
+    if not path.is_file():
         raise InputError(f"no model can be loaded from {name}: it has no config.json")
     # transformers would load the base model of the adapter.
-    if find_file(name, "adapter_config.json") is not None:
+    if path.with_name("adapter_config.json").is_file():
         raise InputError(
             f"{name}: adapter_config.json makes it an adapter; merge it into its base model and save "
             "the result"
         )
     with naming(path):
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
-
-
-def is_ours(part: Any) -> bool:
-    """Whether a model, a class of models or a configuration is of this package."""
-    kind = part if isinstance(part, type) else type(part)
-    return kind.__module__.startswith(f"{hf_roformer_lite.__name__}.")
+        return AutoConfig.from_pretrained(path.parent, trust_remote_code=False)
 
 
 def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTrainedModel]:
@@ -136,7 +121,7 @@ def load_model(name: str | Path) -> PreTrainedModel:
     """
     config = load_config(name)
     model_class = model_class_of(config, name)
-    if not is_ours(model_class):
+    if config.model_type not in AUTO_CLASSES:
         raise InputError(
             f"{name}: {model_class.__name__} is a class of transformers; convert the model with "
             "`roformer-lite convert`"
@@ -153,11 +138,10 @@ def load_complete_model(
     Raises:
         InputError: if a file is missing or wrong.
     """
-    model, loaded = _from_pretrained(model_class, name, config)
-    _refuse_tensors(name, "lacks", loaded["missing_keys"])
-    unknown = f"has tensors that {model_class.__name__} does not have:"
-    _refuse_tensors(name, unknown, loaded["unexpected_keys"])
-    _refuse_tensors(name, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
+    load_generation_config(name)
+    with naming(name), without_reports():
+        model, report = load_pretrained(model_class, name, config)
+        check_report(report)
     return model
 
 
@@ -179,10 +163,12 @@ def load_with_new_head(
         InputError: if a file is missing or wrong. Only the head may be missing or have another
             shape.
     """
-    # The small steps of AdamW would be lost in half precision.
-    model, loaded = _from_pretrained(auto_model, name, config, dtype=torch.float32)
-    mismatched = {key[0] for key in loaded["mismatched_keys"]}
-    new = sorted({*loaded["missing_keys"], *mismatched})
+    load_generation_config(name)
+    with naming(name), without_reports():
+        # The small steps of AdamW would be lost in half precision.
+        model, report = load_pretrained(auto_model, name, config, dtype=torch.float32)
+    mismatched = {key[0] for key in report["mismatched_keys"]}
+    new = sorted({*report["missing_keys"], *mismatched})
     stack = f"{model.base_model_prefix}."
     # BERT's pooler is a part of the stack, but it is only saved with the heads of some tasks.
     pooler = f"{stack}pooler."
@@ -194,33 +180,10 @@ def load_with_new_head(
             "configuration; give only --config fields that do not change shapes, such as "
             "hidden_dropout=0.3"
         )
-    unknown = [key for key in loaded["unexpected_keys"] if key.startswith(stack)]
-    _refuse_tensors(name, "has unknown", unknown)
+    with naming(name):
+        unknown = [key for key in report["unexpected_keys"] if key.startswith(stack)]
+        refuse_tensors("has unknown", unknown)
     return model, new
-
-
-def _from_pretrained(
-    model_class: Any, name: str | Path, config: PreTrainedConfig, **options: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model together with transformers' information about its tensors, which the caller
-    checks."""
-    load_generation_config(name)
-    check_shards(name)
-    is_quantized = getattr(config, "quantization_config", None) is not None
-    if not is_quantized:
-        _check_types(name)
-    with naming(name), without_reports():
-        model, loaded = model_class.from_pretrained(
-            name,
-            config=config,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-            **options,
-        )
-    if not is_quantized:
-        check_finite(model, name)
-    return model, loaded
 
 
 def load_generation_config(name: str | Path) -> GenerationConfig:
@@ -230,11 +193,11 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     Raises:
         InputError: if the file cannot be read, or if a field is wrong.
     """
-    path = find_file(name, "generation_config.json")
-    if path is None:
+    path = directory_of(name) / "generation_config.json"
+    if not path.is_file():
         return GenerationConfig()
     with naming(path):
-        generation_config = GenerationConfig.from_pretrained(name)
+        generation_config = GenerationConfig.from_pretrained(path.parent)
         generation_config.validate()
     for field, minimum in MIN_COUNTS.items():
         value = getattr(generation_config, field)
@@ -243,95 +206,6 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
                 f"{path}: {field}={value!r} must be a whole number of at least {minimum}"
             )
     return generation_config
-
-
-def _check_types(name: str | Path) -> None:
-    """Refuse weights that are not real numbers of at least 16 bits, because transformers would cast
-    them and drop imaginary parts."""
-    for path in _weight_files(name):
-        strange = []
-        with naming(path), safe_open(path, "pt") as file:
-            for key in file.keys():
-                kind = file.get_slice(key).get_dtype()
-                is_whole = kind.startswith(("I", "U", "BOOL"))
-                is_buffer = is_whole and not key.endswith(("weight", "bias"))
-                if kind not in REAL_TYPES and not is_buffer:
-                    strange.append(key)
-        _refuse_tensors(path, f"has other numbers than {', '.join(REAL_TYPES)} in", strange)
-
-
-def _weight_files(name: str | Path) -> list[Path]:
-    """The safetensors files of a model: one, several shards, or none."""
-    whole = find_file(name, "model.safetensors")
-    if whole is not None:
-        return [whole]
-    index = find_file(name, INDEX_FILES[0])
-    if index is None:
-        return []
-    found = [find_file(name, shard) for shard in _shards_of(index)]
-    return [path for path in found if path is not None]
-
-
-def _shards_of(index: Path) -> set[str]:
-    with naming(index):
-        return {str(shard) for shard in read_object(index)["weight_map"].values()}
-
-
-def check_shards(name: str | Path, folder: str = "") -> None:
-    """Refuse an index of weights that names files outside its directory, which transformers would
-    read.
-
-    Args:
-        name: The directory or repository.
-        folder: The folder in it that contains the weights.
-
-    Raises:
-        InputError: with the index and the file.
-    """
-    # huggingface_hub refuses such names in repositories.
-    if not os.path.isdir(name):
-        return
-    config = read_optional_object(name, os.path.join(folder, "config.json"))
-    if config.get("transformers_weights"):
-        raise InputError(
-            f"{name}: its config.json names the file of its weights in transformers_weights; remove "
-            "that field, and name the file model.safetensors"
-        )
-    for file in INDEX_FILES:
-        index = find_file(name, os.path.join(folder, file))
-        if index is None:
-            continue
-        for shard in _shards_of(index):
-            if shard in ("", ".", "..") or {"/", "\\", ":"} & set(shard):
-                raise InputError(
-                    f"{index}: names {shard!r}, which is not a file in the same directory; "
-                    "get the model again from a source that you trust"
-                )
-
-
-def check_finite(model: nn.Module, name: str | Path) -> None:
-    """Refuse weights that are NaN or infinite.
-
-    Raises:
-        InputError: with the names of the tensors.
-    """
-    strange = []
-    for key, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_floating_point() and not value.isfinite().all():
-            strange.append(key)
-    _refuse_tensors(name, "has NaN or infinite numbers in", strange)
-
-
-def _refuse_tensors(name: str | Path, fault: str, keys: Iterable[str]) -> None:
-    keys = sorted(keys)
-    if not keys:
-        return
-    shown = ", ".join(keys[:MAX_SHOWN_TENSORS])
-    if len(keys) > MAX_SHOWN_TENSORS:
-        shown += f" and {len(keys) - MAX_SHOWN_TENSORS} more"
-    raise InputError(
-        f"{name}: {fault} {shown}; the weights are damaged, or belong to another model"
-    )
 
 
 def load_tokenizer(
@@ -346,10 +220,11 @@ def load_tokenizer(
     Raises:
         InputError: if one of its files is wrong, or if it belongs to another model.
     """
-    if all(find_file(name, file) is None for file in TOKENIZER_FILES):
+    directory = directory_of(name)
+    if not has_tokenizer(directory):
         return None
     with naming(f"{name}: the tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)
@@ -386,9 +261,7 @@ def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
     """
     with naming(f"{name}/tokenizer_config.json"):
         if tokenizer.pad_token_id is None:
-            raise InputError(
-                f"{name}: the tokenizer has no pad_token; tokenizer_config.json must name one"
-            )
+            raise InputError("the tokenizer has no pad_token, which this file must name")
         tokenizer(["a", "b c"], padding=True, truncation=True, return_tensors="pt")
 
 
@@ -453,8 +326,9 @@ def sentence_modules(name: str | Path) -> list[str]:
     Raises:
         InputError: if a file is missing. The library would use default modules instead.
     """
-    path = find_file(name, "modules.json")
-    if path is None:
+    directory = directory_of(name)
+    path = directory / "modules.json"
+    if not path.is_file():
         if read_optional_object(name, RESULTS_FILE).get("task") in ("embed", "rerank"):
             raise InputError(
                 f"{name}: it has no modules.json, which defines how the model is used; copy all "
@@ -472,43 +346,15 @@ def sentence_modules(name: str | Path) -> list[str]:
                     f"{path}: names {folder!r}, which is not a folder of the model; get the model "
                     "again from a source that you trust"
                 )
-            check_shards(name, folder)
+            check_shards(directory / folder)
             # Older versions of the library saved no options of Normalize.
             has_options = folder and kind != "Normalize"
-            if has_options and find_file(name, f"{folder}/config.json") is None:
+            if has_options and not (directory / folder / "config.json").is_file():
                 raise InputError(
                     f"{path}: names {folder}/config.json, which is missing; copy all files of the "
                     "model"
                 )
     return kinds
-
-
-@contextmanager
-def naming(where: str | Path, fault: str = "cannot be loaded") -> Iterator[None]:
-    """Turn the errors of transformers and tokenizers about damaged files, which have various types,
-    into an `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except BaseException as error:
-        # The tokenizers library panics in Rust, which raises no `Exception`.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise InputError(f"{where}: {fault}: {reason(error)}") from error
-
-
-def reason(error: BaseException) -> str:
-    """The message of an error in one line, with its type if the message is not informative."""
-    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
-        # The message of the cause has the field and its value, but not the names of functions.
-        error = error.__cause__
-    text = " ".join(str(error).split())
-    if len(text) > MAX_SHOWN_CHARACTERS:
-        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
-    if text and isinstance(error, (OSError, TypeError, ValueError)):
-        return text
-    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

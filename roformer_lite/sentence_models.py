@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .errors import InputError
-from .saved_model import check_finite, find_file, naming, read_optional_object, sentence_modules
+from hf_roformer_lite.checkpoint_files import check_numbers
+
+from .saved_model import directory_of, naming, read_optional_object, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
@@ -39,19 +40,17 @@ def make_sentence_model(
         InputError: if those modules cannot be used.
     """
     # This imports the converters of all architectures.
-    from hf_roformer_lite.conversion.checkpoints import ConversionError, copy_sentence_modules
+    from hf_roformer_lite.conversion.checkpoints import copy_sentence_modules
 
     theirs = None
-    if modules_of is not None and find_file(modules_of, "modules.json") is not None:
+    if modules_of is not None and (directory_of(modules_of) / "modules.json").is_file():
         theirs = read_optional_object(modules_of, _CONFIG).get("model_type", "SentenceTransformer")
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         if theirs == kind.model_type:
-            try:
+            with naming(modules_of):
                 copy_sentence_modules(modules_of, Path(folder))
-            except ConversionError as error:
-                raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
     # The library has loaded copies of both.
     transformer: Any = made[0]
@@ -70,5 +69,8 @@ def open_sentence_model(kind: type[BaseModel], directory: str, device: str) -> B
     sentence_modules(directory)
     with naming(directory):
         model = kind(directory, device=device, local_files_only=os.path.isdir(directory))
-    check_finite(model, directory)
+        tensors = model.state_dict()
+        check_numbers(
+            {name: tensors[name] for name in tensors if tensors[name].is_floating_point()}
+        )
     return model

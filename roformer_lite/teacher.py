@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
+from hf_roformer_lite.checkpoint_files import check_shards
+
 from .errors import InputError
-from .saved_model import check_shards, naming, sentence_modules
+from .saved_model import naming, sentence_modules
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,12 +25,12 @@ BATCH_SIZE = 1024
 
 def open_teacher(name: str) -> SentenceTransformer:
     """The model of `--teacher`, a directory or a name on the Hub."""
-    if os.path.isdir(name):
-        check_shards(name)
-        sentence_modules(name)
     from sentence_transformers import SentenceTransformer
 
     with naming(f"--teacher {name}"):
+        if os.path.isdir(name):
+            check_shards(Path(name))
+            sentence_modules(name)
         return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 
 

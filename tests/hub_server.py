@@ -66,6 +66,10 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
+        # The repositories whose files need an agreement that nobody has given.
+        self.gated: set[str] = set()
+        # The methods and paths of all requests.
+        self.requests: list[tuple[str, str]] = []
 
     def files(self, repo_id: str) -> dict[str, File]:
         return self.repositories[repo_id].files
@@ -78,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = urlsplit(self.path).path.strip("/")
+        self.server.requests.append((self.command, path))
         is_card = "validate-yaml" in self.path
         has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         try:
@@ -125,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(self._info(f"{owner}/{name}"))
             case [owner, name, "resolve", _, *path]:
                 repository = self._repository(f"{owner}/{name}")
+                if f"{owner}/{name}" in self.server.gated:
+                    raise Refused(403, "Access to the model is restricted.", "GatedRepo")
                 file = repository.files.get(unquote("/".join(path)))
                 if file is None:
                     raise Refused(404, "Entry not found", "EntryNotFound")

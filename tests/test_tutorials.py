@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from toy_training import date_pairs
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import hf_roformer_lite as rl
 from roformer_lite.cli import main
-from roformer_lite.commands.demo_data import unique_examples
 
 TUTORIALS = ROOT / "tutorials"
 # This program runs a script in a process that can import none of these three packages.
@@ -92,18 +92,19 @@ def test_long_text(run, tmp_path):
 def test_translate_and_its_exports(run, tmp_path):
     """Both engines return the tokens of `generate`, in processes that can import neither torch nor
     transformers."""
-    rows = unique_examples(300, 7, held_out=False)
-    pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
-    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
+    pairs = date_pairs(300)
+    sources = [source for source, _ in pairs]
+    table = "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + table, "utf-8")
     options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "12"]
-    out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
-    assert re.search(r"BLEU \d+\.\d on 30 unseen pairs", out) and f"{rows[0].written} → " in out
+    out = run("translate.py", "pairs.tsv", "translator", *options, "--test", sources[0])
+    assert re.search(r"BLEU \d+\.\d on 30 unseen pairs", out) and f"{sources[0]} → " in out
 
     lines = [
-        rows[0].written,
+        sources[0],
         "x",
-        rows[1].written + ", " + rows[2].written,
-        *(row.written for row in rows[3:9]),
+        sources[1] + ", " + sources[2],
+        *sources[3:9],
     ]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "translator")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translator")

@@ -1,7 +1,8 @@
-"""Tiny models, eight rows for every head, and arguments of a Trainer, for the tests of training."""
+"""Tiny models, eight rows for every head, pairs of dates, and arguments of a Trainer, for the tests
+of training."""
 
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import ROOT, VOCAB, build, seq2seq_config, stack_config
 from transformers import TrainingArguments
 
 import hf_roformer_lite as rl
@@ -79,3 +80,14 @@ TRAINER = {
 def arguments(out, **options) -> TrainingArguments:
     """Arguments of the stock Trainer: three steps on a CPU, all logged, and nothing is saved."""
     return TrainingArguments(out, **{**TRAINER, **options})
+
+
+def date_pairs(count: int) -> list[tuple[str, str]]:
+    """The first pairs of the sample data: a date in words, and the same date in digits."""
+    table = (ROOT / "examples" / "data" / "dates_train.tsv").read_text("utf-8")
+    _, *lines = table.splitlines()
+    pairs = []
+    for line in lines[:count]:
+        source, target = line.split("\t")
+        pairs.append((source, target))
+    return pairs

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ..errors import InputError, require_packages
-from ..saved_model import find_file, naming, read_object
+from ..saved_model import directory_of, naming, read_object
 from .crf import WordTagger
 from .join import Join
 from .ngrams import NgramClassifier
@@ -49,13 +49,16 @@ def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBas
     Raises:
         InputError: if a file is missing or wrong.
     """
-    texts = find_file(name, f"{FOLDER}/{TEXTS_FILE}")
-    arrays = find_file(name, f"{FOLDER}/{ARRAYS_FILE}")
-    if texts is None and arrays is None:
+    folder = directory_of(name, weights=[f"{FOLDER}/{ARRAYS_FILE}"]) / FOLDER
+    texts = folder / TEXTS_FILE
+    arrays = folder / ARRAYS_FILE
+    if not (texts.is_file() or arrays.is_file()):
         return None
-    for file, path in ((TEXTS_FILE, texts), (ARRAYS_FILE, arrays)):
-        if path is None:
-            raise InputError(f"{name}: {FOLDER}/{file} is missing; copy all files of the model")
+    for path in (texts, arrays):
+        if not path.is_file():
+            raise InputError(
+                f"{name}: {FOLDER}/{path.name} is missing; copy all files of the model"
+            )
     require_packages(f"the baseline of {name}", model_class.packages)
     with naming(f"{name}/{FOLDER}"):
         content = read_object(texts)
@@ -69,8 +72,6 @@ def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBas
 
 def copy_joined(name: str | Path, directory: Path) -> None:
     """Copy the baseline of a saved model, if its answer has one, into another directory."""
-    for file in (TEXTS_FILE, ARRAYS_FILE):
-        path = find_file(name, f"{FOLDER}/{file}")
-        if path is not None:
-            (directory / FOLDER).mkdir(exist_ok=True)
-            shutil.copyfile(path, directory / FOLDER / file)
+    folder = directory_of(name, weights=[f"{FOLDER}/{ARRAYS_FILE}"]) / FOLDER
+    if folder.is_dir():
+        shutil.copytree(folder, directory / FOLDER, dirs_exist_ok=True)

@@ -2,11 +2,11 @@
 
 from argparse import Namespace
 
-from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
-from hf_roformer_lite.conversion.checkpoints import naming
+from hf_roformer_lite.conversion import open_checkpoint, source_of, verify
 
 from ..command_options import AUTO
 from ..errors import InputError
+from ..saved_model import naming
 
 
 def main(options: Namespace) -> None:
@@ -15,13 +15,10 @@ def main(options: Namespace) -> None:
     Raises:
         InputError: if the outputs differ by more than the tolerance.
     """
-    try:
+    with naming(options.checkpoint):
         state_dict, config = open_checkpoint(options.checkpoint)
         source = source_of(options.checkpoint, config) if options.source == AUTO else options.source
-        with naming(options.checkpoint):
-            differences = verify(source, state_dict, config, options.seed)
-    except ConversionError as error:
-        raise InputError(str(error)) from error
+        differences = verify(source, state_dict, config, options.seed)
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(

@@ -7,14 +7,13 @@ and lines that are too long for one text are refused. Only the text of language 
 lines of any length, because it is read in pieces.
 """
 
-import codecs
 import csv
 import gzip
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
@@ -35,6 +34,10 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # times as much memory as its text.
 MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
+_CONVERSION = (
+    "convert the file with `iconv -f ENCODING -t utf-8 FILE > NEW_FILE`, where ENCODING is, for "
+    "example, utf-16, utf-16le, latin1 or gb18030"
+)
 # Lines like this before a sentence in a file of tokens may be comments.
 _MAY_BE_COMMENT = re.compile(r"#(\s|$)")
 # The first column of CoNLL-U: the number of a word, `3-4` for a range, or `3.1` for an empty node.
@@ -131,8 +134,7 @@ def lines_of(
     rest = b""
     while raw := rest + stream.readline(longest - len(rest)):
         is_end = raw.endswith(b"\n") or len(raw) < longest
-        if number == 1 and not before:
-            raw = raw.removeprefix(codecs.BOM_UTF8)
+        is_start = number == 1 and not before
         if not is_end and longest > MAX_PIECE_BYTES:
             raise InputError(
                 f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one "
@@ -145,8 +147,16 @@ def lines_of(
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{name}:{number}: byte {before + error.start + 1} of the line "
-                f"(0x{raw[error.start]:02x}) is not UTF-8; convert the file"
+                f"(0x{raw[error.start]:02x}) is not UTF-8; {_CONVERSION}"
             ) from error
+        if is_start:
+            # Some programs write more than one byte order mark.
+            text = text.lstrip("\ufeff")
+            if b"\0" in raw[:2]:
+                raise InputError(
+                    f"{name}:{number}: begins with {raw[:2]!r}, as UTF-16 without a byte order "
+                    f"mark does, and is not UTF-8; {_CONVERSION}"
+                )
         yield number, text, is_end
         if is_end:
             number += 1
@@ -266,7 +276,7 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
         if len(values) != len(columns):
             raise InputError(
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: "
-                f"{', '.join(columns)}"
+                f"{listed(columns)}"
             )
         yield row_of(dict(zip(columns, values, strict=True)), origin)
 
@@ -474,11 +484,16 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
         if not isinstance(value, dict) or part not in value:
             remedy = f"name the right one with --{option}, or, " if option else ""
             raise InputError(
-                f"{row['origin']}: no column {column!r}; the columns are: {', '.join(columns)}; "
+                f"{row['origin']}: no column {column!r}; the columns are: {listed(columns)}; "
                 f"{remedy}if the file has no header line, name all of them with --column_names"
             )
         value = value[part]
     return value
+
+
+def listed(columns: Iterable[str]) -> str:
+    """The names of columns for a message, in which invisible characters are escaped."""
+    return ", ".join(name if name.isprintable() else repr(name) for name in columns)
 
 
 def number_of(value: Any) -> float | None:

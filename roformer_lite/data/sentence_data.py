@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .data_files import Row, columns_of, number_of, text_of, value_of
+from .data_files import Row, columns_of, listed, number_of, text_of, value_of
 from .sampling import sample_rows
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
     if kind is None and not fitting:
         choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)
         raise InputError(
-            f"{row['origin']}: the columns are {', '.join(columns)}, but the training data "
+            f"{row['origin']}: the columns are {listed(columns)}, but the training data "
             f"need {choices}. If the file has no header line, name its columns with "
             "--column_names"
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from hf_roformer_lite.integrations import POOLING_OPTIONS
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 2**24
 # A graph without its weights is smaller than this.
 _GRAPH_BYTES = 2**19
-_POOLINGS = {
-    "mean": "pooling_mode_mean_tokens",
-    "cls": "pooling_mode_cls_token",
-    "last": "pooling_mode_lasttoken",
-}
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
@@ -184,7 +180,9 @@ def _in_int8(program: Any) -> Any:
 def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
     """Write the pooling of a text's vector to `1_Pooling/config.json` in `directory`, which exists.
     sentence-transformers and text-embeddings-inference read this file."""
-    modes = {field: pooling == config.classifier_pooling for pooling, field in _POOLINGS.items()}
+    modes = {
+        option: pooling == config.classifier_pooling for option, pooling in POOLING_OPTIONS.items()
+    }
     (directory / "1_Pooling").mkdir()
     content = {"word_embedding_dimension": config.hidden_size, **modes}
     write_json(directory / "1_Pooling" / "config.json", content)

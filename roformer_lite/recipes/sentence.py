@@ -15,6 +15,8 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.integrations import POOLINGS
+
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
 from ..data.sentence_data import (
     KINDS,
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
 
 RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
-# The `classifier_pooling` of a configuration for each pooling mode of the library.
-POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 ONLY_TEXTS = (
     "data with only the column text say nothing about similarity; for training, give --teacher, a "
     "model whose vectors are learned; for both training and evaluation, data with columns such as "

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
@@ -25,7 +26,7 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
-from ..saved_model import max_positions, reason
+from ..saved_model import max_positions
 from ..task_options import Seq2SeqDataArguments
 from .base import (
     Answer,
@@ -118,8 +119,8 @@ class Seq2Seq(AnsweringRecipe):
             return
         try:
             translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download, and raise various errors.
-        except Exception as error:
+        # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
+        except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
                 f"--bleu_tokenizer {tokenizer} cannot be used here: {reason(error)}"
             ) from error

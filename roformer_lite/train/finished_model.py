@@ -204,6 +204,7 @@ def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
             commit_message="Upload the trained model",
             revision=args.hub_revision,
         )
+    # The error depends on the HTTP library here, too, and the message has to say where the model is.
     except Exception as error:
         raise InputError(
             f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "

@@ -8,11 +8,12 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, TrainingArguments
 
+from hf_roformer_lite.checkpoint_files import reason
+
 from ..errors import InputError
 from ..output import is_disk_full
 from ..recipes.base import Recipe
 from ..run import Run
-from ..saved_model import reason
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE, step_of
@@ -158,9 +159,14 @@ def fit(
         has_made_a_step = trainer.state.global_step > first_step
         if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
             raise
-        remedy = "see --optim, --training_arguments and --config"
+        # A damaged checkpoint may raise any error. A new training is refused by libraries with
+        # these errors, for example if an option needs another package. Other errors are bugs.
         if checkpoint is not None:
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
+        elif isinstance(error, (ImportError, OSError, ValueError)):
+            remedy = "see --optim, --training_arguments and --config"
+        else:
+            raise
         raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.

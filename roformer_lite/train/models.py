@@ -15,7 +15,9 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import (
+    AUTO_CLASSES,
     RoFormerLiteConfig,
     RoFormerLiteSeq2SeqConfig,
 )
@@ -30,11 +32,9 @@ from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import (
     check_vocabulary,
-    is_ours,
     load_config,
     load_with_new_head,
     max_positions,
-    reason,
 )
 from ..task_options import LENGTH_OPTIONS
 
@@ -184,7 +184,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
             raise
         raise InputError(
             f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (--help lists the systems) and give OUT here"
+            "--from SYSTEM` (docs/conversion.md lists the systems) and give OUT here"
         ) from error
 
 
@@ -215,7 +215,7 @@ def pretrained_for_task(
             kind = "an encoder–decoder"
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
-    recipe.has_own_class = is_ours(given)
+    recipe.has_own_class = given.model_type in AUTO_CLASSES
     # This comes first because it determines the order of the labels.
     why_new_head = recipe.why_new_head(given)
     of_task = {

@@ -157,7 +157,7 @@ def summarise(
         "main_metric": recipe.main_metric,
         "notes": [*notes, *warnings],
         "warnings": warnings,
-        "example_line": recipe.example_line(recipe.neutral_example()),
+        "example_line": recipe.example_line(finished.example(run.card.card_example)),
         "parts": parts,
         "baselines": finished.baselines,
         "verdict": verdict(

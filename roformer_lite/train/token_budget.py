@@ -13,8 +13,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     long examples.
 
     The model computes only real tokens, so grouping examples of similar length would save nothing.
-    It would also harm training: after 600 steps on batches of a single length, the demo has an
-    accuracy of 0 %; on mixed batches of the same size it has 96 %.
+    It would also harm training: after 600 steps on batches of a single length, a model that writes
+    dates in digits had an accuracy of 0 %; on mixed batches of the same size it had 96 %.
 
     In each epoch the examples are sorted by length, with ties in random order, and dealt in
     rounds. A round takes as many consecutive examples as there are batches, and gives one of them

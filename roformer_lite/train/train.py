@@ -16,7 +16,7 @@ from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe
 from ..run import Run
-from ..saved_model import leave_out_segments, reason
+from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
 from .fit import fit, make_trainer, trainer_class
@@ -182,17 +182,15 @@ def naming_the_weights(checkpoints: Path) -> Iterator[None]:
     """Context after the training, in which errors name the directory of the trained weights."""
     try:
         yield
-    except InputError:
-        raise
+    # The error passes with its traceback, whatever it is.
     except Exception as error:
-        message = f"the model is trained, but cannot be evaluated or saved: {reason(error)}"
         checkpoint = last_checkpoint(checkpoints)
         if checkpoint is not None:
-            message += (
-                f". Its weights and tokenizer are in {checkpoint}; the same command, even with "
-                "another --test_file, evaluates it again"
+            error.add_note(
+                f"The model is trained. Its weights and tokenizer are in {checkpoint}; the same "
+                "command, even with another --test_file, evaluates it again."
             )
-        raise InputError(message) from error
+        raise
 
 
 def leave_process_group(trainer: Trainer) -> None:

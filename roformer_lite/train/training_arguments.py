@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
+from hf_roformer_lite.checkpoint_files import reason
+
 from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
 from ..options import TrainingOptions
 from ..run import Run
-from ..saved_model import reason
 from .muon import MUON, muon_arguments
 
 MIN_EPOCHS = 3

@@ -61,6 +61,7 @@ class TrainingDirectory:
             held.callback(shutil.rmtree, data, ignore_errors=True)
             try:
                 yield data
+            # Libraries have various errors for a full disk. All other errors pass unchanged.
             except Exception as error:
                 if isinstance(error, InputError) or not is_disk_full(error, self.path):
                     raise
@@ -77,6 +78,7 @@ class TrainingDirectory:
             self._make_ready()
             try:
                 yield
+            # Whatever the error is, it passes on after the directory is cleared.
             except Exception:
                 if not self.has_progress():
                     self.clear()

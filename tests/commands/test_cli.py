@@ -1,4 +1,4 @@
-"""The commands train, predict, evaluate and demo, run as a user runs them: on small data, for every
+"""The commands train, predict and evaluate, run as a user runs them: on small data, for every
 task."""
 
 import contextlib
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from toy_training import date_pairs
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import hf_roformer_lite  # noqa: F401
 from roformer_lite.cli import main
-from roformer_lite.commands import demo
-from roformer_lite.commands.demo_data import unique_examples
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 "
@@ -113,10 +112,10 @@ def seq2seq_model(tmp_path_factory):
     tokens for a batch.
     """
     folder = tmp_path_factory.mktemp("seq2seq")
-    rows = unique_examples(300, seed=7, held_out=False)
+    rows = date_pairs(300)
     for split, part in (("train", rows[:200]), ("test", rows[200:])):
-        sources = "".join(row.written + "\n" for row in part)
-        targets = "".join(row.standard + "\n" for row in part)
+        sources = "".join(source + "\n" for source, _ in part)
+        targets = "".join(target + "\n" for _, target in part)
         (folder / f"{split}.en.txt").write_text(sources, "utf-8")
         (folder / f"{split}.iso.txt").write_text(targets, "utf-8")
     files = [
@@ -340,31 +339,3 @@ def test_tag_chinese_by_the_character(tmp_path):
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "characters"
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
-
-
-@pytest.mark.slow
-def test_demo(tmp_path, monkeypatch, capsys):
-    """The demo runs from beginning to end, on a small part of its data and for a few steps. Its
-    figure is not of interest here."""
-    for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
-        monkeypatch.setattr(demo, name, size)
-    # These values replace those of the recipe, as the last value of an option counts.
-    short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()
-    monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
-    mine = tmp_path / "demo-data" / "train.tsv"
-    mine.parent.mkdir()
-    (tmp_path / "demo").mkdir()
-    mine.write_text("precious")
-    run("demo", "--output_dir", tmp_path / "demo", status=2)
-    assert mine.read_text() == "precious"
-    mine.unlink()
-    run("demo", "--output_dir", tmp_path / "demo")
-    printed = capsys.readouterr().out
-    results = check_directory(tmp_path / "demo", "seq2seq")
-    exact = results["metrics"]["test"]["exact_match"]
-    assert f"Exact match on all 80 held-out examples: {exact:.2%}" in printed
-    assert results["command"] == "roformer-lite demo --output_dir demo"
-    run("train", tmp_path / "demo" / "run.yaml", "--output_dir", tmp_path / "again")
-    assert check_directory(tmp_path / "again", "seq2seq")["metrics"] == results["metrics"]
-    assert all(name in printed for name in ("date-en", "date-zh"))
-    assert results["rows"] == {"train": 400, "validation": 40, "test": 80}

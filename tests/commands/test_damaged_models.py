@@ -94,7 +94,9 @@ def test_nothing_is_unpickled(model, tmp_path, capsys):
     """Only tensors are read from a file of torch, so that no code in it is run."""
     (model / "model.safetensors").unlink()
     torch.save({NAME: Bomb(tmp_path / "ran")}, model / "pytorch_model.bin")
-    assert f"{model}: cannot be loaded" in refusal("predict", model, tmp_path, capsys)
+    assert f"{model}/pytorch_model.bin: cannot be read" in refusal(
+        "predict", model, tmp_path, capsys
+    )
     assert not (tmp_path / "ran").exists()
 
 

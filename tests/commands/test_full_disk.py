@@ -1,4 +1,4 @@
-"""Commands whose disk is really full: their directory is a tiny file system."""
+"""An export whose disk is really full: its directory is a tiny file system."""
 
 import shutil
 import subprocess
@@ -51,18 +51,28 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("foreseen", [True, False])
-@pytest.mark.parametrize(("command", "options"), [("bundle", []), ("export", ["--format", "onnx"])])
-def test_commands_on_a_small_disk(
-    model, small_disk, capsys, monkeypatch, command, options, foreseen
-):
-    """The commands leave the disk as it was, even if the graphs are larger than was foreseen, so
+def test_export_on_a_small_disk(model, small_disk, capsys, monkeypatch, foreseen):
+    """The command leaves the disk as it was, even if the graphs are larger than was foreseen, so
     that the disk becomes full while they are written. (torch's writer of archives would end the
     process in this case.)"""
     if not foreseen:
         monkeypatch.setattr(graphs, "require_space", lambda directory, size: None)
     fill(small_disk)
     before = contents(small_disk)
-    assert main([command, str(model), str(small_disk / "out"), *options]) == 2
+    assert main(["export", str(model), str(small_disk / "out"), "--format", "onnx"]) == 2
     assert "no space left on the disk" in capsys.readouterr().err
     assert contents(small_disk) == before
     assert {path.name for path in small_disk.iterdir()} == {"filler"}
+
+
+def test_a_training_whose_checkpoint_does_not_fit(small_disk, tmp_path, capsys):
+    """The library of the weights reports this in an error of its own, and removes what it has
+    written, so that there is space again."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
+    files = ["--train_file", str(rows), "--output_dir", str(small_disk / "model")]
+    options = "--size tiny --vocab_size 300 --max_steps 1 --use_cpu true --disable_tqdm true"
+    assert main(["train", "classify", *files, *options.split()]) == 2
+    errors = capsys.readouterr().err
+    assert "no space left on the disk" in errors and "Traceback" not in errors
+    assert not (small_disk / "model").exists()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import ROOT
 from saved_models import save_model
 
 from roformer_lite.cli import COMMANDS
@@ -32,8 +33,6 @@ MISTAKES = {
     "predict": ["nowhere/at/all", "--batch_size", "0"],
     "evaluate": ["model", "--dataset_name", "x", "--lable_column", "y"],
     "export": ["model", "out", "--format", "tflite"],
-    "bundle": ["model"],
-    "demo": ["--sed", "1"],
     "train": ["classify", "--train_file", "nowhere.csv", "--output_dir", "m"],
     "convert": ["model"],
 }
@@ -59,7 +58,7 @@ def test_warnings_of_libraries_are_not_shown():
     code = """
 import logging, warnings
 from roformer_lite.cli import main
-assert main(["bundle", "nowhere", "out"]) == 2
+assert main(["export", "nowhere/at/all", "out"]) == 2
 logging.getLogger("library").warning("noise of a library")
 warnings.warn("noise of Python")
 logging.getLogger("library").error("an error of a library")
@@ -107,7 +106,9 @@ def test_predict_needs_no_extra(kind, tmp_path):
 
 @pytest.mark.slow
 def test_a_command_names_its_extra():
-    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "demo", "--output_dir", "nowhere"]
+    data = ROOT / "examples" / "data" / "intents_train.csv"
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "train", "classify"]
+    command += ["--train_file", str(data), "--output_dir", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and 'pip install "hf_roformer_lite[train]"' in done.stderr
     assert "Traceback" not in done.stderr

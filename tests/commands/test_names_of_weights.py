@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from hf_roformer_lite.checkpoint_files import ConversionError, check_shards
 from roformer_lite.errors import InputError
-from roformer_lite.saved_model import check_shards, sentence_modules
+from roformer_lite.saved_model import sentence_modules
 
 
 def test_weights_that_the_configuration_names(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"transformers_weights": "x.index.json"}))
-    with pytest.raises(InputError, match="transformers_weights"):
+    with pytest.raises(ConversionError, match="transformers_weights"):
         check_shards(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     check_shards(tmp_path)

@@ -129,7 +129,7 @@ def test_command_line(tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
     command = ["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"]
     assert main(command) == 2
-    message = "cannot be exported as ctranslate2: RoFormerLiteForSequenceClassification"
+    message = "RoFormerLiteForSequenceClassification: CTranslate2 has no such head"
     assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 

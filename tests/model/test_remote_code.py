@@ -13,7 +13,6 @@ import transformers
 from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
-from roformer_lite.cli import main
 
 SESSION = Path(__file__).with_name("session_without_package.py")
 TEXTS = ["a house", "今天天气非常好 and the dog"]
@@ -65,25 +64,8 @@ def bundles(tmp_path_factory) -> Path:
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
     pair = build(rl.RoFormerLiteForConditionalGeneration, config)
-    plain_folder = tmp_path_factory.mktemp("plain")
-    pair.save_pretrained(plain_folder)
-    tokenizer.remote_code = False
-    tokenizer.save_pretrained(plain_folder)
-    (plain_folder / "results.json").write_text("{}")
-    before = {path.name: path.read_bytes() for path in plain_folder.iterdir()}
-    (plain_folder / ".git").mkdir()
-    assert main(["bundle", str(plain_folder), str(folder / "pair")]) == 0
-    files = [path for path in plain_folder.iterdir() if path.is_file()]
-    assert {path.name: path.read_bytes() for path in files} == before
-    for name, auto_class in (
-        ("config.json", "AutoConfig"),
-        ("tokenizer_config.json", "AutoTokenizer"),
-    ):
-        after = json.loads((folder / "pair" / name).read_text())
-        assert auto_class in after["auto_map"]
-        assert {**json.loads(before[name]), "auto_map": after["auto_map"]} == after
-    assert {path.name for path in (folder / "pair").iterdir()} >= {*before, "README.md"}
-    assert not (folder / "pair" / ".git").exists()
+    for part in (pair, tokenizer):
+        part.save_pretrained(folder / "pair", remote_code=True)
 
     vocabulary = [
         "[PAD]",
@@ -203,39 +185,3 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
             assert not code_in(tmp_path / name)
             for path in (tmp_path / name).glob("*config.json"):
                 assert "auto_map" not in path.read_text()
-
-
-def test_the_card_of_a_bundle_says_how_it_is_opened(bundles, tmp_path):
-    """The card of a training is kept, and the section on bundles is added to it once."""
-    card = (bundles / "pair" / "README.md").read_text("utf-8")
-    for auto in ("AutoModelForSeq2SeqLM", "AutoTokenizer"):
-        assert f'{auto}.from_pretrained("pair", trust_remote_code=True)' in card
-    source = tmp_path / "model"
-    build(rl.RoFormerLiteForMaskedLM, stack_config()).save_pretrained(source)
-    (source / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
-    for before, after in (("model", "once"), ("once", "twice")):
-        assert main(["bundle", str(tmp_path / before), str(tmp_path / after)]) == 0
-    card = (tmp_path / "once" / "README.md").read_text()
-    assert card.startswith("---\nlicense: mit\n---\n\n# Mine\n\n## Use without the package\n")
-    assert (tmp_path / "twice" / "README.md").read_text() == card
-
-
-def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
-    transformers.BertConfig().save_pretrained(tmp_path / "bert")
-    assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
-    assert "bert holds neither a model nor a tokenizer" in capsys.readouterr().err
-    config = json.loads((bundles / "encoder" / "config.json").read_text())
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "config.json").write_text(json.dumps({**config, "architectures": ["os"]}))
-    (tmp_path / "unknown").mkdir()
-    (tmp_path / "unknown" / "config.json").write_text('{"model_type": "unheard_of"}')
-    for source, out, message in (
-        ("code", "out", "architectures"),
-        ("code", "bert", "exists already"),
-        ("nothing", "out", "there is no such directory"),
-        ("bert", "bert/out", "choose another directory"),
-        ("unknown", "out", "config.json: cannot be loaded"),
-    ):
-        assert main(["bundle", str(tmp_path / source), str(tmp_path / out)]) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

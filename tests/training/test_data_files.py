@@ -324,3 +324,9 @@ def test_labels_after_a_thousand_rows_without_any(write, tmp_path):
     options = ClassifyDataArguments(train_file=files, validation_fraction=0)
     rows = load_splits(RECIPES["classify"](options), options, tmp_path / "rows", seed=0)
     assert rows["train"][-2:]["labels"] == [[], ["a"]]
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2])
+def test_byte_order_marks_are_no_part_of_the_first_column(marks, write):
+    path = write("a.csv", "\ufeff" * marks + "text,label\nx,a\n")
+    assert [columns_of(row) for row in read_table(path)] == [{"text": "x", "label": "a"}]

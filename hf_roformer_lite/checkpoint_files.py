@@ -1,0 +1,308 @@
+"""The files of a checkpoint: a directory, or a repository on the Hub.
+
+The files of a repository are downloaded to the cache, and are then read like those of any other
+directory. Code in a checkpoint is never executed: files of torch are read with `weights_only`, and
+an index of shards may only name files in its own directory.
+
+A file that is missing, is damaged or belongs to another model raises a `ConversionError` that names
+it. `naming` turns it into the error of the caller.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
+from transformers import PreTrainedModel
+
+WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# The first of these that a checkpoint has is read.
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    TOKENIZER_CONFIG,
+    "vocab.txt",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+)
+# All files of a repository that may be needed besides the weights.
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
+MAX_LISTED_TENSORS = 3
+MAX_SHOWN_CHARACTERS = 600
+
+
+class ConversionError(ValueError):
+    """A checkpoint or a model cannot be read or converted; the message names the cause."""
+
+
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Tensors by name. Each is read by a function when it is needed."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+@contextmanager
+def naming(
+    where: str | Path,
+    fault: str = "cannot be loaded",
+    kind: type[ValueError] = ConversionError,
+) -> Iterator[None]:
+    """Turn errors about a damaged file, for which libraries use many types, into an error that
+    names the file.
+
+    Args:
+        where: The file or the directory.
+        fault: What is wrong with it, if the error is one of a library.
+        kind: The type of the new error. An error of this type, or a `ConversionError`, keeps its
+            message, which `where` precedes if it is not part of it.
+    """
+    try:
+        yield
+    except (kind, ConversionError) as error:
+        message = str(error)
+        if str(where) not in message:
+            message = f"{where}: {message}"
+        raise kind(message) from error
+    # Any type of error may come from a damaged file. The tokenizers library even panics in Rust,
+    # which raises no `Exception`, and the class of a panic cannot be imported.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{where}: {fault}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The message of an error in one line, with its type if the message is not informative."""
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        # The message of the cause has the field and its value, but not the names of functions.
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
+    if text and isinstance(error, (OSError, TypeError, ValueError)):
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def local_directory(name: str | Path, weights: Sequence[str] = ()) -> Path:
+    """The directory of a checkpoint. Of a repository on the Hub, it contains all small files, and
+    those of the files `weights` that exist.
+
+    Raises:
+        ConversionError: if the repository does not exist, may not be read, or is neither reachable
+            nor in the cache.
+    """
+    if os.path.isdir(name):
+        return Path(name)
+    with naming(name):
+        return _snapshot(str(name), tuple(weights))
+
+
+@cache
+def _snapshot(repository: str, weights: tuple[str, ...]) -> Path:
+    return Path(snapshot_download(repository, allow_patterns=[*SMALL_FILES, *weights]))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    with naming(path, "cannot be read"):
+        return json.loads(path.read_text("utf-8"))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ConversionError(f"{path}: must hold a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a directory contains a file of a tokenizer."""
+    return any((directory / file).is_file() for file in TOKENIZER_FILES)
+
+
+def weight_files(name: str | Path) -> list[Path]:
+    """The files with the weights of a checkpoint: one, or several shards; empty if it has none.
+
+    Raises:
+        ConversionError: if the index of the shards names a file that does not exist or is in
+            another directory.
+    """
+    for file in WEIGHT_FILES:
+        path = local_directory(name, [file]) / file
+        if path.is_file():
+            return [path]
+        index = path.with_name(f"{file}.index.json")
+        if not index.is_file():
+            continue
+        shards = _shards_of(index)
+        directory = local_directory(name, shards)
+        for shard in shards:
+            if not (directory / shard).is_file():
+                raise ConversionError(f"{index}: names {shard}, which does not exist")
+        return [directory / shard for shard in shards]
+    return []
+
+
+def check_shards(directory: Path) -> None:
+    """Refuse an index of weights that names files outside its directory, which transformers would
+    read, and a config that names an index of its own.
+
+    Raises:
+        ConversionError: with the file that names another one.
+    """
+    config = directory / "config.json"
+    if config.is_file() and read_object(config).get("transformers_weights"):
+        raise ConversionError(
+            f"{config}: names the file of the weights in transformers_weights; remove that field, "
+            "and name the file model.safetensors"
+        )
+    for file in WEIGHT_FILES:
+        index = directory / f"{file}.index.json"
+        if index.is_file():
+            _shards_of(index)
+
+
+def _shards_of(index: Path) -> list[str]:
+    """The files that the index of a checkpoint names."""
+    with naming(index, "cannot be read"):
+        shards = sorted({str(shard) for shard in read_json(index)["weight_map"].values()})
+    for shard in shards:
+        if not is_file_name(shard):
+            raise ConversionError(
+                f"{index}: names {shard!r}, which is not a file in the same directory; get the "
+                "model again from a source that you trust"
+            )
+    return shards
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is a plain file name, and not a path to another directory on any system."""
+    return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)
+
+
+def open_files(files: Sequence[Path]) -> LazyTensors:
+    """The tensors of one or more files by name. Those of safetensors files are read when they are
+    needed."""
+    readers: dict[str, Callable[[], torch.Tensor]] = {}
+    for path in files:
+        with naming(path, "cannot be read"):
+            if path.suffix == ".safetensors":
+                opened = safe_open(path, framework="pt")
+                readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}
+                continue
+            # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
+            is_zip = zipfile.is_zipfile(path)
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        values = loaded.values() if isinstance(loaded, dict) else [None]
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            raise ConversionError(
+                f"{path}: holds something other than a dictionary of names and tensors"
+            )
+        readers |= {name: partial(loaded.get, name) for name in loaded}
+    return LazyTensors(readers)
+
+
+def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse weights that are NaN or infinite, and all dtypes except floating point of 16 bits or
+    more: converting other dtypes would silently lose precision. Only buffers, such as positions,
+    may be integers.
+
+    Raises:
+        ConversionError: naming the tensor.
+    """
+    for name, tensor in tensors.items():
+        fault = None
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if is_whole and not name.endswith(("weight", "bias")):
+            continue
+        if tensor.dtype not in WEIGHT_TYPES:
+            fault = f"{name} has the type {tensor.dtype}"
+        # The minimum and maximum are NaN or infinite if any number is, and need no memory.
+        elif tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+            fault = f"there are NaN or infinite numbers in {name}"
+        if fault is not None:
+            raise ConversionError(f"{fault}; save the checkpoint in float32 again")
+
+
+def load_pretrained(
+    model_class: Any, name: str | Path, config: Any, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model of transformers or of this package, and check its files and numbers.
+
+    Args:
+        model_class: The class of the model, or an auto class.
+        name: The directory or repository of the checkpoint.
+        config: The configuration of the resulting model.
+        options: Further arguments of `from_pretrained`.
+
+    Returns:
+        The model, and transformers' report of its tensors. The caller checks it, because missing
+        tensors have random numbers.
+
+    Raises:
+        ConversionError: if a file is damaged, or if a number is not finite.
+    """
+    directory = local_directory(name)
+    check_shards(directory)
+    tensors = open_files(weight_files(name))
+    if getattr(config, "quantization_config", None) is None:
+        check_numbers(tensors)
+    return model_class.from_pretrained(
+        directory,
+        config=config,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        trust_remote_code=False,
+        **options,
+    )
+
+
+def check_report(report: Mapping[str, Any]) -> None:
+    """Refuse a model whose file does not contain exactly the tensors of its class.
+
+    Args:
+        report: The report that `load_pretrained` returns.
+
+    Raises:
+        ConversionError: with the names of the tensors.
+    """
+    refuse_tensors("lacks", report["missing_keys"])
+    refuse_tensors("has unknown", report["unexpected_keys"])
+    refuse_tensors("has in another shape", [key[0] for key in report["mismatched_keys"]])
+
+
+def refuse_tensors(fault: str, names: Iterable[str]) -> None:
+    """Raise a `ConversionError` if there are `names` of tensors with a fault."""
+    names = sorted(names)
+    if not names:
+        return
+    listed = ", ".join(names[:MAX_LISTED_TENSORS])
+    if len(names) > MAX_LISTED_TENSORS:
+        listed += f" and {len(names) - MAX_LISTED_TENSORS} more"
+    raise ConversionError(f"{fault} {listed}; a file is damaged or belongs to another model")
