@@ -6,14 +6,17 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
 
 from hf_roformer_lite.checkpoint_files import reason
 
 from ..errors import InputError
 from ..output import is_disk_full
-from ..recipes.base import Recipe
+from ..recipes.base import Recipe, Start
 from ..run import Run
+from ..task_options import LabelArguments
+from .few_rows import FewRows, train_contrastively
+from .head import fit_head
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE, step_of
@@ -43,9 +46,8 @@ def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
 
 def make_trainer(
     run: Run,
-    recipe: Recipe,
+    start: Start,
     args: TrainingArguments,
-    model: PreTrainedModel,
     rows: DatasetDict,
     encoded: DatasetDict,
     started: float,
@@ -54,23 +56,26 @@ def make_trainer(
 
     Args:
         run: The run with its defaults filled in.
-        recipe, args, model: The task, its arguments and the model to train.
+        start: The start of the training.
+        args: The arguments of the training.
         rows, encoded: The data as rows and as model inputs.
         started: The time of `time.monotonic` at which the command began.
 
     Raises:
         InputError: for training arguments that the Trainer refuses.
     """
+    recipe = start.recipe
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
     if run.training.max_tokens_per_batch and isinstance(train, Dataset):
         lengths = recipe.lengths(train)
-    parts = recipe.trainer_parts(run, args, model, rows, encoded)
+    parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
         return trainer_class(run.task)(
+            model=start.trained,
             args=args,
-            processing_class=recipe.tokenizer,
+            processing_class=start.tokenizer,
             **parts,
             options=run.training,
             lengths=lengths,
@@ -134,20 +139,61 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: Recipe) -> bool:
     return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
 
 
+def prepare_head(
+    trainer: RoFormerLiteTrainer, start: Start, few_rows: FewRows, train: Dataset
+) -> bool:
+    """Fit the new head of a pretrained classifier or tagger before the training. With few rows, the
+    encoder learns the labels from pairs of them before.
+
+    Returns:
+        Whether the fitted head is final.
+    """
+    options = start.recipe.options
+    if not (start.has_new_head and isinstance(options, LabelArguments) and options.fit_head):
+        return False
+    learns_from_pairs = few_rows.learns_from_pairs and start.has_own_class
+    if learns_from_pairs:
+        print(
+            "There are few rows, so the encoder first learns the labels from pairs of them",
+            file=sys.stderr,
+        )
+        train_contrastively(trainer, train)
+    if trainer.is_fsdp_enabled:
+        if trainer.is_world_process_zero():
+            print("with FSDP the new head keeps its random weights", file=sys.stderr)
+        return False
+    is_final = (
+        fit_head(trainer, train)
+        and learns_from_pairs
+        and few_rows.stops_after_fitting
+        and trainer.eval_dataset is None
+    )
+    if is_final:
+        print(
+            "The fitted head is final, because there are no validation data to decide whether "
+            "further training helps",
+            file=sys.stderr,
+        )
+    return is_final
+
+
 def fit(
-    trainer: RoFormerLiteTrainer, recipe: Recipe, train: Dataset, checkpoint: str | None
+    trainer: RoFormerLiteTrainer,
+    start: Start,
+    few_rows: FewRows,
+    train: Dataset,
+    checkpoint: str | None,
 ) -> None:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
     save."""
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     try:
-        if is_faster_in_bfloat16(trainer, recipe):
+        if is_faster_in_bfloat16(trainer, start.recipe):
             trainer.args.bf16 = True
             trainer.args.mixed_precision = "bf16"
             trainer.accelerator.native_amp = True
         if checkpoint is None:
-            recipe.prepare_head(trainer, train)
-            if recipe.stops_after_fitting:
+            if prepare_head(trainer, start, few_rows, train):
                 _train_without_steps(trainer)
             else:
                 trainer.train()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.evaluate.evaluation import Evaluation
+from roformer_lite.evaluation import Evaluation
 from roformer_lite.train.results import FinishedTraining, print_summary, what_happened
 
 COLOURS = ["red", "green", "blue", "white"]
@@ -105,8 +105,7 @@ def test_what_is_kept_decides_whether_it_has_learned(has_baseline, of_whole):
     state = SimpleNamespace(log_history=log, global_step=20, max_steps=20)
     finished = FinishedTraining(
         run=None,
-        recipe=SimpleNamespace(name="classify"),
-        model=None,
+        start=SimpleNamespace(recipe=SimpleNamespace(name="classify")),
         trainer=SimpleNamespace(args=args, state=state, clock=SimpleNamespace(is_over=False)),
         rows=None,
         encoded=None,
