@@ -8,26 +8,24 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
-from .baseline.files import JoinedBaseline
+from .baseline.files import load_joined
 from .errors import InputError, require_packages
+from .loaded_model import Input, LoadedModel
 from .onnx_model import OnnxModel
 from .output import RESULTS_FILE
 from .recipes import RECIPES
-from .recipes.base import Input, Recipe
+from .recipes.base import Recipe
 from .saved_model import (
     load_config,
     max_positions,
@@ -39,47 +37,21 @@ from .saved_model import (
 
 logger = logging.getLogger(__name__)
 
-# A tokenizer adds at most this many tokens to a text or a pair of texts.
-MAX_ADDED_TOKENS = 8
 # In these types of rotary positions, the angles depend on the longest text of a batch.
 BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
-@dataclass
-class SavedModel:
-    """A saved model that is ready to predict.
+@dataclass(kw_only=True)
+class SavedModel(LoadedModel):
+    """A saved model of a task.
 
     Args:
         recipe: The task, with the settings of the training.
-        model: A model of transformers or sentence-transformers, or an exported graph.
-        tokenizer: The saved tokenizer.
-        positions: The maximum number of positions; None if there is no limit.
         results: The saved results of its training; empty for other checkpoints.
-        joined: The baseline that joins the answer of the model; None for the model alone.
     """
 
     recipe: Recipe
-    model: Any
-    tokenizer: PreTrainedTokenizerBase
-    positions: int | None = None
     results: dict[str, Any] = field(default_factory=dict)
-    joined: JoinedBaseline | None = None
-
-    @cached_property
-    def pipe(self) -> Pipeline:
-        """The stock pipeline of the task."""
-        # The type of the function lists every task of transformers.
-        make: Callable[..., Pipeline] = pipeline
-        # The class of an exported graph is not in transformers' lists of models, which is reported
-        # as an error with all of these lists. Some pipelines change their tokenizer, so they get a
-        # copy.
-        with without_reports(logging.CRITICAL):
-            return make(
-                self.recipe.pipeline_tag,
-                model=self.model,
-                tokenizer=copy(self.tokenizer),
-                device=self.model.device,
-            )
 
     def answers(
         self,
@@ -90,80 +62,13 @@ class SavedModel:
     ) -> list[Any]:
         """The predictions for the inputs in their order, with None for an empty input.
 
-        Inputs of similar length share a batch, which saves time in models that compute padding.
-
         Args:
             inputs: Texts, pairs of texts or lists of words, depending on the task.
             batch_size: The number of inputs in a batch.
             options: The options of `predict` for the task by name.
             report: Called with the number of inputs that were processed since the last call.
         """
-        if self.recipe.truncates:
-            self.warn_of_truncation([given for given in inputs if not is_empty(given)])
-        answer = partial(self.recipe.answer, self, options=options or {})
-        return self.in_batches(inputs, batch_size, answer, report)
-
-    @torch.inference_mode()
-    def in_batches(
-        self,
-        inputs: Sequence[Input],
-        batch_size: int,
-        answer: Callable[[list[Input]], list[Any]],
-        report: Callable[[int], Any] | None = None,
-    ) -> list[Any]:
-        """The results of `answer` for the inputs in their order, with None for an empty input.
-
-        Args:
-            inputs, batch_size, report: As for `answers`.
-            answer: Returns a result for each input of a batch, none of which is empty.
-        """
-        answers: list[Any] = [None] * len(inputs)
-        places = [place for place, given in enumerate(inputs) if not is_empty(given)]
-        places.sort(key=lambda place: len("".join(inputs[place])))
-        if report is not None:
-            report(len(inputs) - len(places))
-        for start in range(0, len(places), batch_size):
-            batch = places[start : start + batch_size]
-            found = answer([inputs[place] for place in batch])
-            for place, one in zip(batch, found, strict=True):
-                answers[place] = one
-            if report is not None:
-                report(len(batch))
-        return answers
-
-    def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
-        """The number of tokens of each text, or of each pair of texts."""
-        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
-        encoded = self.tokenizer(texts, truncation=False, verbose=False, **options)
-        return [len(ids) for ids in encoded["input_ids"]]
-
-    def warn_of_truncation(self, inputs: Sequence[Input]) -> None:
-        """Warn about inputs that are too long for the model."""
-        longest = getattr(self.model, "max_seq_length", None) or self.tokenizer.model_max_length
-        # A token has at least one byte, so texts with fewer bytes fit and need not be tokenized.
-        room = longest - MAX_ADDED_TOKENS
-        doubtful = [given for given in inputs if len("".join(given).encode()) > room]
-        if not doubtful:
-            return
-        truncated = sum(length > longest for length in self.lengths(doubtful))
-        if truncated:
-            logger.warning("%d lines are truncated to %d tokens", truncated, longest)
-
-    def check_positions(self, inputs: list[str], more: int = 0, **options: Any) -> None:
-        """Refuse an input that, together with `more` tokens, exceeds the positions of the model.
-
-        Raises:
-            InputError: with the input and both numbers.
-        """
-        if self.positions is None:
-            return
-        for given, length in zip(inputs, self.lengths(inputs, **options), strict=True):
-            if length + more > self.positions:
-                generated = f", including {more} to generate (--max_new_tokens)" if more else ""
-                raise InputError(
-                    f"{given[:40]!r} needs {length + more} positions{generated}, but this model has "
-                    f"positions for only {self.positions}"
-                )
+        return self.recipe.answers(self, inputs, batch_size, options or {}, report)
 
 
 def open_model(
@@ -192,7 +97,6 @@ def open_model(
     tokenizer = require_tokenizer(directory, config)
     try_tokenizer(tokenizer, directory)
     require_packages(directory, recipe.options.packages)
-    recipe.tokenizer = tokenizer
     recipe.check_options(config, options or {})
     if engine not in recipe.engines:
         raise InputError(
@@ -215,13 +119,17 @@ def open_model(
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
         if hasattr(model, "max_seq_length"):
             model.max_seq_length = min(model.max_seq_length or positions, positions)
+    joined = None
+    if recipe.baseline_class is not None:
+        joined = load_joined(directory, recipe.baseline_class)
     saved = SavedModel(
         recipe=recipe,
         model=model,
         tokenizer=tokenizer,
         positions=positions,
         results=results,
-        joined=recipe.load_joined(directory),
+        pipeline_tag=recipe.pipeline_tag,
+        joined=joined,
     )
     try_model(saved, directory)
     batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))
@@ -262,11 +170,9 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
         name: settings[name] for name in kind.options_class.measuring_options & settings.keys()
     }
     try:
-        recipe = kind(kind.options_class(dataset_name="-", **known))
-        recipe.inspect_model(config, settings)
+        return kind.of_model(kind.options_class(dataset_name="-", **known), config, settings)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
-    return recipe
 
 
 def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
@@ -334,8 +240,3 @@ def device_named(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name} cannot be used here: {reason(error)}") from error
     return device
-
-
-def is_empty(given: Input) -> bool:
-    parts = [given] if isinstance(given, str) else given
-    return not parts or not all(part.strip() for part in parts)

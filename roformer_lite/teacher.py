@@ -93,3 +93,22 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
     vectors = (vectors @ axes)[:, : embedding.embedding_dim]
     scaled = vectors * (embedding.weight.std() / vectors.std())
     embedding.weight[:, : vectors.shape[1]] = scaled.to(embedding.weight)
+
+
+def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
+    """Add the teacher's vectors as the column `label`."""
+
+    def vectors_of(batch: dict[str, list]) -> dict[str, np.ndarray]:
+        vectors = teacher.encode(batch["text"], normalize_embeddings=True, show_progress_bar=False)
+        return {"label": vectors}
+
+    return texts.map(vectors_of, batched=True, desc="Vectors of the teacher")
+
+
+def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
+    """Project the vectors in the column `label` onto axes `(given, width)`."""
+
+    def project(batch: dict[str, list]) -> dict[str, np.ndarray]:
+        return {"label": np.asarray(batch["label"], dtype=np.float32) @ axes}
+
+    return texts.map(project, batched=True, desc="Principal axes")

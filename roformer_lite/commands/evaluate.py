@@ -21,8 +21,8 @@ from ..command_options import (
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
-from ..evaluate.evaluation import Evaluation, evaluate
 from ..evaluate.report import confused_pairs, example_text, worst
+from ..evaluation import Evaluation, evaluate
 from ..options import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
@@ -60,18 +60,21 @@ def main(
     if options.batch_size is not None:
         arguments["per_device_eval_batch_size"] = options.batch_size
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
-        rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
+        rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
+        recipe = recipe.for_rows(saved, rows)
         found = evaluate(
-            saved=replace(saved, recipe=recipe),
+            saved,
+            recipe,
             split="test",
             rows=rows,
             batch_size=arguments["per_device_eval_batch_size"],
             seed=arguments["seed"],
         )
+        notes = [*recipe.notes(), *recipe.notes_on("test", rows, found.outcomes)]
     text = _report_text(found, options.examples)
     print(text)
     _print_metrics(recipe.name, found)
-    for note in [*recipe.notes(), *found.warnings]:
+    for note in [*notes, *found.warnings]:
         print(note)
     if options.output_dir is not None:
         results = {
@@ -108,10 +111,8 @@ def recipe_for(
     data = {name: getattr(options, name) for name in _DATA}
     # The options require training data, but only the test data are read.
     data["train_file"] = options.test_file
-    recipe = kind(replace(saved.recipe.options, **data, **given))
-    recipe.inspect_model(saved.model.config, settings)
-    recipe.check_data_options()
-    recipe.tokenizer = saved.tokenizer
+    options_of_data = replace(saved.recipe.options, **data, **given)
+    recipe = kind.of_model(options_of_data, saved.model.config, settings)
     set_lengths(saved, recipe, given)
     return recipe
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from datasets import (
     ClassLabel,
@@ -26,13 +26,13 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..task_options import DataArguments
 from .data_files import Row, row_of
-
-if TYPE_CHECKING:
-    from ..recipes.base import Recipe
+from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
 # The default fraction and maximum number of training rows that are held out for validation.
 HELD_OUT_FRACTION = 0.1
+# Training data with fewer rows are not split by default.
+MIN_ROWS_TO_SPLIT = 100
 MAX_HELD_OUT_ROWS = 2000
 # For a stream, the rows to hold out are a fraction of at most this many of its first rows.
 MAX_COUNTED_ROWS = 10_000
@@ -51,21 +51,21 @@ class Source(NamedTuple):
 
 
 def load_splits(
-    recipe: Recipe, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
+    reader: Reader, args: DataArguments, cache_dir: Path, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
-    """Load the splits `train`, `validation` and `test`; the last two are optional.
+    """Load the splits `train`, `validation` and `test` that are given; the last two are optional.
+    From a stream, the rows to hold out are taken at once.
 
     Args:
-        recipe: Defines what a row is.
+        reader: Reads the rows.
         args: Where the rows come from.
         cache_dir: Where the rows are stored, so that memory holds only those in use.
-        seed: Determines which rows `validation_fraction` holds out.
         wanted: The splits to read. The first one must exist.
 
     Raises:
         InputError: for a file, a line or a column that cannot be used.
     """
-    sources = _open_splits(recipe, args, wanted)
+    sources = _open_splits(reader, args, wanted)
     splits = DatasetDict()
     if getattr(args, "streaming", False):
         streamed = sources.pop("train")
@@ -73,55 +73,80 @@ def load_splits(
         if "validation" not in sources and args.validation_fraction is None:
             counted = sum(1 for _ in islice(streamed.rows(), MAX_COUNTED_ROWS))
             of_which = f"first {counted} training rows"
-            num_first = _rows_to_hold_out(recipe, counted, None, of_which)
+            num_first = _rows_to_hold_out(counted, None, of_which)
         if num_first:
             sources["validation"] = Source(
                 streamed.name, lambda: islice(streamed.rows(), num_first)
             )
         splits["train"] = IterableDataset.from_generator(
-            _stream, gen_kwargs={"recipe": recipe, "source": streamed, "num_skipped": num_first}
+            _stream, gen_kwargs={"reader": reader, "source": streamed, "num_skipped": num_first}
         )
     for split, source in sources.items():
-        splits[split] = _collect_rows(source, recipe, cache_dir / split)
-    train = splits.get("train")
-    if isinstance(train, Dataset) and "validation" not in splits:
-        which = "chosen at random" if recipe.rows_are_independent else "the last ones"
-        of_which = f"{len(train)} training rows ({which})"
-        amount = _rows_to_hold_out(recipe, len(train), args.validation_fraction, of_which)
-        if amount:
-            parts = train.train_test_split(amount, seed=seed, shuffle=recipe.rows_are_independent)
-            splits["train"], splits["validation"] = _with_all_labels(
-                recipe, parts["train"], parts["test"]
-            )
+        splits[split] = _collect_rows(source, reader, cache_dir / split)
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
 
-def _open_splits(recipe: Recipe, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
+def hold_out(
+    reader: Reader,
+    args: DataArguments,
+    rows: DatasetDict,
+    seed: int,
+    min_rows: int = MIN_ROWS_TO_SPLIT,
+) -> DatasetDict:
+    """Hold out some of the training rows as validation data, unless there are validation data.
+
+    Args:
+        reader: What has read the rows.
+        args: The options, which may specify the fraction to hold out.
+        rows: The result of `load_splits`.
+        seed: Determines which rows are held out.
+        min_rows: Data with fewer rows are not split by default.
+
+    Raises:
+        InputError: if no row would be left for training.
+    """
+    train = rows["train"]
+    if not isinstance(train, Dataset) or "validation" in rows:
+        return rows
+    which = "chosen at random" if reader.rows_are_independent else "the last ones"
+    of_which = f"{len(train)} training rows ({which})"
+    amount = _rows_to_hold_out(len(train), args.validation_fraction, of_which, min_rows)
+    if not amount:
+        return rows
+    parts = train.train_test_split(amount, seed=seed, shuffle=reader.rows_are_independent)
+    kept, held_out = _with_all_labels(reader, parts["train"], parts["test"])
+    splits = {**rows, "train": kept, "validation": held_out}
+    return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
+
+
+def _open_splits(reader: Reader, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
     """The sources of the rows of each split."""
     if args.dataset_name:
         if args.validation_fraction is not None:
             wanted = [split for split in wanted if split != "validation"]
         return {
             split: Source(
-                f"{args.dataset_name} [{split}]", partial(_hub_rows, recipe, args, dataset)
+                f"{args.dataset_name} [{split}]", partial(_hub_rows, reader, args, dataset)
             )
             for split, dataset in _hub_splits(args, wanted).items()
         }
     files = {split: getattr(args, f"{split}_file") for split in wanted}
     return {
-        split: Source(", ".join(paths), partial(recipe.read_rows, paths))
+        split: Source(", ".join(paths), partial(reader.read_rows, paths))
         for split, paths in files.items()
         if paths
     }
 
 
-def _stream(recipe: Recipe, source: Source, num_skipped: int) -> Iterator[Row]:
+def _stream(reader: Reader, source: Source, num_skipped: int) -> Iterator[Row]:
     for row in islice(source.rows(), num_skipped, None):
-        if not recipe.is_empty(row):
+        if not reader.is_empty(row):
             yield row
 
 
-def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, of_which: str) -> int:
+def _rows_to_hold_out(
+    rows: int, fraction: float | None, of_which: str, min_rows: int = MIN_ROWS_TO_SPLIT
+) -> int:
     """The number of training rows to hold out if no validation data are given. `of_which` describes
     the rows in a message.
 
@@ -130,7 +155,7 @@ def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, of_whic
     """
     if fraction is None:
         amount = 0
-        if rows >= recipe.min_rows_to_split:
+        if rows >= min_rows:
             amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
         if amount:
             logger.warning(
@@ -149,9 +174,9 @@ def _rows_to_hold_out(recipe: Recipe, rows: int, fraction: float | None, of_whic
     return amount
 
 
-def _with_all_labels(recipe: Recipe, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
+def _with_all_labels(reader: Reader, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
     """Move the held-out rows that are needed for training back to the training rows."""
-    needed = recipe.needed_for_training(train, held_out)
+    needed = reader.needed_for_training(train, held_out)
     if not needed or len(needed) == len(held_out):
         return train, held_out
     logger.warning(
@@ -197,7 +222,7 @@ def _hides_labels(dataset: Dataset, column: str) -> bool:
     return bool(labels) and all(label == -1 for label in labels)
 
 
-def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
+def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
     def named(value: Any, feature: Any) -> Any:
         """Replace class numbers by their names, in lists as well; -1 means no label."""
         if isinstance(feature, ClassLabel):
@@ -212,12 +237,12 @@ def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator
     features = dataset.features or {}
     for number, row in enumerate(dataset):
         row = {column: named(value, features.get(column)) for column, value in row.items()}
-        yield recipe.select_columns(
+        yield reader.select_columns(
             row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
         )
 
 
-def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
+def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
     """Store the rows with text in `cache_dir`.
 
     Raises:
@@ -228,11 +253,11 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
     def rows_with_text() -> Iterator[Row]:
         has_text = False
         for row in source.rows():
-            if recipe.is_empty(row):
+            if reader.is_empty(row):
                 left_out.append(row["origin"])
                 continue
             # The blank lines of a document are rows, but have no text.
-            has_text = has_text or any(text.strip() for text in recipe.texts([row]))
+            has_text = has_text or any(text.strip() for text in reader.texts([row]))
             yield row
         if not has_text:
             raise InputError(f"{source.name}: there is no row with text")
@@ -257,7 +282,12 @@ def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
 
 
 def _features_of(row: Row) -> Features | None:
-    """The types of the columns: texts, lists of texts, and numbers. The library would infer them
+    """The types of the columns: texts, lists of texts, numbers and truth values. The library would infer them
     from the first thousand rows, whose lists may all be empty."""
-    types = {str: Value("string"), list: List(Value("string")), float: Value("float64")}
+    types = {
+        str: Value("string"),
+        list: List(Value("string")),
+        float: Value("float64"),
+        bool: Value("bool"),
+    }
     return Features({name: types[type(value)] for name, value in row.items()}) or None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .metrics import ByLabel, entity_report, metrics_by_entity, metrics_by_label
 
 MAX_CONFUSED_PAIRS = 10
@@ -37,6 +39,19 @@ class Outcome:
     @property
     def is_right(self) -> bool:
         return self.severity == 0
+
+
+def are_right(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """Whether each prediction is right, `(rows,)`."""
+    return np.array([outcome.is_right for outcome in outcomes], dtype=bool)
+
+
+def scores_of(outcomes: Sequence[Outcome]) -> np.ndarray | None:
+    """The probability of each prediction, `(rows,)`; None if the model has none."""
+    scores = [outcome.score for outcome in outcomes]
+    if not scores or None in scores:
+        return None
+    return np.array(scores)
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from .base import Recipe
 from .classify import Classify
+from .embed import Embed
 from .language_model import CausalLM, MaskedLM
-from .sentence import Embed, Rerank
+from .rerank import Rerank
 from .seq2seq import Seq2Seq
 from .tag import Tag
 

@@ -1,13 +1,14 @@
 """The base class of tasks. A recipe contains everything specific to one task, in the order of a
-run: reading the data, the tokenizer, encoding, the model, choosing a checkpoint, predicting,
-evaluating, baselines, and the task's part of the card.
+run: the tokenizer, encoding, the model, choosing a checkpoint, predicting, evaluating, baselines,
+and the task's part of the card.
 
-An instance belongs to one run. It holds the options and the information found in the data or in a
-saved model.
+A recipe is frozen. It is made when the data of a run are read (`inspect`) or when a saved model is
+opened (`of_model`), with everything that was found there. Steps that determine more, such as the
+start of the training, return another recipe. Before, a `Reader` reads the data.
 
-What all tasks share is elsewhere: `train/train.py` trains a run, and `train/trainer.py` resumes a
-killed one. `answers.py` opens a saved model, forms batches and calls `Recipe.answer`. The text of
-the card is in `train/model_card_template.md.jinja`.
+What all tasks share is elsewhere: `train/train.py` trains a run, and `train/fit.py` resumes a
+killed one. `answers.py` opens a saved model. The text of the card is in
+`train/model_card_template.md.jinja`.
 """
 
 from __future__ import annotations
@@ -15,40 +16,33 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
-from ..baseline.files import BaselineModel, JoinedBaseline
-from ..baseline.join import Join
-from ..data.data_files import Row, read_table, text_of
+from ..baseline.files import BaselineModel
+from ..data.data_files import Row, text_of
+from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
+from ..loaded_model import Input, LoadedModel, is_empty
 from ..saved_model import load_complete_model, model_class_of
-from ..task_options import TaskArguments
+from ..task_options import LENGTH_OPTIONS, TaskArguments
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer, TrainingArguments
+    from transformers import EvalPrediction, TrainingArguments
 
-    from ..answers import SavedModel
-    from ..run import Run
-
-# An input is a text, a pair of texts, or the words of a sentence.
-Input = str | list[str]
 # The prediction of a model for one input, before `predict` formats it according to its options.
 Answer = dict[str, Any]
 # The metrics of a model on some rows, and its prediction for each of them.
@@ -58,7 +52,7 @@ MeasuredBaselines = tuple[Baselines, BaselinesRight]
 OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
-@dataclass
+@dataclass(frozen=True)
 class FittedBaseline:
     """A baseline that may join the answer.
 
@@ -75,7 +69,7 @@ class FittedBaseline:
         return self.of_training if split == "validation" else self.final
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shown:
     """A prediction in the form that `predict` writes.
 
@@ -88,16 +82,37 @@ class Shown:
     columns: dict[str, Any]
 
 
-class Recipe(ABC):
-    """A task with the options of one run.
+@dataclass(frozen=True)
+class Start:
+    """What the start of a training has decided.
 
-    A row of the data has the columns of the task (`source` and `target`, `text` and `label`, …) and
-    `origin`, its file and line.
+    Args:
+        recipe: The task with the labels in the order of the model, and with lengths for which the
+            model has positions.
+        model: The model of transformers to train.
+        tokenizer: Its tokenizer.
+        has_new_head: Whether a pretrained model gets a new head.
+        has_own_class: Whether the model is of this package.
+        trained: The module to train: the model, or the model of sentence-transformers around it.
+    """
+
+    recipe: Recipe
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    has_new_head: bool
+    has_own_class: bool
+    trained: Any
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """A task with the options of one run, and what was found in its data or in a saved model.
 
     Attributes:
         name: The name of the task.
         summary: Its description in the help.
         options_class: The class of its options.
+        reader_class: The class that reads its rows.
         pipeline_tag: The Hub's name of the task.
         library: The Hub's name of the library that opens the finished model.
         package: The argument of `pip install` in a checkout that makes the model usable.
@@ -106,103 +121,63 @@ class Recipe(ABC):
         config_class: The class of the configurations of new models.
         new_model: Fields of a new configuration if `--size` is not given.
         uses_bfloat16: Whether training may multiply matrices in bfloat16 by default.
-        rows_are_independent: Whether rows may be shuffled.
         has_labels: Whether labels are learned, rather than the text itself.
         baseline_name: The name of the baseline that may join the answer, if there is one.
+        baseline_class: The class of that baseline.
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
-        takes_pairs: Whether the model reads two texts together.
         truncates: Whether the model reads only the beginning of a text that is too long.
-        stops_after_fitting: Whether the training ends once a new head is fitted, without a step.
+
+    Args:
+        options: The options of the task.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     options_class: ClassVar[type[TaskArguments]]
+    reader_class: ClassVar[type[Reader]]
     pipeline_tag: ClassVar[str]
     library: ClassVar[str] = "transformers"
     package: ClassVar[str] = "."
     architecture: ClassVar[str | tuple[str, ...]]
-    auto_model: ClassVar[type]
-    config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
+    auto_model: ClassVar[Any]
+    config_class: ClassVar[Any] = RoFormerLiteConfig
     new_model: ClassVar[dict[str, Any]] = {}
     uses_bfloat16: ClassVar[bool] = True
-    rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
     baseline_name: ClassVar[str] = ""
+    baseline_class: ClassVar[type[BaselineModel] | None] = None
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
-    takes_pairs: bool = False
     truncates: ClassVar[bool] = False
-    stops_after_fitting: bool = False
+
+    options: TaskArguments
 
     def __init_subclass__(cls) -> None:
         if "options_class" in vars(cls):
             cls.name = cls.options_class.task
             cls.summary = cls.options_class.summary
 
-    def __init__(self, options: TaskArguments):
-        self.options = options
-        self.tokenizer: PreTrainedTokenizerBase | None = None
-        # Whether a small data set is used for training as a whole, without holding rows out. This
-        # is set by `train`.
-        self.learns_from_few = False
-        # Whether a pretrained model gets a new head, and whether the model is of this package. Both
-        # are set when the model is made.
-        self.has_new_head = False
-        self.has_own_class = True
+    # What is found in the data or in a saved model.
 
-    # Reading the data.
-
-    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        """Read and check the rows of the user's files."""
-        for path in files:
-            for row in read_table(path, self.options.column_names):
-                yield self.select_columns(row)
-
-    @abstractmethod
-    def select_columns(self, row: Row) -> Row:
-        """The columns of the task in a row of a table or of a Hub dataset.
-
-        Raises:
-            InputError: if a column is missing.
-        """
-
-    def is_empty(self, row: Row) -> bool:
-        """Whether a row contains nothing to learn from. Such rows are left out and counted."""
-        return False
-
-    @abstractmethod
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        """The text of the rows, for training a tokenizer."""
-
-    def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
-        """The indices of rows that must not be held out, such as the only ones with a label."""
-        return []
-
-    def inspect(self, rows: DatasetDict) -> None:
-        """Find the properties that depend on all of the training data, such as the set of labels.
+    @classmethod
+    def inspect(cls, options: Any, rows: DatasetDict) -> Self:
+        """The task with the properties that depend on all rows of the data, such as the set of
+        labels.
 
         Raises:
             InputError: if nothing can be learned from the data.
         """
-        return None
+        return cls(options)
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        """Read from a saved model the properties that `inspect` finds in the data.
+    @classmethod
+    def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
+        """The task with the properties of a saved model that `inspect` finds in the data.
 
         Raises:
             InputError: if the options of the task do not fit the model.
         """
-        return None
-
-    def check_data_options(self) -> None:
-        """Refuse options about labelled data that do not fit a saved model.
-
-        Raises:
-            InputError: with the option.
-        """
-        return None
+        return cls(options)
 
     def settings(self) -> dict[str, Any]:
         """The settings needed for predicting and evaluating that the configuration of the model
@@ -210,15 +185,18 @@ class Recipe(ABC):
         return {name: getattr(self.options, name) for name in self.options.measuring_options}
 
     @property
-    def min_rows_to_split(self) -> int:
-        """Training data with fewer rows are not split by default. The number is known once the rows
-        are read."""
-        return 100
+    def reader(self) -> Reader:
+        """What reads the rows of the task."""
+        return self.reader_class(self.options)
 
-    def require(self, condition: bool, row: Row, message: str) -> None:
-        """Raise `InputError` about `row` unless `condition` is true."""
-        if not condition:
-            raise InputError(f"{row['origin']}: {message}")
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        """The text of the rows, for training a tokenizer."""
+        return self.reader.texts(rows)
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the model reads two texts together."""
+        return False
 
     # The tokenizer, and encoding.
 
@@ -232,21 +210,63 @@ class Recipe(ABC):
         """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
         return {}
 
-    def adapt_tokenizer(self) -> None:
-        """Adapt the tokenizer to the task before it encodes training data."""
-        return None
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Adapt a tokenizer to the task before it encodes training data.
+
+        Returns:
+            The task, with what it has to know about the tokenizer.
+        """
+        return self
+
+    def limited_to(self, positions: int, given: TaskArguments) -> Self:
+        """The task with lengths for which a model has positions.
+
+        Args:
+            positions: The number of positions that the model has learned.
+            given: The options of the task as the user gave them.
+
+        Raises:
+            InputError: for a greater length that was given.
+        """
+        options = self.options
+        for name in LENGTH_OPTIONS:
+            length = getattr(options, name, 0) or self.max_length
+            if not hasattr(options, name) or length <= positions:
+                continue
+            if given.is_given(name):
+                raise InputError(
+                    f"--{name} {length} is more than the model has positions for; give --{name} "
+                    f"{positions} or less"
+                )
+            options = replace(options, **{name: positions})
+        return replace(self, options=options)
 
     @abstractmethod
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
+    def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
         """Model inputs with labels, for training, or for the evaluation of checkpoints by the
-        Trainer."""
+        Trainer.
+
+        Args:
+            rows: The rows of a split, a dataset or a stream.
+            tokenizer: The tokenizer.
+            training: Whether the model is trained on the rows.
+        """
+
+    def encode_splits(
+        self, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> dict[str, Any]:
+        """The encoded rows of each split; see `encode`."""
+        return {
+            split: self.encode(part, tokenizer, training=split == "train")
+            for split, part in rows.items()
+        }
 
     def lengths(self, encoded: Dataset) -> list[int]:
         """The number of tokens of each example, for batches with a token budget and for the
         defaults of tasks with labels."""
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def collator(self, model: PreTrainedModel) -> Any:
+    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Any:
         """One of transformers' data collators, or None if the trainer has its own."""
         return None
 
@@ -256,9 +276,13 @@ class Recipe(ABC):
         """Fields of the configuration that the task determines."""
         return {}
 
+    def in_order_of(self, config: PreTrainedConfig) -> Self:
+        """The task with its labels in the order of a pretrained model, if that has the same."""
+        return self
+
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        """The reason why the head of a pretrained model does not fit the training data. If it fits,
-        the reason is empty and the labels get the order of the pretrained model."""
+        """The reason why the head of a pretrained model does not fit the training data; empty if it
+        fits."""
         return ""
 
     def why_no_head(self, config: PreTrainedConfig) -> str:
@@ -267,6 +291,19 @@ class Recipe(ABC):
         if name.endswith(self.architecture):
             return ""
         return f"{name} has no head for {self.name}"
+
+    def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+        """The start of a training, with the module to train around the model of transformers.
+
+        Args:
+            start: The start.
+            modules_of: The saved model that the training starts from, if there is one.
+            device: The device of the training.
+
+        Raises:
+            InputError: if the module does not fit the options.
+        """
+        return start
 
     def prepare_generation(
         self, model: PreTrainedModel, args: TrainingArguments
@@ -278,35 +315,21 @@ class Recipe(ABC):
         return GenerationConfig.from_dict(model.generation_config.to_dict())
 
     def trainer_parts(
-        self,
-        run: Run,
-        args: TrainingArguments,
-        model: PreTrainedModel,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        """Arguments of the trainer's class: the model, the data, the collator and the metrics."""
+        """Arguments of the trainer's class: the data, the collator and the metrics."""
         compute_metrics = None
         if "validation" in encoded and self.metrics_in_training(args) != ["loss"]:
-            compute_metrics = partial(self.choose, rows=rows["validation"])
+            compute_metrics = partial(
+                self.choose, rows=rows["validation"], tokenizer=start.tokenizer
+            )
         return {
-            "model": model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation"),
-            "data_collator": self.collator(model),
+            "data_collator": self.collator(start.model, start.tokenizer),
             "compute_metrics": compute_metrics,
             "preprocess_logits_for_metrics": self.reduce_logits,
         }
-
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
-        """Fit the new head of a pretrained model before the training. Returns whether this was
-        done."""
-        return False
-
-    def save_further_files(self, folder: Path) -> None:
-        """Save further files of the finished model. Its weights and tokenizer are already in
-        `folder`."""
-        return None
 
     # Choosing a checkpoint. The final metrics come from `evaluate`, below.
 
@@ -351,53 +374,15 @@ class Recipe(ABC):
         Trainer)."""
         return logits
 
-    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def choose(
+        self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> Metrics:
         """Metrics of a checkpoint from predictions on the encoded `rows`. With several processes
         there may be more predictions than rows, because each process gets the same number. The
         surplus is ignored."""
         return {}
 
-    def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
-        """Choose the threshold of the scores for `predict`, if the options request one.
-
-        Args:
-            scores: The probabilities of the predictions on the validation data, `(rows,)`, or None
-                for models without them.
-            right: Whether the predictions are right, `(rows,)`.
-        """
-        return None
-
-    def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
-        """Sentences on the effect of the threshold on a split. The arguments are as in
-        `choose_threshold`."""
-        return []
-
     # Answering.
-
-    def choose_join(
-        self,
-        saved: SavedModel,
-        baseline: BaselineModel,
-        rows: Dataset | None,
-        batch_size: int,
-    ) -> Join:
-        """Choose the weight of a saved encoder and a baseline.
-
-        Args:
-            saved: The model, whose answer is that of its encoder alone.
-            baseline: The baseline. It has not learned from the rows.
-            rows: The validation data; None if there are none.
-            batch_size: The number of rows in a batch.
-        """
-        raise NotImplementedError(f"no baseline joins the answer of {self.name} models")
-
-    def load_joined(self, directory: str) -> JoinedBaseline | None:
-        """The baseline that joins the answer of a saved model; None if there is none.
-
-        Raises:
-            InputError: if one of its files is missing or wrong.
-        """
-        return None
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
         """Load the saved model.
@@ -459,10 +444,24 @@ class Recipe(ABC):
     def input_of_row(self, row: Row) -> Input:
         """The input in a row of labelled data."""
 
+    def answers(
+        self,
+        saved: LoadedModel,
+        inputs: Sequence[Input],
+        batch_size: int,
+        options: dict[str, Any],
+        report: Callable[[int], Any] | None = None,
+    ) -> list[Any]:
+        """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
+        if self.truncates:
+            saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
+        answer = partial(self.answer, saved, options=options)
+        return saved.in_batches(inputs, batch_size, answer, report)
+
     @abstractmethod
-    def answer(self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
+    def answer(self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
         """The predictions of a saved model for a batch of inputs, none of which is empty.
-        `SavedModel.answers` makes the batches.
+        `answers` makes the batches.
 
         Args:
             saved: The model with its pipeline.
@@ -487,8 +486,16 @@ class Recipe(ABC):
         the training has."""
         return rows
 
+    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
+        """The task for measuring a saved model on labelled data.
+
+        Raises:
+            InputError: if the model cannot be measured on them.
+        """
+        return self
+
     @abstractmethod
-    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of a saved model on labelled data, and its prediction for each row.
 
         Args:
@@ -530,22 +537,31 @@ class Recipe(ABC):
         """Notes that define the metrics for the reader."""
         return []
 
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+        """Notes on the predictions for a split."""
+        return []
+
     @abstractmethod
     def neutral_example(self) -> Row:
         """A made-up row, for a card that does not show any data."""
 
-    def example_line(self, row: Row) -> str:
+    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """A line of input for `predict`, made from a row."""
         given = self.input_of_row(row)
         return given if isinstance(given, str) else "\t".join(given)
 
     @abstractmethod
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """Python code that uses `model` and `tokenizer` on a row."""
 
-    def loading_code(self, model_id: str) -> str:
-        """The lines of Python that make `model` and `tokenizer`."""
-        own = OWN_IMPORT if self.has_own_class else ""
+    def loading_code(self, model_id: str, has_own_class: bool) -> str:
+        """The lines of Python that make `model` and `tokenizer`.
+
+        Args:
+            model_id: The name of the model on the Hub.
+            has_own_class: Whether the model is of this package.
+        """
+        own = OWN_IMPORT if has_own_class else ""
         auto = self.auto_model.__name__
         return (
             f"{own}from transformers import {auto}, AutoTokenizer\n\n"
@@ -557,21 +573,23 @@ class Recipe(ABC):
 class AnsweringRecipe(Recipe):
     """A task whose models are evaluated by their predictions for labelled rows."""
 
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
+    def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
         return rows.map(
-            partial(self.encode_batch, training=training),
+            partial(self.encode_batch, tokenizer=tokenizer, training=training),
             batched=True,
             remove_columns=rows.column_names,
             desc="Encoding",
         )
 
     @abstractmethod
-    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
+    def encode_batch(
+        self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
+    ) -> dict[str, Any]:
         """Model inputs and labels of some rows, as in `encode`."""
 
-    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         inputs = [self.input_of_row(row) for row in rows]
-        answers = saved.answers(inputs, batch_size=batch_size)
+        answers = self.answers(saved, inputs, batch_size, options={})
         outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
         return self.measure(answers, rows), outcomes
 

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..baseline.files import BaselineModel
 from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
-from ..data.data_files import Row, number_of, text_of, value_of
+from ..data.data_files import Row
 from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import (
@@ -40,34 +39,47 @@ from ..evaluate.metrics import (
     regression_metrics,
     threshold_for,
 )
-from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
-from ..head import MAX_CONTRASTIVE_ROWS, may_stop_after_fitting, train_contrastively
+from ..evaluate.report import (
+    LabelReport,
+    Outcome,
+    are_right,
+    report_of_classes,
+    report_of_sets,
+    scores_of,
+)
+from ..loaded_model import Input, LoadedModel
 from ..task_options import ClassifyDataArguments
-from ..teacher import open_teacher, take_over_tokens
 from .base import (
     Answer,
     FittedBaseline,
-    Input,
     MeasuredBaselines,
     Shown,
+    Start,
     quoted,
     significant,
 )
-from .labels import LabelRecipe
+from .classify_rows import (
+    MULTI,
+    REGRESSION,
+    SINGLE,
+    ClassifyReader,
+    numbers_first,
+    problem_type_in,
+    warn_of_equal_numbers,
+)
+from .classify_scores import (
+    importance_of_rows,
+    joint_logits,
+    losses_of_rows,
+    measure_logits,
+    weighted_loss,
+)
+from .labels import LabelRecipe, labels_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer, TrainingArguments
-    from transformers.modeling_outputs import SequenceClassifierOutput
+    from transformers import EvalPrediction, TrainingArguments
 
-    from ..answers import SavedModel
-    from ..run import Run
-
-logger = logging.getLogger(__name__)
-
-SINGLE = "single_label_classification"
-MULTI = "multi_label_classification"
-REGRESSION = "regression"
 METRIC_NAMES = {
     SINGLE: ("accuracy", "macro_f1"),
     MULTI: ("accuracy", "macro_f1", "micro_f1"),
@@ -88,15 +100,20 @@ DEFAULT_SCALE = 4.0
 MAX_SCORES = 5_000_000
 
 
+@dataclass(frozen=True)
 class Classify(LabelRecipe):
     """A text or a pair of texts gets a label, several labels, or a number.
 
-    A row has a `text`, optionally a `text_pair`, and `labels` or a `number`. The model is an
-    encoder with a head for labels. A linear support vector machine on n-grams may join its answer.
+    The model is an encoder with a head for labels. A linear support vector machine on n-grams may
+    join its answer.
+
+    Args:
+        problem_type: The type of the problem, with transformers' name.
+        threshold: `predict` leaves out labels with a lower score; None if it shows all labels.
     """
 
     options_class = ClassifyDataArguments
-    options: ClassifyDataArguments
+    reader_class = ClassifyReader
     pipeline_tag = "text-classification"
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
@@ -106,123 +123,76 @@ class Classify(LabelRecipe):
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
     truncates = True
 
-    def __init__(self, options: ClassifyDataArguments):
-        super().__init__(options)
-        self.problem_type: str | None = options.problem_type
-        if self.problem_type is None and options.label_separator:
-            self.problem_type = MULTI
-        self.takes_pairs = options.text_pair_column is not None
-        self.label_separator = options.label_separator or ","
-        # `predict` leaves out labels with a lower score.
-        self.threshold: float | None = None
+    options: ClassifyDataArguments
+    problem_type: str = SINGLE
+    threshold: float | None = None
 
-    # Reading the data.
+    # What is found in the data or in a saved model.
 
-    def select_columns(self, row: Row) -> Row:
-        selected = {
-            "text": text_of(row, self.options.text_column, "text_column"),
-            "origin": row["origin"],
-        }
-        if self.options.text_pair_column:
-            selected["text_pair"] = text_of(row, self.options.text_pair_column, "text_pair_column")
-        column = self.options.label_column
-        label = value_of(row, column, "label_column")
-        if self.problem_type is None:
-            self.problem_type = MULTI if isinstance(label, list) else SINGLE
-        if self.problem_type == REGRESSION:
-            number = number_of(label)
-            message = f"column {column!r} must be a number for regression, not {label!r}"
-            self.require(number is not None, row, message)
-            return {**selected, "number": number}
-        return {**selected, "labels": self.names_in(label, row)}
-
-    def names_in(self, label: Any, row: Row) -> list[str]:
-        """The names of the labels of a row."""
-        column = self.options.label_column
-        separator = self.options.label_separator
-        names = label if isinstance(label, list) else [label]
-        if isinstance(label, str) and separator and self.problem_type == MULTI:
-            names = [part for part in label.split(separator) if part.strip()]
-        # A column of whole numbers in which some are missing has the type float in many libraries.
-        names = [int(name) if is_whole_number(name) else name for name in names]
-        are_names = all(isinstance(name, (str, int)) for name in names)
-        message = (
-            f"column {column!r} must be a label, not {label!r}; --problem_type regression is for "
-            "numbers"
+    @classmethod
+    def inspect(cls, options: ClassifyDataArguments, rows: DatasetDict) -> Self:
+        problem_type = problem_type_in(options, rows)
+        if options.min_precision is not None and "validation" not in rows:
+            raise InputError(
+                f"--min_precision {options.min_precision}: there are no validation data for "
+                "choosing the threshold; give --validation_file or a --validation_fraction"
+            )
+        if options.join_baseline and problem_type == REGRESSION:
+            raise InputError(
+                "--join_baseline: no baseline can join the answer of a regression; leave it out"
+            )
+        for name in ("class_weights", "min_precision"):
+            value = getattr(options, name)
+            if value is not None and problem_type != SINGLE:
+                raise InputError(
+                    f"--{name} {value} is for rows with one label, not for {problem_type}; leave "
+                    "it out"
+                )
+        found = cls(
+            options,
+            problem_type=problem_type,
+            threshold=None if options.min_precision is None else UNREACHABLE,
         )
-        self.require(are_names, row, message)
-        names = [str(name).strip() for name in names]
-        self.require(all(names), row, f"column {column!r} is empty")
-        fits = self.problem_type == MULTI or len(names) == 1
-        self.require(fits, row, f"one label is needed, not {label!r}")
-        return names
+        if problem_type == REGRESSION:
+            return found
+        names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
+        separator = found.label_separator if problem_type == MULTI else None
+        cls.check_labels(options, names, separator)
+        warn_of_equal_numbers(names)
+        return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
+
+    @classmethod
+    def of_model(
+        cls, options: ClassifyDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
+    ) -> Self:
+        problem_type = problem_type_of(config)
+        # Checkpoints of other programs do not say whether they take pairs.
+        takes_pairs = settings.get("pairs", options.text_pair_column is not None)
+        if not isinstance(takes_pairs, bool):
+            raise InputError(f"pairs must be true or false, not {takes_pairs!r}")
+        if takes_pairs and options.text_pair_column is None:
+            options = replace(options, text_pair_column="text_pair")
+        check_pair_column(options.text_pair_column, takes_pairs)
+        return cls(
+            replace(options, problem_type=problem_type),
+            labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),
+            problem_type=problem_type,
+            threshold=settings.get("threshold"),
+        )
+
+    @property
+    def takes_pairs(self) -> bool:
+        return self.options.text_pair_column is not None
+
+    @property
+    def label_separator(self) -> str:
+        """The text between several labels of a row."""
+        return self.options.label_separator or ","
 
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
         if self.problem_type == REGRESSION:
             return []
         return rows["labels"]
-
-    def is_empty(self, row: Row) -> bool:
-        return not row["text"] or row.get("text_pair") == ""
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
-
-    @property
-    def min_rows_to_split(self) -> int:
-        """With little data, training a sentence encoder on pairs of all rows helps more than
-        holding out a tenth of them for choosing a checkpoint."""
-        if self.learns_from_few and self.problem_type == SINGLE:
-            return MAX_CONTRASTIVE_ROWS
-        return super().min_rows_to_split
-
-    def inspect(self, rows: DatasetDict) -> None:
-        if self.problem_type != REGRESSION:
-            names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
-            self.check_labels(names, self.label_separator if self.problem_type == MULTI else None)
-            warn_of_equal_numbers(names)
-            self.set_labels(names)
-        if self.options.min_precision is not None and "validation" not in rows:
-            raise InputError(
-                f"--min_precision {self.options.min_precision}: there are no validation data for "
-                "choosing the threshold; give --validation_file or a --validation_fraction"
-            )
-        if self.options.join_baseline and self.problem_type == REGRESSION:
-            raise InputError(
-                "--join_baseline: no baseline can join the answer of a regression; leave it out"
-            )
-        for name in ("class_weights", "min_precision"):
-            value = getattr(self.options, name)
-            if value is not None and self.problem_type != SINGLE:
-                raise InputError(
-                    f"--{name} {value} is for rows with one label, not for {self.problem_type}; "
-                    "leave it out"
-                )
-
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        self.problem_type = problem_type_of(config)
-        if self.problem_type != REGRESSION:
-            super().inspect_model(config, settings)
-        self.takes_pairs = settings.get("pairs", self.takes_pairs)
-        if not isinstance(self.takes_pairs, bool):
-            raise InputError(f"pairs must be true or false, not {self.takes_pairs!r}")
-        given = self.options.label_separator
-        self.label_separator = given or settings.get("label_separator") or ","
-        self.threshold = settings.get("threshold")
-
-    def check_data_options(self) -> None:
-        given = self.options.text_pair_column
-        if self.takes_pairs and given is None:
-            raise InputError(
-                "this model takes pairs of texts; give --text_pair_column, the column of the second"
-            )
-        self.check_pair_column(given)
-
-    def check_pair_column(self, given: str | None) -> None:
-        if given is not None and not self.takes_pairs:
-            raise InputError(
-                f"--text_pair_column {given}: this model takes single texts, not pairs"
-            )
 
     def config_labels(self) -> list[str]:
         if self.problem_type == REGRESSION:
@@ -235,14 +205,16 @@ class Classify(LabelRecipe):
             **super().settings(),
             "label_separator": self.label_separator,
         }
-        if self.options.min_precision is not None:
-            found["threshold"] = UNREACHABLE if self.threshold is None else self.threshold
+        if self.threshold is not None:
+            found["threshold"] = self.threshold
         return found
 
     # Encoding.
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
-        inputs = self.tokenizer(batch["text"], batch.get("text_pair"), truncation=True)
+    def encode_batch(
+        self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
+    ) -> dict[str, Any]:
+        inputs = tokenizer(batch["text"], batch.get("text_pair"), truncation=True)
         if self.problem_type == REGRESSION:
             labels = batch["number"]
         elif self.problem_type == SINGLE:
@@ -251,8 +223,10 @@ class Classify(LabelRecipe):
             labels = [[float(label in names) for label in self.labels] for names in batch["labels"]]
         return {**inputs, "labels": labels}
 
-    def collator(self, model: PreTrainedModel) -> DataCollatorWithPadding:
-        return DataCollatorWithPadding(self.tokenizer)
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> DataCollatorWithPadding:
+        return DataCollatorWithPadding(tokenizer)
 
     # The model, and its training.
 
@@ -267,14 +241,9 @@ class Classify(LabelRecipe):
         return super().why_new_head(config)
 
     def trainer_parts(
-        self,
-        run: Run,
-        args: TrainingArguments,
-        model: PreTrainedModel,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        parts = super().trainer_parts(run, args, model, rows, encoded)
+        parts = super().trainer_parts(args, start, rows, encoded)
         if self.options.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
 
@@ -286,37 +255,7 @@ class Classify(LabelRecipe):
             parts["compute_loss_func"] = partial(
                 weighted_loss, torch.from_numpy(weights).float(), args.label_smoothing_factor
             )
-        has_validation = "validation" in encoded
-        is_pairs_only = not has_validation and self.learns_from_pairs(args, encoded["train"])
-        self.stops_after_fitting = is_pairs_only and may_stop_after_fitting(run, args)
         return parts
-
-    def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
-        """Whether there are so few rows that the encoder first learns the labels from pairs of
-        them."""
-        is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
-        is_small = self.problem_type == SINGLE and len(train) < MAX_CONTRASTIVE_ROWS
-        return is_fitted and is_small and args.world_size == 1
-
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
-        if self.learns_from_pairs(trainer.args, train):
-            print(
-                "There are few rows, so the encoder first learns the labels from pairs of them",
-                file=sys.stderr,
-            )
-            train_contrastively(trainer, train)
-        is_fitted = super().prepare_head(trainer, train)
-        self.stops_after_fitting = self.stops_after_fitting and is_fitted
-        if self.stops_after_fitting:
-            print(
-                "The fitted head is final, because there are no validation data to decide whether "
-                "further training helps",
-                file=sys.stderr,
-            )
-        if self.options.teacher is not None:
-            model: Any = trainer.model
-            take_over_tokens(model.get_input_embeddings(), open_teacher(self.options.teacher))
-        return is_fitted
 
     # Choosing a checkpoint.
 
@@ -330,41 +269,37 @@ class Classify(LabelRecipe):
             return "macro_f1"
         return MAIN_METRICS[self.problem_type]
 
-    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def choose(
+        self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> Metrics:
         logits = prediction.predictions[: len(rows)]
         return measure_logits(self.problem_type, logits, self.truth(rows))
 
-    def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
+    def with_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> Self:
+        """The task with the threshold of the scores for `predict`, if the options request one.
+
+        Args:
+            scores: The probabilities of the predictions on the validation data, `(rows,)`, or None
+                for models without them.
+            right: Whether the predictions are right, `(rows,)`.
+        """
         wanted = self.options.min_precision
         if wanted is None or scores is None:
-            return
-        self.threshold = threshold_for(scores, right, wanted)
-        if self.threshold is None:
+            return self
+        threshold = threshold_for(scores, right, wanted)
+        if threshold is None:
             print(
                 f"{self.sentence_on_no_threshold()} `predict --threshold` chooses another one",
                 file=sys.stderr,
             )
+            return self
+        return replace(self, threshold=threshold)
 
     def sentence_on_no_threshold(self) -> str:
         return (
             f"No threshold reaches a precision of {self.options.min_precision:g} on the validation "
             "data: `predict` gives no label."
         )
-
-    def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
-        if self.options.min_precision is None:
-            return []
-        if self.threshold is None:
-            return [self.sentence_on_no_threshold()]
-        is_sure = scores >= self.threshold
-        precision = ""
-        if is_sure.any():
-            precision = f", of which {right[is_sure].mean():.3f} are right"
-        return [
-            f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
-            f"of {self.options.min_precision:g}, `predict` gives no label. On the {split} data it "
-            f"labels {is_sure.mean():.3f} of the rows{precision}."
-        ]
 
     # Answering.
 
@@ -380,12 +315,12 @@ class Classify(LabelRecipe):
             )
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
-        self.check_pair_column(given.get("text_pair_column"))
+        check_pair_column(given.get("text_pair_column"), self.takes_pairs)
 
     def text_columns(self) -> list[str]:
         columns = [self.options.text_column]
-        if self.takes_pairs:
-            columns.append(self.options.text_pair_column or "text_pair")
+        if self.options.text_pair_column is not None:
+            columns.append(self.options.text_pair_column)
         return columns
 
     def input_of_row(self, row: Row) -> Input:
@@ -394,7 +329,7 @@ class Classify(LabelRecipe):
         return row["text"]
 
     def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
         if saved.joined is not None:
@@ -405,7 +340,7 @@ class Classify(LabelRecipe):
         return found
 
     def encoder_answer(
-        self, saved: SavedModel, inputs: list[Input], activation: str
+        self, saved: LoadedModel, inputs: list[Input], activation: str
     ) -> list[dict[str, float]]:
         """The score of each label by the encoder, with the highest first.
 
@@ -426,12 +361,12 @@ class Classify(LabelRecipe):
         )
         return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
 
-    def encoder_logits(self, saved: SavedModel, inputs: list[Input]) -> list[np.ndarray]:
+    def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
         """The logits of the encoder for each input, `(labels,)`."""
         found = self.encoder_answer(saved, inputs, "none")
         return [np.array([scores[label] for label in self.labels]) for scores in found]
 
-    def joined_answer(self, saved: SavedModel, inputs: list[Input]) -> list[Answer]:
+    def joined_answer(self, saved: LoadedModel, inputs: list[Input]) -> list[Answer]:
         """The joint scores of the encoder and the baseline, with the highest first."""
         texts = [text_for_baseline(given) for given in inputs]
         logits = joint_logits(
@@ -449,8 +384,8 @@ class Classify(LabelRecipe):
 
     def choose_join(
         self,
-        saved: SavedModel,
-        baseline: BaselineModel,
+        saved: LoadedModel,
+        baseline: NgramClassifier,
         rows: Dataset | None,
         batch_size: int,
     ) -> Join:
@@ -649,13 +584,30 @@ class Classify(LabelRecipe):
             )
         return [about_metrics, *super().notes()]
 
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+        notes = super().notes_on(split, rows, outcomes)
+        if self.options.min_precision is None:
+            return notes
+        if self.threshold == UNREACHABLE:
+            return [*notes, self.sentence_on_no_threshold()]
+        is_sure = scores_of(outcomes) >= self.threshold
+        precision = ""
+        if is_sure.any():
+            precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are right"
+        return [
+            *notes,
+            f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
+            f"of {self.options.min_precision:g}, `predict` gives no label. On the {split} data it "
+            f"labels {is_sure.mean():.3f} of the rows{precision}.",
+        ]
+
     def neutral_example(self) -> Row:
         row = {"text": "a text to classify"}
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
 
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         texts = ", ".join(map(quoted, self.texts([row])))
         answers = {
             SINGLE: "model.config.id2label[logits.argmax().item()]",
@@ -668,69 +620,19 @@ class Classify(LabelRecipe):
         )
 
 
-def weighted_loss(
-    weights: torch.Tensor,
-    smoothing: float,
-    outputs: SequenceClassifierOutput,
-    labels: torch.Tensor,
-    num_items_in_batch: int | torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
-    In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
-    logits = outputs.logits.float()
-    options: dict[str, Any] = {}
-    if logits.requires_grad:
-        options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
-    total = cross_entropy(logits, labels, reduction="sum", **options)
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != IGNORE_INDEX).sum()
-    return total / num_items_in_batch
-
-
-def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
-    """Metrics of logits `(rows, labels)`. `true` contains numbers or classes `(rows,)`, or zeros
-    and ones `(rows, labels)`."""
-    if problem_type == REGRESSION:
-        return regression_metrics(logits.squeeze(-1), true)
-    predicted = logits.argmax(-1)
-    if problem_type == MULTI:
-        predicted = (logits > 0).astype(int)
-    return classification_metrics(predicted, true.astype(int))
-
-
 def text_for_baseline(given: Input) -> str:
     """A text, or a pair of texts in one."""
     return given if isinstance(given, str) else "\t".join(given)
 
 
-def joint_logits(join: Join, logits: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """The weighted sum of the logits of an encoder and the distances of a support vector machine,
-    both `(rows, labels)`."""
-    return join.weight * logits + (1 - join.weight) * join.scale * distances
+def check_pair_column(column: str | None, takes_pairs: bool) -> None:
+    """Refuse the column of a second text for a model of single texts.
 
-
-def losses_of_rows(logits: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """The cross-entropy of each row, `(rows,)`.
-
-    Args:
-        logits: `(rows, labels)`.
-        answers: Classes `(rows,)`, or zeros and ones `(rows, labels)`.
+    Raises:
+        InputError: with the option.
     """
-    scores = torch.from_numpy(logits)
-    true = torch.from_numpy(answers)
-    if true.ndim == 1:
-        return cross_entropy(scores, true, reduction="none").numpy()
-    losses = binary_cross_entropy_with_logits(scores, true.to(scores.dtype), reduction="none")
-    return losses.mean(dim=1).numpy()
-
-
-def importance_of_rows(answers: np.ndarray, class_weights: str | None) -> np.ndarray:
-    """The weight of each row by its label, `(rows,)`."""
-    if class_weights is None:
-        return np.ones(len(answers))
-    from sklearn.utils.class_weight import compute_sample_weight
-
-    return compute_sample_weight(class_weights, answers)
+    if column is not None and not takes_pairs:
+        raise InputError(f"--text_pair_column {column}: this model takes single texts, not pairs")
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:
@@ -744,27 +646,3 @@ def problem_type_of(config: PreTrainedConfig) -> str:
 def label_text(label: str) -> str:
     """A label in a line of output, whose columns are separated by tabs."""
     return " ".join(label.splitlines()).replace("\t", " ")
-
-
-def warn_of_equal_numbers(labels: Iterable[str]) -> None:
-    """Warn about labels that are the same number in two spellings."""
-    known: dict[float, str] = {}
-    for label in labels:
-        number = number_of(label)
-        if number is None:
-            continue
-        other = known.setdefault(number, label)
-        if other != label:
-            logger.warning("%s and %s are the same number, but two labels", other, label)
-
-
-def is_whole_number(value: Any) -> bool:
-    """Whether a value is a float without a fraction, such as 1.0."""
-    return isinstance(value, float) and value.is_integer()
-
-
-def numbers_first(label: str) -> tuple[bool, int, str]:
-    """A sort key that puts numbers first, in the order of their values."""
-    if label.isdecimal():
-        return False, int(label), label
-    return True, 0, label

@@ -5,97 +5,34 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..baseline.files import BaselineModel, JoinedBaseline, load_joined
+from ..baseline.join import Join
+from ..data.reader import Reader
 from ..errors import InputError
-from ..head import fit_head
+from ..evaluate.report import Outcome
+from ..loaded_model import LoadedModel
 from ..task_options import LabelArguments
-from .base import AnsweringRecipe, Measured
+from .base import AnsweringRecipe
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import Trainer
-
-    from ..answers import SavedModel
+    from datasets import Dataset, DatasetDict
 
 MAX_SHOWN_LABELS = 20
 
 
-class LabelRecipe(AnsweringRecipe):
-    """A task whose model has a head for the labels of the training data. A baseline may join its
-    answer. The configuration of the model stores the order of the labels.
+class LabelReader(Reader):
+    """Reads rows with labels.
 
     Attributes:
-        label_word: The word for a label in messages.
-        labelled: The word for the items that have a label.
         names_column: The column of the rows that contains a list of labels.
-        outside: The label of items outside all entities, such as `O`, if the task has one.
-        baseline_class: The class of the baseline that may join the answer.
     """
 
-    options: LabelArguments
-    has_labels = True
-    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
-    label_word: ClassVar[str]
-    labelled: ClassVar[str] = "rows"
     names_column: ClassVar[str] = "labels"
-    outside: ClassVar[str | None] = None
-    baseline_class: ClassVar[type[BaselineModel]]
-
-    def __init__(self, options: LabelArguments):
-        super().__init__(options)
-        # The labels and their numbers.
-        self.labels: dict[str, int] = {}
-        # The labels of each evaluated item that has an unseen label.
-        self.unseen_items: list[Sequence[str]] = []
-
-    # Reading the data.
-
-    def set_labels(self, labels: Iterable[str]) -> None:
-        """Set the labels of the training data, in the order of their numbers.
-
-        Raises:
-            InputError: if there are fewer than two.
-        """
-        self.labels = {label: number for number, label in enumerate(labels)}
-        if len(self.labels) < 2:
-            only = ", ".join(self.labels)
-            raise InputError(
-                f"the training data have a single {self.label_word}, {only}: there is nothing to "
-                f"learn; choose another column with --{self.label_word}_column"
-            )
-
-    def check_labels(self, labels: Iterable[str], separator: str | None) -> None:
-        """Refuse labels that would be ambiguous in the output of `predict`.
-
-        Args:
-            labels: The labels of the training data.
-            separator: The text between several labels of a row, if a row may have several.
-
-        Raises:
-            InputError: with the label and the reason.
-        """
-        for label in labels:
-            if "\t" in label or label.splitlines() != [label]:
-                raise InputError(
-                    f"the {self.label_word} {label!r} contains a tab or a line break, which end a "
-                    "label in the output of `predict`; rename it"
-                )
-            if separator is not None and separator in label:
-                remedy = "rename it"
-                if hasattr(self.options, "label_separator"):
-                    remedy = "choose another separator with --label_separator"
-                raise InputError(
-                    f"the {self.label_word} {label!r} contains {separator!r}, which separates "
-                    f"{self.label_word}s in the output of `predict`; {remedy}"
-                )
-
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        self.set_labels(labels_of(config))
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
         if self.names_column not in train.column_names:
@@ -109,52 +46,123 @@ class LabelRecipe(AnsweringRecipe):
                 needed.append(number)
         return needed
 
+
+@dataclass(frozen=True)
+class LabelRecipe(AnsweringRecipe):
+    """A task whose model has a head for the labels of the training data. A baseline may join its
+    answer. The configuration of the model stores the order of the labels.
+
+    Attributes:
+        label_word: The word for a label in messages.
+        labelled: The word for the items that have a label.
+        outside: The label of items outside all entities, such as `O`, if the task has one.
+
+    Args:
+        labels: The labels and their numbers.
+        added: The labels that do not occur in the training data.
+    """
+
+    has_labels = True
+    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
+    label_word: ClassVar[str]
+    labelled: ClassVar[str] = "rows"
+    outside: ClassVar[str | None] = None
+
+    options: LabelArguments
+    labels: dict[str, int] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
+
+    # The labels of the data.
+
+    @classmethod
+    def numbered(cls, labels: Iterable[str]) -> dict[str, int]:
+        """The labels of the training data with their numbers.
+
+        Raises:
+            InputError: if there are fewer than two.
+        """
+        numbers = {label: number for number, label in enumerate(labels)}
+        if len(numbers) < 2:
+            only = ", ".join(numbers)
+            raise InputError(
+                f"the training data have a single {cls.label_word}, {only}: there is nothing to "
+                f"learn; choose another column with --{cls.label_word}_column"
+            )
+        return numbers
+
+    @classmethod
+    def check_labels(
+        cls, options: LabelArguments, labels: Iterable[str], separator: str | None
+    ) -> None:
+        """Refuse labels that would be ambiguous in the output of `predict`.
+
+        Args:
+            options: The options of the task.
+            labels: The labels of the training data.
+            separator: The text between several labels of a row, if a row may have several.
+
+        Raises:
+            InputError: with the label and the reason.
+        """
+        for label in labels:
+            if "\t" in label or label.splitlines() != [label]:
+                raise InputError(
+                    f"the {cls.label_word} {label!r} contains a tab or a line break, which end a "
+                    "label in the output of `predict`; rename it"
+                )
+            if separator is not None and separator in label:
+                remedy = "rename it"
+                if hasattr(options, "label_separator"):
+                    remedy = "choose another separator with --label_separator"
+                raise InputError(
+                    f"the {cls.label_word} {label!r} contains {separator!r}, which separates "
+                    f"{cls.label_word}s in the output of `predict`; {remedy}"
+                )
+
+    def report_unseen_labels(self, rows: DatasetDict) -> Self:
+        """Print a sentence on the unseen labels of each split.
+
+        Returns:
+            This task.
+        """
+        for split, own_rows in rows.items():
+            if split != "train":
+                for note in self.notes_on_unseen_labels(split, own_rows):
+                    print(note, file=sys.stderr)
+        return self
+
     @abstractmethod
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
         """The labels of each labelled item: of each row, or of each token."""
 
-    def find_unseen_items(self, rows: Dataset) -> list[Sequence[str]]:
-        """The labels of each item that has an unseen label: one that the training data lack, so
-        that the model cannot predict it.
+    def notes_on_unseen_labels(self, split: str, rows: Dataset) -> list[str]:
+        """A sentence on the items of a split that have an unseen label: one that the training data
+        lack, so that the model cannot predict it.
 
         Raises:
             InputError: if all labels are unseen, for example because the wrong column was given.
         """
         items = list(self.labels_of_items(rows))
         found = set(chain.from_iterable(items))
-        unseen = found.difference(self.labels)
-        if unseen and not found - unseen - {self.outside}:
+        unseen = sorted(found.difference(self.labels))
+        if not unseen:
+            return []
+        if not found.difference(unseen, {self.outside}):
             raise InputError(
-                f"the {self.label_word}s {shown(sorted(unseen))} are all unknown to the model, which "
-                f"has: {shown(self.labels)}; choose their column with "
-                f"--{self.label_word}_column"
+                f"the {self.label_word}s {shown(unseen)} are all unknown to the model, which has: "
+                f"{shown(self.labels)}; choose their column with --{self.label_word}_column"
             )
-        return [labels for labels in items if not unseen.isdisjoint(labels)]
-
-    def unseen_items_sentence(self, items: Sequence[Sequence[str]]) -> str:
-        """A sentence on the result of `find_unseen_items`."""
-        unseen = sorted(set(chain.from_iterable(items)).difference(self.labels))
-        return (
-            f"{len(items):,} of the {self.labelled} to measure have {len(unseen):,} "
+        num_items = sum(not self.labels.keys() >= set(labels) for labels in items)
+        return [
+            f"{num_items:,} of the {self.labelled} of the {split} data have {len(unseen):,} "
             f"{self.label_word}s that the training data lack ({shown(unseen)}): they count as "
             "missed."
-        )
+        ]
 
     def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
         """The labels in the order of their numbers, followed by the labels that only these rows
         have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
-
-    # Encoding.
-
-    def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Besides encoding the rows, count and report the unseen labels."""
-        if not training:
-            unseen = self.find_unseen_items(rows)
-            self.unseen_items += unseen
-            if unseen:
-                print(self.unseen_items_sentence(unseen), file=sys.stderr)
-        return super().encode(rows, training)
 
     # The model, and its training.
 
@@ -167,6 +175,13 @@ class LabelRecipe(AnsweringRecipe):
         label2id = {label: number for number, label in id2label.items()}
         return {"id2label": id2label, "label2id": label2id}
 
+    def in_order_of(self, config: PreTrainedConfig) -> Self:
+        theirs = labels_of(config)
+        ours = set(self.labels)
+        if ours and ours - self.added <= set(theirs) <= ours:
+            return replace(self, labels=self.numbered(theirs))
+        return self
+
     def why_new_head(self, config: PreTrainedConfig) -> str:
         theirs = labels_of(config)
         ours = self.config_labels()
@@ -176,18 +191,7 @@ class LabelRecipe(AnsweringRecipe):
                 f"its {self.label_word}s are {shown(theirs)}, but those of the training data are "
                 f"{shown(ours)}"
             )
-        if not why and self.labels:
-            self.set_labels(theirs)
         return why
-
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
-        if not (self.has_new_head and self.options.fit_head):
-            return False
-        if trainer.is_fsdp_enabled:
-            if trainer.is_world_process_zero():
-                print("with FSDP the new head keeps its random weights", file=sys.stderr)
-            return False
-        return fit_head(trainer, train)
 
     # Choosing a checkpoint.
 
@@ -197,23 +201,34 @@ class LabelRecipe(AnsweringRecipe):
 
     # Answering.
 
-    def load_joined(self, directory: str) -> JoinedBaseline | None:
-        return load_joined(directory, self.baseline_class)
+    @abstractmethod
+    def choose_join(
+        self,
+        saved: LoadedModel,
+        baseline: Any,
+        rows: Dataset | None,
+        batch_size: int,
+    ) -> Join:
+        """Choose the weight of a saved encoder and a baseline.
+
+        Args:
+            saved: The model, whose answer is that of its encoder alone.
+            baseline: The baseline. It has not learned from the rows.
+            rows: The validation data; None if there are none.
+            batch_size: The number of rows in a batch.
+        """
 
     # Measuring.
 
-    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         # Labels of a wrong column are refused before anything is predicted.
-        self.unseen_items = self.find_unseen_items(rows)
-        return super().evaluate(saved, rows, batch_size, seed)
+        self.notes_on_unseen_labels("test", rows)
+        return self
 
     # What the card shows.
 
-    def notes(self) -> list[str]:
-        notes = super().notes()
-        if self.unseen_items:
-            notes.append(self.unseen_items_sentence(self.unseen_items))
-        return notes
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+        return self.notes_on_unseen_labels(split, rows)
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -23,17 +24,17 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
+from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
+from ..loaded_model import Input, LoadedModel
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Measured, Recipe, padding_right, quoted
+from .base import Answer, Measured, Recipe, padding_right, quoted
 
 if TYPE_CHECKING:
-    from datasets import Dataset, IterableDataset
+    from datasets import Dataset
     from transformers import EvalPrediction
-
-    from ..answers import SavedModel
 
 # The blocks of a stream are shuffled within a buffer of this size.
 NUM_SHUFFLED_BLOCKS = 10_000
@@ -42,18 +43,12 @@ MAX_NEW_TOKENS = 50
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
 
 
-class LanguageModel(Recipe):
-    """The common base of masked and causal language models.
+class LanguageModelReader(Reader):
+    """Reads a `text`, which is a line of a `document`."""
 
-    A row has a `text`, which is a line of a `document`. The metrics are computed from the tokens of
-    the text, not from predictions.
-    """
+    rows_are_independent = False
 
     options: LanguageModelDataArguments
-    rows_are_independent = False
-    is_causal: ClassVar[bool]
-
-    # Reading the data.
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
@@ -81,6 +76,19 @@ class LanguageModel(Recipe):
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row["text"] for row in rows)
 
+
+@dataclass(frozen=True)
+class LanguageModel(Recipe):
+    """The common base of masked and causal language models.
+
+    The metrics are computed from the tokens of the text, not from predictions.
+    """
+
+    reader_class = LanguageModelReader
+    is_causal: ClassVar[bool]
+
+    options: LanguageModelDataArguments
+
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "block_size": self.options.longest_block}
 
@@ -90,13 +98,13 @@ class LanguageModel(Recipe):
     def max_length(self) -> int:
         return self.options.longest_block
 
-    def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
+    def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
         """The blocks of the rows, packed for training if that is requested."""
         from datasets import Dataset, IterableDataset
         from datasets.fingerprint import generate_fingerprint
 
         options = {
-            "tokenizer": self.tokenizer,
+            "tokenizer": tokenizer,
             "block_size": self.options.longest_block,
             "is_causal": self.is_causal,
         }
@@ -104,7 +112,7 @@ class LanguageModel(Recipe):
             encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
             encoded = encoded.shuffle(seed=0, buffer_size=NUM_SHUFFLED_BLOCKS)
         else:
-            self.require_word(rows, options)
+            require_word(rows, options)
             encoded = Dataset.from_generator(
                 blocks,
                 gen_kwargs={"rows": rows, **options},
@@ -116,26 +124,15 @@ class LanguageModel(Recipe):
             return packed(encoded, self.options.packing)
         return encoded
 
-    def require_word(self, rows: Dataset, options: dict[str, Any]) -> None:
-        """Check that there is at least one word.
-
-        Raises:
-            InputError: if there is none.
-        """
-        special = set(self.tokenizer.all_special_ids)
-        if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
-            raise InputError(
-                f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
-                "nothing can be predicted"
-            )
-
     # Choosing a checkpoint.
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The `token_scores` of each row, `(B, 3)`."""
         return token_scores(logits, labels)
 
-    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def choose(
+        self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> Metrics:
         return self.metrics_of(prediction.predictions, rows)
 
     # Answering.
@@ -145,15 +142,19 @@ class LanguageModel(Recipe):
 
     # Measuring.
 
+    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
+        if saved.positions is None:
+            return self
+        # A checkpoint of another program does not say how long the blocks of its training were.
+        longest = min(self.options.longest_block, saved.positions)
+        return replace(self, options=replace(self.options, block_size=longest))
+
     @torch.inference_mode()
-    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
-        if saved.positions is not None:
-            # A checkpoint of another program does not say how long the blocks of its training were.
-            self.options.block_size = min(self.options.longest_block, saved.positions)
-        encoded = self.encode(rows, training=False)
+        encoded = self.encode(rows, saved.tokenizer, training=False)
         set_seed(seed)
-        collator = self.collator(saved.model)
+        collator = self.collator(saved.model, saved.tokenizer)
         scores: list[np.ndarray] = []
         true: list[np.ndarray] = []
         for batch in batches(saved.model, encoded, collator, batch_size):
@@ -163,7 +164,8 @@ class LanguageModel(Recipe):
             true.extend(labels.cpu().numpy())
         measured = zip(encoded["input_ids"], scores, true, strict=True)
         outcomes = [
-            self.outcome_of_block(number, *block) for number, block in enumerate(measured, 1)
+            self.outcome_of_block(saved.tokenizer, number, *block)
+            for number, block in enumerate(measured, 1)
         ]
         return self.metrics_of(np.stack(scores), rows), outcomes
 
@@ -172,28 +174,36 @@ class LanguageModel(Recipe):
         return perplexity_metrics(scores)
 
     def outcome_of_block(
-        self, number: int, ids: Sequence[int], scores: np.ndarray, labels: np.ndarray
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        number: int,
+        ids: Sequence[int],
+        scores: np.ndarray,
+        labels: np.ndarray,
     ) -> Outcome:
         """The outcome of a block of text, with its loss as severity. The row that it comes from is
         not known."""
-        text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
         loss, tokens, right = scores.tolist()
         mean = loss / max(tokens, 1)
         columns = {
             "text": text,
-            **self.measured_tokens(labels),
+            **self.measured_tokens(tokenizer, labels),
             "tokens": int(tokens),
             "loss": round(mean, 4),
             "right": int(right),
         }
         return Outcome(f"block {number}", columns, severity=mean)
 
-    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+    def measured_tokens(
+        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
+    ) -> dict[str, str]:
         """A table column with the tokens of a block that the model had to predict; empty if it had
         to predict all of them."""
         return {}
 
 
+@dataclass(frozen=True)
 class MaskedLM(LanguageModel):
     """Filling in masked tokens: an encoder with a head that predicts them."""
 
@@ -206,21 +216,22 @@ class MaskedLM(LanguageModel):
     main_metric = "perplexity"
     is_causal = False
 
-    def adapt_tokenizer(self) -> None:
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
         """Refuse a tokenizer without a token for masks."""
-        if self.tokenizer.mask_token is None:
+        if tokenizer.mask_token is None:
             raise InputError(
                 "the tokenizer has no mask token, which train mlm needs; give another --tokenizer "
                 "or --model_name_or_path"
             )
+        return self
 
-    def collator(self, model: PreTrainedModel) -> BlockCollator:
-        return BlockCollator(self.tokenizer, mlm_probability=self.options.mlm_probability)
+    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
+        return BlockCollator(tokenizer, mlm_probability=self.options.mlm_probability)
 
     # Answering.
 
     def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The text with the most probable token instead of each mask, as `prediction`."""
         saved.check_positions(inputs)
@@ -240,9 +251,11 @@ class MaskedLM(LanguageModel):
 
     # Measuring.
 
-    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+    def measured_tokens(
+        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
+    ) -> dict[str, str]:
         masked = [[token] for token in labels[labels != IGNORE_INDEX].tolist()]
-        texts = self.tokenizer.batch_decode(masked)
+        texts = tokenizer.batch_decode(masked)
         return {"masked": " ".join(text.strip() for text in texts)}
 
     # What the card shows.
@@ -258,20 +271,21 @@ class MaskedLM(LanguageModel):
     def neutral_example(self) -> Row:
         return {"text": "The weather is fine today."}
 
-    def example_line(self, row: Row) -> str:
+    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The text with a mask instead of its second word."""
         first, _, rest = row["text"].strip().partition(" ")
         _, _, rest = rest.partition(" ")
-        return f"{first} {self.tokenizer.mask_token} {rest}".strip()
+        return f"{first} {tokenizer.mask_token} {rest}".strip()
 
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return (
-            f"inputs = tokenizer({quoted(self.example_line(row))}, return_tensors='pt')\n"
+            f"inputs = tokenizer({quoted(self.example_line(row, tokenizer))}, return_tensors='pt')\n"
             "logits = model(**inputs).logits[inputs['input_ids'] == tokenizer.mask_token_id]\n"
             "print(tokenizer.convert_ids_to_tokens(logits.topk(5).indices[0].tolist()))"
         )
 
 
+@dataclass(frozen=True)
 class CausalLM(LanguageModel):
     """Continuing text: a decoder that predicts the next token."""
 
@@ -293,10 +307,10 @@ class CausalLM(LanguageModel):
         "beams",
     )
 
-    def collator(self, model: PreTrainedModel) -> BlockCollator:
+    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
         # The pipeline of this task needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
-        return BlockCollator(padding_right(self.tokenizer), mlm=False)
+        return BlockCollator(padding_right(tokenizer), mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
@@ -308,7 +322,7 @@ class CausalLM(LanguageModel):
     # Answering.
 
     def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
         is given."""
@@ -358,17 +372,31 @@ class CausalLM(LanguageModel):
     def neutral_example(self) -> Row:
         return {"text": "Once upon a time"}
 
-    def example_line(self, row: Row) -> str:
+    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The first words of the text."""
         return " ".join(row["text"].split()[:5])
 
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return (
             "start = tokenizer.cls_token or tokenizer.bos_token\n"
-            f"prompt = start + {quoted(self.example_line(row))}\n"
+            f"prompt = start + {quoted(self.example_line(row, tokenizer))}\n"
             "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
             "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], "
             "skip_special_tokens=True))"
+        )
+
+
+def require_word(rows: Dataset, options: dict[str, Any]) -> None:
+    """Check that there is at least one word.
+
+    Raises:
+        InputError: if there is none.
+    """
+    special = set(options["tokenizer"].all_special_ids)
+    if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
+        raise InputError(
+            f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
+            "nothing can be predicted"
         )
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
+from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.baselines import text_to_text_baselines
 from ..evaluate.metrics import (
@@ -26,13 +34,13 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
+from ..loaded_model import Input, LoadedModel
 from ..saved_model import max_positions
 from ..task_options import Seq2SeqDataArguments
 from .base import (
     Answer,
     AnsweringRecipe,
     FittedBaseline,
-    Input,
     Measured,
     MeasuredBaselines,
     quoted,
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, GenerationConfig, TrainingArguments
 
-    from ..answers import SavedModel
 
 # The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
 # a severity of at least 1.
@@ -51,30 +58,10 @@ MAX_SEVERITY = 101
 NUM_INSPECTED = 1000
 
 
-class Seq2Seq(AnsweringRecipe):
-    """Text in, text out.
+class Seq2SeqReader(Reader):
+    """Reads a `source` and a `target`."""
 
-    A row has a `source` and a `target`. The model is an encoder–decoder, which generates by beam
-    search.
-    """
-
-    options_class = Seq2SeqDataArguments
     options: Seq2SeqDataArguments
-    pipeline_tag = "translation"
-    architecture = "ForConditionalGeneration"
-    auto_model = AutoModelForSeq2SeqLM
-    config_class = RoFormerLiteSeq2SeqConfig
-    answer_options = ("beams", "max_new_tokens")
-    truncates = True
-    metric_names = ("bleu", "chrf", "exact_match")
-    main_metric = "chrf"
-
-    def __init__(self, options: Seq2SeqDataArguments):
-        super().__init__(options)
-        # The tokenizer of sacrebleu. If it is not given, the language of the targets determines it.
-        self.bleu_tokenizer: str | None = options.bleu_tokenizer
-
-    # Reading the data.
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         plain = [path for path in files if is_plain_text(path)]
@@ -103,26 +90,58 @@ class Seq2Seq(AnsweringRecipe):
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row[side] for row in rows for side in ("source", "target"))
 
-    def inspect(self, rows: DatasetDict) -> None:
-        self.choose_bleu_tokenizer(rows["train"])
-        self.check_data_options()
 
-    def choose_bleu_tokenizer(self, rows: Dataset) -> str:
-        """The tokenizer of sacrebleu that was requested, or the one for the language."""
-        if self.bleu_tokenizer is None:
-            self.bleu_tokenizer = bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
-        return self.bleu_tokenizer
+@dataclass(frozen=True)
+class Seq2Seq(AnsweringRecipe):
+    """Text in, text out.
 
-    def check_data_options(self) -> None:
-        tokenizer = self.bleu_tokenizer
-        if tokenizer is None:
-            return
+    The model is an encoder–decoder, which generates by beam search.
+
+    Args:
+        bleu_tokenizer: The tokenizer of sacrebleu.
+    """
+
+    options_class = Seq2SeqDataArguments
+    reader_class = Seq2SeqReader
+    pipeline_tag = "translation"
+    architecture = "ForConditionalGeneration"
+    auto_model = AutoModelForSeq2SeqLM
+    config_class = RoFormerLiteSeq2SeqConfig
+    answer_options = ("beams", "max_new_tokens")
+    truncates = True
+    metric_names = ("bleu", "chrf", "exact_match")
+    main_metric = "chrf"
+
+    options: Seq2SeqDataArguments
+    bleu_tokenizer: str = ""
+
+    # What is found in the data or in a saved model.
+
+    @classmethod
+    def inspect(cls, options: Seq2SeqDataArguments, rows: DatasetDict) -> Self:
+        found = cls(options, options.bleu_tokenizer or bleu_tokenizer_of(rows["train"]))
+        found.check_bleu_tokenizer()
+        return found
+
+    @classmethod
+    def of_model(
+        cls, options: Seq2SeqDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
+    ) -> Self:
+        # A checkpoint of another program does not name a tokenizer.
+        return cls(options, options.bleu_tokenizer or "")
+
+    def check_bleu_tokenizer(self) -> None:
+        """Refuse a tokenizer that is unknown or not installed.
+
+        Raises:
+            InputError: with the tokenizer.
+        """
         try:
-            translation_metrics(["a"], ["a"], tokenizer)
+            translation_metrics(["a"], ["a"], self.bleu_tokenizer)
         # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
         except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
-                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason(error)}"
+                f"--bleu_tokenizer {self.bleu_tokenizer} cannot be used here: {reason(error)}"
             ) from error
 
     def settings(self) -> dict[str, Any]:
@@ -134,9 +153,11 @@ class Seq2Seq(AnsweringRecipe):
     def max_length(self) -> int:
         return self.options.max_source_length
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
-        inputs = self.tokenizer(batch["source"], truncation=True)
-        targets = self.tokenizer(
+    def encode_batch(
+        self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
+    ) -> dict[str, Any]:
+        inputs = tokenizer(batch["source"], truncation=True)
+        targets = tokenizer(
             text_target=batch["target"],
             truncation=True,
             max_length=self.options.max_target_length,
@@ -147,9 +168,11 @@ class Seq2Seq(AnsweringRecipe):
         pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
         return [len(source) + len(target) for source, target in pairs]
 
-    def collator(self, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> DataCollatorForSeq2Seq:
         # The model makes the inputs of the decoder from the labels.
-        return DataCollatorForSeq2Seq(self.tokenizer, model=model)
+        return DataCollatorForSeq2Seq(tokenizer, model=model)
 
     # The model, and its training.
 
@@ -172,11 +195,13 @@ class Seq2Seq(AnsweringRecipe):
             return super().metrics_in_training(args)
         return ["loss"]
 
-    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def choose(
+        self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> Metrics:
         token_ids = np.asarray(prediction.predictions)[: len(rows)]
         # The Trainer pads with -100.
-        token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
-        return self.measure(self.answers_of(token_ids), rows)
+        token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
+        return self.measure(texts_of(token_ids, tokenizer), rows)
 
     # Answering.
 
@@ -187,7 +212,7 @@ class Seq2Seq(AnsweringRecipe):
         return row["source"]
 
     def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text as `prediction`. Transformers has no pipeline for this task."""
         if "max_new_tokens" in options:
@@ -197,27 +222,30 @@ class Seq2Seq(AnsweringRecipe):
             check_new_tokens(positions, options["max_new_tokens"])
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
-        return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
-
-    def answers_of(self, token_ids: np.ndarray | torch.Tensor) -> list[Answer]:
-        """The text of generated tokens `(rows, length)`."""
-        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        return [{"prediction": text.strip()} for text in texts]
+        token_ids = saved.model.generate(**encoded, **generation_limits(options))
+        return texts_of(token_ids, saved.tokenizer)
 
     # Measuring.
 
-    def evaluate(self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
+        recipe = self
+        if not self.bleu_tokenizer:
+            recipe = replace(self, bleu_tokenizer=bleu_tokenizer_of(rows))
+        recipe.check_bleu_tokenizer()
+        if saved.positions is None:
+            return recipe
+        longest = min(self.options.max_target_length, saved.positions)
+        return replace(recipe, options=replace(self.options, max_target_length=longest))
+
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
         return {"loss": self.loss_of(saved, rows, batch_size), **metrics}, outcomes
 
     @torch.inference_mode()
-    def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
+    def loss_of(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> float:
         """The mean cross-entropy of the tokens of the targets, in nats."""
-        if saved.positions is not None:
-            longest = min(self.options.max_target_length, saved.positions)
-            self.options.max_target_length = longest
-        encoded = self.encode(rows, training=False)
-        collator = self.collator(saved.model)
+        encoded = self.encode(rows, saved.tokenizer, training=False)
+        collator = self.collator(saved.model, saved.tokenizer)
         scores = []
         for batch in batches(saved.model, encoded, collator, batch_size):
             logits = saved.model(**batch).logits
@@ -226,7 +254,7 @@ class Seq2Seq(AnsweringRecipe):
 
     def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
         hypotheses = [answer["prediction"] for answer in answers]
-        return translation_metrics(hypotheses, rows["target"], self.choose_bleu_tokenizer(rows))
+        return translation_metrics(hypotheses, rows["target"], self.bleu_tokenizer)
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         text = answer["prediction"]
@@ -260,11 +288,24 @@ class Seq2Seq(AnsweringRecipe):
     def neutral_example(self) -> Row:
         return {"source": "a line of text", "target": ""}
 
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return (
-            f"inputs = tokenizer({quoted(self.example_line(row))}, return_tensors='pt')\n"
+            f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
             "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
         )
+
+
+def bleu_tokenizer_of(rows: Dataset) -> str:
+    """The tokenizer of sacrebleu for the language of the targets."""
+    return bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
+
+
+def texts_of(
+    token_ids: np.ndarray | torch.Tensor, tokenizer: PreTrainedTokenizerBase
+) -> list[Answer]:
+    """The text of generated tokens `(rows, length)`, as answers."""
+    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+    return [{"prediction": text.strip()} for text in texts]
 
 
 def is_plain_text(path: str) -> bool:

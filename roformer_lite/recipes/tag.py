@@ -4,61 +4,53 @@ from __future__ import annotations
 
 import logging
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from tokenizers import Regex, pre_tokenizers
 from transformers import (
     AutoModelForTokenClassification,
-    BatchEncoding,
     DataCollatorForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
-from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..baseline.crf import WordTagger
-from ..baseline.files import BaselineModel
 from ..baseline.join import Join, choose_join
 from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
+from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
+from ..loaded_model import Input, LoadedModel
 from ..task_options import TagDataArguments
 from .base import (
     Answer,
     FittedBaseline,
-    Input,
     MeasuredBaselines,
     Shown,
     padding_right,
     quoted,
 )
-from .labels import LabelRecipe, labels_of
-from .token_spelling import SPACE_MARK, speller_of
+from .labels import LabelReader, LabelRecipe, labels_of
+from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction
 
-    from ..answers import SavedModel
-
 logger = logging.getLogger(__name__)
 
-CHARACTERS = "characters"
-WORDS = "words"
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
 # The factors of the transitions of a random field that are tried.
@@ -73,38 +65,12 @@ MIN_PARTS_AT_ONCE = 8
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
-class Tag(LabelRecipe):
-    """Every token of a sentence gets a tag.
+class TagReader(LabelReader):
+    """Reads `tokens` and the same number of `tags`."""
 
-    A row has `tokens` and the same number of `tags`. The units that the model tags are the tokens
-    or their characters. The model is an encoder with a head for the tag of each token. A
-    conditional random field on words may join its answer.
-    """
-
-    options_class = TagDataArguments
-    options: TagDataArguments
-    pipeline_tag = "token-classification"
-    architecture = "ForTokenClassification"
-    auto_model = AutoModelForTokenClassification
-    label_word = "tag"
-    baseline_class = WordTagger
-    baseline_name = CRF
-    labelled = "tokens"
     names_column = "tags"
-    outside = "O"
 
-    def __init__(self, options: TagDataArguments):
-        super().__init__(options)
-        self.unit: str = options.unit
-        # The text between two units in the input of the tokenizer; None if the tokenizer gets a
-        # list of units.
-        self.joiner: str | None = " "
-        # The scheme by which the tags mark entities; None for tags without a scheme.
-        self.scheme: str | None = None
-        # Tags that do not occur in the training data, but may be needed inside a word.
-        self.added: set[str] = set()
-
-    # Reading the data.
+    options: TagDataArguments
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
@@ -122,56 +88,89 @@ class Tag(LabelRecipe):
     def select_columns(self, row: Row) -> Row:
         tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
         tags = self.texts_in(row, self.options.tag_column or "tags", "tag_column")
-        self.require(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
+        require(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
         return {"tokens": tokens, "tags": tags, "origin": row["origin"]}
 
     def texts_in(self, row: Row, column: str, option: str) -> list[str]:
         """The list of texts in a column."""
         value = value_of(row, column, option)
         message = f"column {column!r} must be a list of texts, none empty"
-        self.require(are_texts(value), row, message)
+        require(are_texts(value), row, message)
         return value
-
-    def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
-        return ([tag] for tag in chain.from_iterable(self.truth(rows)))
 
     def is_empty(self, row: Row) -> bool:
         return not row["tokens"]
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        """The texts with a space between units, so that no token spans two units."""
-        return (" ".join(self.units(row["tokens"])) for row in rows)
+        return (" ".join(row["tokens"]) for row in rows)
 
-    def inspect(self, rows: DatasetDict) -> None:
-        self.scheme = scheme_of(rows["train"]["tags"])
+
+@dataclass(frozen=True)
+class Tag(LabelRecipe):
+    """Every token of a sentence gets a tag.
+
+    The units that the model tags are the tokens or their characters. The model is an encoder with a
+    head for the tag of each token. A conditional random field on words may join its answer.
+
+    Args:
+        unit: The unit that gets a tag.
+        scheme: The scheme by which the tags mark entities; None for tags without a scheme.
+        joiner: The text between two units in the input of the tokenizer; None if the tokenizer gets
+            a list of units.
+    """
+
+    options_class = TagDataArguments
+    reader_class = TagReader
+    pipeline_tag = "token-classification"
+    architecture = "ForTokenClassification"
+    auto_model = AutoModelForTokenClassification
+    label_word = "tag"
+    baseline_class = WordTagger
+    baseline_name = CRF
+    labelled = "tokens"
+    outside = "O"
+
+    options: TagDataArguments
+    unit: str = WORDS
+    scheme: str | None = None
+    joiner: str | None = None
+
+    # What is found in the data or in a saved model.
+
+    @classmethod
+    def inspect(cls, options: TagDataArguments, rows: DatasetDict) -> Self:
+        scheme = scheme_of(rows["train"]["tags"])
         tags = set(chain.from_iterable(rows["train"]["tags"]))
-        self.check_labels(tags, separator=" ")
-        has_begin_and_inside = self.scheme in ("IOB1", "IOB2")
-        if self.unit == "auto":
-            sample = rows["train"][:NUM_INSPECTED]["tokens"]
-            text = "".join(chain.from_iterable(sample))
-            is_chinese = len(HAN.findall(text)) > len(text) / 2
-            self.unit = CHARACTERS if is_chinese and has_begin_and_inside else WORDS
-            if self.unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
-                logger.warning(
-                    "the text is Chinese, and its words are split: each character gets a tag "
-                    "(--unit words tags the words of the data)"
-                )
-        if self.unit == CHARACTERS and self.scheme in STRICT_SCHEMES:
-            raise InputError(
-                f"--unit {CHARACTERS} can't split words with tags of the scheme {self.scheme}; "
-                "use IOB2 tags or --unit words"
-            )
-        if has_begin_and_inside:
-            self.added = {"I" + tag[1:] for tag in tags if tag != "O"} - tags
-            tags |= self.added
-        self.set_labels(sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag)))
+        cls.check_labels(options, tags, separator=" ")
+        added: set[str] = set()
+        if scheme in ("IOB1", "IOB2"):
+            # These tags may be needed inside a word.
+            added = {"I" + tag[1:] for tag in tags if tag != "O"} - tags
+        names = sorted(tags | added, key=lambda tag: (tag != "O", tag[1:], tag))
+        found = cls(
+            options,
+            labels=cls.numbered(names),
+            added=frozenset(added),
+            unit=unit_of(options, scheme, rows["train"]),
+            scheme=scheme,
+        )
+        return found.report_unseen_labels(rows)
 
-    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        super().inspect_model(config, settings)
-        self.scheme = settings.get("scheme", scheme_of([list(self.labels)]))
-        self.unit = settings.get("unit", WORDS)
-        self.joiner = settings.get("joiner")
+    @classmethod
+    def of_model(
+        cls, options: TagDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
+    ) -> Self:
+        names = labels_of(config)
+        return cls(
+            options,
+            labels=cls.numbered(names),
+            unit=settings.get("unit", WORDS),
+            scheme=settings.get("scheme", scheme_of([names])),
+            joiner=settings.get("joiner"),
+        )
+
+    def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
+        return ([tag] for tag in chain.from_iterable(self.truth(rows)))
 
     def settings(self) -> dict[str, Any]:
         own = {"unit": self.unit, "joiner": self.joiner, "scheme": self.scheme}
@@ -206,45 +205,22 @@ class Tag(LabelRecipe):
             return {"algorithm": "wordpiece", "lowercase": False}
         return {}
 
-    def adapt_tokenizer(self) -> None:
-        """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
-        that change when they are loaded again; they get lists of units instead.
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        """The texts with a space between units, so that no token spans two units."""
+        return (" ".join(self.units(row["tokens"])) for row in rows)
 
-        Raises:
-            InputError: for a tokenizer written in Python, which does not say where tokens come
-                from.
-        """
-        if not self.tokenizer.is_fast:
-            raise InputError(
-                f"{type(self.tokenizer).__name__} is written in Python and does not say which word "
-                "a token belongs to; give a model with a fast tokenizer"
-            )
-        splits = []
-        if self.unit == CHARACTERS:
-            # Here, (?m) lets the dot match line breaks.
-            splits.append(pre_tokenizers.Split(Regex(r"\s"), "removed"))
-            splits.append(pre_tokenizers.Split(Regex(r"(?m)."), "isolated"))
-        elif has_tokens_of_several_words(self.tokenizer):
-            splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
-        is_adaptable = type(self.tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
-        if splits and not is_adaptable:
-            self.joiner = None
-            return
-        self.joiner = "" if self.unit == CHARACTERS else " "
-        if not splits:
-            return
-        backend = self.tokenizer.backend_tokenizer
-        kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
-        is_adapted = kept and len(kept[0].pre_tokenize_str(f"a{self.joiner}b")) == 2
-        if not is_adapted:
-            backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        return replace(self, joiner=adapt(tokenizer, self.unit))
 
-    def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, Any]:
+    def encode_batch(
+        self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
+    ) -> dict[str, Any]:
         """Encode some rows. Without `training`, they are encoded in the same way as in prediction:
         a long sentence becomes several consecutive examples."""
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
-        parts = self.with_unknown(sentences) if training else self.split(sentences)
-        inputs, starts = self.encode_units(parts, truncation=True)
+        of_units = UnitTokenizer(tokenizer, self.joiner)
+        parts = of_units.with_unknown(sentences) if training else of_units.split(sentences)
+        inputs, starts = of_units.encode(parts, truncation=True)
         tags = chain.from_iterable(self.truth(batch))
         labels = []
         for part, ids, places in zip(parts, inputs["input_ids"], starts, strict=True):
@@ -256,96 +232,11 @@ class Tag(LabelRecipe):
             labels.append(own_labels)
         return {**inputs, "labels": labels}
 
-    def encode_units(
-        self, sentences: list[list[str]], **options: Any
-    ) -> tuple[BatchEncoding, list[dict[int, int]]]:
-        """Encode lists of units as texts with the joiner between units, or as lists if there is no
-        joiner.
-
-        Returns:
-            The output of the tokenizer, and for each sentence the index of the first token of each
-            unit that has one.
-        """
-        if self.joiner is None:
-            encoded = self.tokenizer(sentences, is_split_into_words=True, verbose=False, **options)
-            units = [encoded.word_ids(number) for number in range(len(sentences))]
-        else:
-            texts = [self.joiner.join(sentence) for sentence in sentences]
-            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
-            units = []
-            for sentence, spans in zip(sentences, encoded.pop("offset_mapping"), strict=True):
-                owners = unit_of_characters(sentence, self.joiner)
-                units.append([first_unit(owners[start:end]) for start, end in spans])
-        starts = []
-        for own, ids in zip(units, encoded["input_ids"], strict=True):
-            places: dict[int, int] = {}
-            for place, unit in enumerate(own):
-                has_text = unit in places and ids[places[unit]] not in self.blank_tokens
-                if unit is not None and not has_text:
-                    places[unit] = place
-            starts.append(places)
-        return encoded, starts
-
-    @cached_property
-    def blank_tokens(self) -> set[int]:
-        """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a
-        rare word and regard it as the first token of the word, although it does not have the word's
-        tag."""
-        spell = speller_of(self.tokenizer)
-        vocabulary = self.tokenizer.get_vocab().items()
-        return {number for token, number in vocabulary if not spell(token).strip()}
-
-    def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
-        """Replace units that have no token, such as a lone control character, by the unknown token,
-        or by the padding token if there is no unknown token."""
-        _, starts = self.encode_units(sentences, add_special_tokens=False)
-        unknown = self.tokenizer.unk_token or self.tokenizer.pad_token
-        return [
-            [unit if number in places else unknown for number, unit in enumerate(sentence)]
-            for sentence, places in zip(sentences, starts, strict=True)
-        ]
-
-    def split(self, sentences: list[list[str]]) -> list[list[str]]:
-        """Split sentences into parts of as many whole units as fit into the model, and return the
-        parts of all sentences. Most sentences have one part. A unit that is too long is a part of
-        its own."""
-        sentences = self.with_unknown(sentences)
-        encoded, starts = self.encode_units(sentences, add_special_tokens=False)
-        room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
-        parts = []
-        for sentence, ids, places in zip(sentences, encoded["input_ids"], starts, strict=True):
-            if len(ids) <= room:
-                parts.append(sentence)
-                continue
-            # The number of tokens before each unit, and before the end.
-            before = [*places.values(), len(ids)]
-            begin = 0
-            while begin < len(sentence):
-                end = bisect_right(before, before[begin] + room) - 1
-                # Units may have different tokens at the beginning of a text.
-                while end > begin + 1 and self.is_too_long(sentence[begin:end]):
-                    end -= 1
-                end = max(end, begin + 1)
-                parts.append(sentence[begin:end])
-                begin = end
-        return parts
-
-    def is_too_long(self, sentence: list[str]) -> bool:
-        encoded, _ = self.encode_units([sentence])
-        return len(encoded["input_ids"][0]) > self.tokenizer.model_max_length
-
-    def collator(self, model: PreTrainedModel) -> DataCollatorForTokenClassification:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> DataCollatorForTokenClassification:
         # The logits of a sentence are the first ones of its row.
-        return DataCollatorForTokenClassification(padding_right(self.tokenizer))
-
-    # The model, and its training.
-
-    def why_new_head(self, config: PreTrainedConfig) -> str:
-        theirs = set(labels_of(config))
-        ours = set(self.labels)
-        if ours - self.added <= theirs <= ours:
-            self.set_labels(labels_of(config))
-        return super().why_new_head(config)
+        return DataCollatorForTokenClassification(padding_right(tokenizer))
 
     # Choosing a checkpoint.
 
@@ -363,7 +254,9 @@ class Tag(LabelRecipe):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1)
 
-    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def choose(
+        self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> Metrics:
         found = [
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
@@ -401,7 +294,7 @@ class Tag(LabelRecipe):
         return self.units(row["tokens"])
 
     def answer(
-        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The words of a sentence as `tokens`, and their `tags`: the best sequence of tags that
         the scheme allows. The scores of a word are those of its first unit.
@@ -437,14 +330,15 @@ class Tag(LabelRecipe):
         """The best sequence of tags that the scheme allows; see `best_sequence`."""
         return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
 
-    def encoder_logits(self, saved: SavedModel, sentences: list[list[str]]) -> list[np.ndarray]:
+    def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
         """The logits of the first token of each unit of each sentence, `(units, tags)`."""
-        parts = self.split(sentences)
+        of_units = UnitTokenizer(saved.tokenizer, self.joiner)
+        parts = of_units.split(sentences)
         batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
         rows: list[np.ndarray] = []
         for start in range(0, len(parts), batch_size):
             batch = parts[start : start + batch_size]
-            encoded, starts = self.encode_units(batch, truncation=True, padding=True)
+            encoded, starts = of_units.encode(batch, truncation=True, padding=True)
             inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
             logits = saved.model(**inputs).logits.double().cpu().numpy()
             for part, places, own_logits in zip(batch, starts, logits, strict=True):
@@ -454,8 +348,8 @@ class Tag(LabelRecipe):
 
     def choose_join(
         self,
-        saved: SavedModel,
-        baseline: BaselineModel,
+        saved: LoadedModel,
+        baseline: WordTagger,
         rows: Dataset | None,
         batch_size: int,
     ) -> Join:
@@ -554,10 +448,10 @@ class Tag(LabelRecipe):
             tokens = list("这是一句话")
         return {"tokens": tokens, "tags": ["O"] * len(tokens)}
 
-    def example_line(self, row: Row) -> str:
+    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return " ".join(self.units(row["tokens"]))
 
-    def snippet(self, row: Row) -> str:
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return (
             f"tokens = {quoted(self.units(row['tokens']))}\n"
             "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
@@ -576,9 +470,34 @@ def are_texts(value: Any) -> bool:
     return all(isinstance(item, str) and item.strip() for item in value)
 
 
-def characters_of(token: str) -> str:
-    """The characters of a token that have a tag of their own."""
-    return "".join(token.split())
+def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str:
+    """The unit that gets a tag.
+
+    Args:
+        options: The options of the task.
+        scheme: The scheme of the tags.
+        rows: The training data.
+
+    Raises:
+        InputError: if the tags of words cannot be divided among their characters.
+    """
+    unit: str = options.unit
+    if unit == "auto":
+        sample = rows[:NUM_INSPECTED]["tokens"]
+        text = "".join(chain.from_iterable(sample))
+        is_chinese = len(HAN.findall(text)) > len(text) / 2
+        unit = CHARACTERS if is_chinese and scheme in ("IOB1", "IOB2") else WORDS
+        if unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
+            logger.warning(
+                "the text is Chinese, and its words are split: each character gets a tag "
+                "(--unit words tags the words of the data)"
+            )
+    if unit == CHARACTERS and scheme in STRICT_SCHEMES:
+        raise InputError(
+            f"--unit {CHARACTERS} can't split words with tags of the scheme {scheme}; use IOB2 tags "
+            "or --unit words"
+        )
+    return unit
 
 
 def joint_scores(
@@ -596,37 +515,6 @@ def joint_scores(
     weight = 1 - join.weight
     joint = join.weight * logits + weight * scores
     return joint, weight * join.scale * field.transitions
-
-
-def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
-    """The index of the unit that contains each character of the joined text; None for spaces."""
-    owners: list[int | None] = []
-    for number, unit in enumerate(units):
-        if number:
-            owners.extend([None] * len(joiner))
-        owners.extend(None if character.isspace() else number for character in unit)
-    return owners
-
-
-def first_unit(owners: Iterable[int | None]) -> int | None:
-    """The first unit in a list of the units of characters."""
-    return next((number for number in owners if number is not None), None)
-
-
-def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a token may span several words, because the tokenizer does not split texts at
-    spaces."""
-    backend = tokenizer.backend_tokenizer
-    text = "a b"
-    if backend.normalizer is not None:
-        text = backend.normalizer.normalize_str(text)
-    if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
-        return False
-    spell = speller_of(tokenizer)
-    added = tokenizer.get_added_vocab()
-    return any(
-        b" " in spell(token).strip() for token in tokenizer.get_vocab() if token not in added
-    )
 
 
 def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:

@@ -12,14 +12,16 @@ from transformers import TrainingArguments
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
-from ..baseline.files import JoinedBaseline, save_joined
+from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..baseline.join import Join
 from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.confusion_picture import draw_reliability
-from ..evaluate.evaluation import Evaluation, evaluate
+from ..evaluation import Evaluation, evaluate
 from ..options import PublishingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
+from ..recipes.base import Recipe
+from ..recipes.classify import Classify
 from ..run import Run
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
@@ -42,18 +44,19 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         The contents of `results.json`.
     """
     run = finished.run
-    recipe = finished.recipe
     # The Trainer turns the cache off for training.
     finished.model.config.use_cache = True
     with complete_directory(
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:
-        for part in (finished.model, recipe.tokenizer):
+        for part in (finished.model, finished.start.tokenizer):
             # A stock tokenizer needs no code.
             if run.card.remote_code and isinstance(part, RemoteCode):
                 part.remote_code = True
             part.save_pretrained(folder)
-        recipe.save_further_files(folder)
+        trained = finished.start.trained
+        if trained is not finished.model:
+            trained.save_pretrained(str(folder), create_model_card=False)
         measured = measure_saved_model(finished, folder)
         state = finished.trainer.state
         if state.global_step:
@@ -61,7 +64,9 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         last = measured.evaluations[-1] if measured.evaluations else None
         if last is not None and last.scores is not None:
             draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
-        results = summarise(finished, measured.evaluations, measured.parts, measured.join)
+        results = summarise(
+            finished, measured.recipe, measured.evaluations, measured.parts, measured.join
+        )
         run.save(folder)
         write_model_card(results, finished, folder)
         write_json(folder / RESULTS_FILE, results)
@@ -78,11 +83,13 @@ class Measurements:
     """The evaluations of a saved model.
 
     Args:
+        recipe: The task, with the threshold that the validation data have chosen.
         evaluations: One for each split.
         parts: The metrics of the encoder alone, if a baseline joins the answer.
         join: The weight of the encoder in the answer; None if no baseline joins it.
     """
 
+    recipe: Recipe
     evaluations: list[Evaluation] = field(default_factory=list)
     parts: Baselines = field(default_factory=dict)
     join: Join | None = None
@@ -104,24 +111,27 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         for split in ("validation", "test")
         if split in finished.rows
     }
-    found = Measurements()
+    found = Measurements(recipe)
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
     saved = open_model(folder, device=str(args.device))
     if finished.joined is not None:
         for split, rows in splits.items():
-            metrics, _ = saved.recipe.evaluate(saved, rows, batch_size, args.seed)
+            alone = saved.recipe.for_rows(saved, rows)
+            metrics, _ = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = metrics
         baseline = finished.joined.of_training
         found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
     for split, rows in splits.items():
-        evaluation = evaluate(saved, split, rows, batch_size, args.seed)
+        prepared = saved.recipe.for_rows(saved, rows)
+        evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
         if split != "validation":
             continue
-        recipe.choose_threshold(evaluation.scores, evaluation.right)
+        if isinstance(recipe, Classify):
+            found.recipe = recipe.with_threshold(evaluation.scores, evaluation.right)
         if finished.joined is not None:
             final = JoinedBaseline(finished.joined.final, found.join)
             saved = with_baseline(saved, final, folder)
@@ -132,7 +142,7 @@ def with_baseline(saved: SavedModel, joined: JoinedBaseline, folder: Path) -> Sa
     """Save a baseline that joins the answer of the model in `folder`. Returns the model with the
     saved baseline."""
     save_joined(folder, joined)
-    return replace(saved, joined=saved.recipe.load_joined(str(folder)))
+    return replace(saved, joined=load_joined(folder, type(joined.model)))
 
 
 def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None) -> None:

@@ -44,20 +44,22 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     recipe = finished.recipe
     model_id = _model_id(run)
     example = finished.example(from_data=run.card.card_example)
-    line = recipe.example_line(example)
+    tokenizer = finished.start.tokenizer
+    line = recipe.example_line(example, tokenizer)
+    has_own_class = finished.start.has_own_class
     class_name = type(finished.model).__name__
     task = recipe.summary.partition(":")[0]
     teacher = getattr(run.data, "teacher", None)
     card = ModelCard.from_template(
-        _metadata(results, finished, _widget(recipe, example)),
+        _metadata(results, finished, _widget(recipe, example, line)),
         template_path=str(TEMPLATE),
         title=_title(run),
         summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
         results=results,
         comparison=comparison_table(results),
         by_label=_shown_labels(results["by_label"]),
-        package=recipe.package if recipe.has_own_class else recipe.library,
-        snippet=recipe.loading_code(model_id) + recipe.snippet(example),
+        package=recipe.package if has_own_class else recipe.library,
+        snippet=recipe.loading_code(model_id, has_own_class) + recipe.snippet(example, tokenizer),
         command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
@@ -85,13 +87,12 @@ def _shown_base(name: str) -> str:
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
+def _widget(recipe: Recipe, example: Row, line: str) -> list[dict[str, Any]] | None:
     """The example of the card for the widget on the Hub's page, in the fields of the task. There is
     no widget for pairs."""
     if recipe.pipeline_tag == "sentence-similarity":
         source, *others = recipe.texts([example])
         return [{"source_sentence": source, "sentences": others}]
-    line = recipe.example_line(example)
     if "\t" in line:
         return None
     return [{"text": line}]
@@ -104,7 +105,7 @@ def _metadata(
     run = finished.run
     recipe = finished.recipe
     tags = [recipe.name]
-    if recipe.has_own_class:
+    if finished.start.has_own_class:
         tags = [*_own_tags(finished.model.config), recipe.name]
     # A single base model is not written as a list.
     bases: list[str] | str = [name for name in run.model.pretrained if is_hub_name(name)]

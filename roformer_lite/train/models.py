@@ -28,7 +28,7 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
-from ..recipes.base import Recipe
+from ..recipes.base import Recipe, Start
 from ..run import Run
 from ..saved_model import (
     check_vocabulary,
@@ -36,18 +36,19 @@ from ..saved_model import (
     load_with_new_head,
     max_positions,
 )
-from ..task_options import LENGTH_OPTIONS
+from ..teacher import open_teacher, take_over_tokens
 
 
-def make_model(
+def make_start(
     run: Run,
     recipe: Recipe,
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     given: Mapping[str, PreTrainedConfig],
-) -> PreTrainedModel:
+) -> Start:
     """Make a pretrained model with a head for the recipe, an encoder–decoder with a pretrained
-    encoder, or a new model of the requested size.
+    encoder, or a new model of the requested size, whose token embeddings may begin with the vectors
+    of a teacher.
 
     Args:
         run, recipe, args: The run, its task, which has found the labels, and its arguments.
@@ -61,16 +62,19 @@ def make_model(
     name = run.model.model_name_or_path
     config_class = type(given[name]) if name else recipe.config_class
     overrides = parse_overrides(run.model.config, config_class)
+    has_new_head = False
     try:
         if name:
-            model = pretrained_for_task(name, given[name], recipe, args, tokenizer, overrides)
+            # The order of the labels determines whether the head fits.
+            recipe = recipe.in_order_of(given[name])
+            model, has_new_head = pretrained_for_task(
+                name, given[name], recipe, args, tokenizer, overrides
+            )
         elif given:
-            name, config = next(iter(given.items()))
-            model = encoder_of_a_pair(name, config, run.model.size, args, tokenizer, overrides)
+            encoder, config = next(iter(given.items()))
+            model = encoder_of_a_pair(encoder, config, run.model.size, args, tokenizer, overrides)
         else:
             model = new_model(run.model.size, recipe, tokenizer, overrides)
-        _check_positions(run, recipe, model)
-        return model
     except InputError:
         raise
     # A RuntimeError is raised if the model is too large for the memory.
@@ -78,6 +82,21 @@ def make_model(
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
+    if run.begins_with_teachers_tokens:
+        take_over_tokens(model.get_input_embeddings(), open_teacher(run.data.teacher))
+    positions = max_positions(model)
+    if positions is not None:
+        recipe = recipe.limited_to(positions, run.data)
+        tokenizer.model_max_length = recipe.max_length
+    start = Start(
+        recipe=recipe,
+        model=model,
+        tokenizer=tokenizer,
+        has_new_head=has_new_head,
+        has_own_class=model.config.model_type in AUTO_CLASSES,
+        trained=model,
+    )
+    return recipe.wrapped(start, name, args.device)
 
 
 def new_model(
@@ -106,27 +125,6 @@ def _token_ids(
     if "decoder_start_token_id" in config_class.__dataclass_fields__:
         ids["decoder_start_token_id"] = tokenizer.cls_token_id
     return ids
-
-
-def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
-    """Refuse lengths beyond a table of learned positions, because the first longer text would stop
-    the training. A length that was not given is reduced to the length of the table."""
-    limit = max_positions(model)
-    if limit is None:
-        return
-    for name in LENGTH_OPTIONS:
-        if not hasattr(run.data, name):
-            continue
-        length = getattr(recipe.options, name) or recipe.max_length
-        if length <= limit:
-            continue
-        if run.data.is_given(name):
-            raise InputError(
-                f"--{name} {length} is more than the model has positions for; give --{name} {limit} "
-                "or less"
-            )
-        setattr(recipe.options, name, limit)
-        recipe.tokenizer.model_max_length = recipe.max_length
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -195,7 +193,7 @@ def pretrained_for_task(
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     fields: Mapping[str, Any],
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, bool]:
     """The model of `--model_name_or_path`, with its own head if that fits the task and the labels
     of the training data, and with a new one otherwise.
 
@@ -204,6 +202,9 @@ def pretrained_for_task(
         recipe, args: The task, which has found the labels, and the training arguments.
         tokenizer: The tokenizer. The model must have embeddings of all its tokens.
         fields: Fields of the configuration that override those of the model.
+
+    Returns:
+        The model, and whether its head is new.
 
     Raises:
         InputError: if a file is missing or wrong, or if the model does not fit the options.
@@ -215,8 +216,6 @@ def pretrained_for_task(
             kind = "an encoder–decoder"
             fitting = "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
-    recipe.has_own_class = given.model_type in AUTO_CLASSES
-    # This comes first because it determines the order of the labels.
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
@@ -238,11 +237,10 @@ def pretrained_for_task(
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
-    recipe.has_new_head = bool(why_new_head or new)
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
         print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
-    return model
+    return model, bool(why_new_head or new)
 
 
 def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:

@@ -21,10 +21,10 @@ from hf_roformer_lite.version import __version__
 from ..baseline.join import Join
 from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
-from ..evaluate.evaluation import Evaluation
 from ..evaluate.metrics import LOWER_IS_BETTER, is_within_chance, mcnemar
+from ..evaluation import Evaluation
 from ..options import TrainingOptions
-from ..recipes.base import FittedBaseline, Recipe
+from ..recipes.base import FittedBaseline, Recipe, Start
 from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
@@ -68,8 +68,8 @@ class FinishedTraining:
 
     Args:
         run: The run as it was given. For one of several seeds, it is the run of all seeds.
-        recipe: The task with the information found in the data.
-        model: The trained model.
+        start: The start of the training: the task with the information found in the data, the model,
+            which is trained now, and its tokenizer.
         trainer: The trainer, with all arguments and options filled in, its log and its clock.
         rows, encoded: The data as rows and as model inputs.
         baselines, baselines_right: Metrics of the baselines, and whether each of their predictions
@@ -79,8 +79,7 @@ class FinishedTraining:
     """
 
     run: Run
-    recipe: Recipe
-    model: PreTrainedModel
+    start: Start
     trainer: Trainer
     rows: DatasetDict
     encoded: DatasetDict
@@ -88,6 +87,16 @@ class FinishedTraining:
     baselines_right: BaselinesRight
     joined: FittedBaseline | None
     is_one_of_several: bool = False
+
+    @property
+    def recipe(self) -> Recipe:
+        """The task."""
+        return self.start.recipe
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The trained model."""
+        return self.start.model
 
     @property
     def stopped_early(self) -> bool:
@@ -118,6 +127,7 @@ class FinishedTraining:
 
 def summarise(
     finished: FinishedTraining,
+    recipe: Recipe,
     evaluations: Sequence[Evaluation],
     parts: Baselines,
     join: Join | None,
@@ -126,21 +136,23 @@ def summarise(
 
     Args:
         finished: The training.
+        recipe: The task, with the threshold that the validation data have chosen.
         evaluations: The evaluations of the saved model.
         parts: The metrics of its encoder alone, if a baseline joins the answer.
         join: The weight of the encoder in the answer; None if no baseline joins it.
     """
     run = finished.run
-    recipe = finished.recipe
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
     notes = recipe.notes()
     warnings = []
+    for evaluation in evaluations:
+        rows = finished.rows[evaluation.split]
+        notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
     if join is not None:
         notes.append(note_on_join(finished, join))
     if evaluations and evaluations[-1].scores is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
-        notes += recipe.notes_on_threshold(last.scores, last.right, last.split)
         warnings += last.warnings
     return {
         "task": recipe.name,
@@ -155,7 +167,9 @@ def summarise(
         "main_metric": recipe.main_metric,
         "notes": [*notes, *warnings],
         "warnings": warnings,
-        "example_line": recipe.example_line(finished.example(run.card.card_example)),
+        "example_line": recipe.example_line(
+            finished.example(run.card.card_example), finished.start.tokenizer
+        ),
         "parts": parts,
         "baselines": finished.baselines,
         "verdict": verdict(
@@ -166,7 +180,7 @@ def summarise(
         },
         "rows": finished.row_counts,
         "parameters": finished.model.num_parameters(),
-        "vocabulary": len(recipe.tokenizer),
+        "vocabulary": len(finished.start.tokenizer),
         "training": facts_of_training(finished),
         "machine": facts_of_machine(finished.trainer.args),
         "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},

@@ -15,10 +15,10 @@ from ..run import Run
 from ..saved_model import read_object
 from .defaults import with_defaults
 from .finished_model import create_repository, publish
+from .fit import trainer_class
 from .model_card import add_seeds
 from .results import chosen_by
 from .train import train
-from .trainer import trainer_class
 from .training_arguments import is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory
 

@@ -55,18 +55,22 @@ class SentenceTrainerMixin(RoFormerLiteTrainer):
 
     Args:
         evaluator: Evaluates the model on the validation data.
+        avoids_duplicates: Whether no batch contains the same text twice by default.
     """
 
     def __init__(
         self,
         *args: Any,
         evaluator: Callable[[BaseModel], Metrics] | None = None,
+        avoids_duplicates: bool = False,
         **kwargs: Any,
     ):
         measured = None if evaluator is None else MeasuredModel(evaluator)
         super().__init__(*args, evaluator=measured, **kwargs)
         if self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER:
             self.args.batch_sampler = ShuffledBatches
+            if avoids_duplicates:
+                self.args.batch_sampler = BatchSamplers.NO_DUPLICATES
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Omit the callback, which collects information for the library's own card, partly from the

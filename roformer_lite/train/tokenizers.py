@@ -26,9 +26,12 @@ def make_tokenizer(
     args: TrainingArguments,
     train_rows: Dataset | IterableDataset,
     state_dir: Path,
-) -> PreTrainedTokenizerBase:
+) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
     training data.
+
+    Returns:
+        The tokenizer, and the recipe for it.
 
     A trained tokenizer is saved in `state_dir`, where other processes and a continued training find
     it.
@@ -71,17 +74,20 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:
-    """Set the maximum length and the task's defaults of the tokenizer, and give it to the
-    recipe."""
-    recipe.tokenizer = tokenizer
+def set_up_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, recipe: Recipe
+) -> tuple[PreTrainedTokenizerBase, Recipe]:
+    """Set the maximum length and the task's defaults of the tokenizer.
+
+    Returns:
+        The tokenizer, and the recipe for it.
+    """
     tokenizer.model_max_length = recipe.max_length
     is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
     if recipe.name == "causal" and is_own:
         # A prompt has no [SEP] at its end, because another text would begin after it.
         tokenizer.add_bos_token = True
-    recipe.adapt_tokenizer()
-    return tokenizer
+    return tokenizer, recipe.adapted_to(tokenizer)
 
 
 def train_tokenizer(

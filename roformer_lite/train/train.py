@@ -9,20 +9,21 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
-from ..data.splits import load_splits
+from ..data.splits import hold_out, load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
-from ..head import convert_sentence_encoder, may_stop_after_fitting
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe
 from ..run import Run
 from ..saved_model import leave_out_segments
 from .defaults import with_defaults
+from .few_rows import FewRows, decide
 from .finished_model import create_repository, publish, save_finished_model
-from .models import make_model, pretrained_config
+from .fit import fit, make_trainer, trainer_class
+from .head import convert_sentence_encoder
+from .models import make_start, pretrained_config
 from .results import FinishedTraining
 from .tokenizers import make_tokenizer
-from .trainer import fit, make_trainer, trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
@@ -49,7 +50,6 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
     """
     started = time.monotonic()
     options = with_defaults(run)
-    recipe = RECIPES[run.task](options.data)
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
     with directory.opened(args) as cache:
@@ -61,35 +61,30 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         if not shows_progress_bars(run, args):
             disable_progress_bars()
         set_seed(args.seed)
-        # With several seeds, the best one is chosen on held-out rows.
-        recipe.learns_from_few = (
-            start is not run and not of_seeds and may_stop_after_fitting(options, args)
-        )
-        rows = read_rows(run, recipe, args, cache, of_seeds)
+        rows, few_rows = read_rows(options, args, cache, of_seeds, start is not run)
+        recipe = inspect(options, args, rows)
         if args.should_save and not of_seeds:
             recommend_pretrained_start(run, rows["train"])
-        tokenizer = make_tokenizer(
+        tokenizer, recipe = make_tokenizer(
             start, recipe, args, rows["train"], (of_seeds or run).checkpoints
         )
-        model = make_model(start, recipe, args, tokenizer, given)
-        leave_out_segments(tokenizer, model.config)
-        encoded = DatasetDict(
-            {split: recipe.encode(part, split == "train") for split, part in rows.items()}
-        )
+        begun = make_start(start, recipe, args, tokenizer, given)
+        recipe = begun.recipe
+        leave_out_segments(tokenizer, begun.model.config)
+        encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
         fitted = fit_baseline(run, recipe, rows, args.should_save)
         baselines, baselines_right = measure_baselines(
             run, recipe, rows, encoded, fitted, args.should_save
         )
-        generation_config = recipe.prepare_generation(model, args)
-        trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
-        fit(trainer, recipe, encoded["train"], last_checkpoint(directory.path))
+        generation_config = recipe.prepare_generation(begun.model, args)
+        trainer = make_trainer(options, begun, args, rows, encoded, started)
+        fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
-            model.generation_config = generation_config
+            begun.model.generation_config = generation_config
             finished = FinishedTraining(
                 run=of_seeds or run,
-                recipe=recipe,
-                model=model,
+                start=begun,
                 trainer=trainer,
                 rows=rows,
                 encoded=encoded,
@@ -117,20 +112,42 @@ def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
 
 
 def read_rows(
-    run: Run, recipe: Recipe, args: TrainingArguments, cache: Path, of_seeds: Run | None
-) -> DatasetDict:
-    """Read the data, and let the recipe find labels and metrics in them. All seeds of a run hold
-    out the same rows."""
+    run: Run,
+    args: TrainingArguments,
+    cache: Path,
+    of_seeds: Run | None,
+    from_sentence_encoder: bool,
+) -> tuple[DatasetDict, FewRows]:
+    """Read the data, and hold out validation data. All seeds of a run hold out the same rows.
+
+    Args:
+        run: The run with its defaults filled in.
+        args: The arguments of the training.
+        cache: Where the rows are stored.
+        of_seeds: The run of all seeds, if this is one of several.
+        from_sentence_encoder: Whether the training starts from a converted sentence encoder.
+
+    Returns:
+        The splits, and what is done because they have few rows.
+    """
+    reader = RECIPES[run.task].reader_class(run.data)
+    rows = load_splits(reader, run.data, cache)
+    few_rows = decide(run, args, rows, from_sentence_encoder, of_seeds is not None)
     first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-    rows = load_splits(recipe, run.data, cache, first_seed)
+    rows = hold_out(reader, run.data, rows, first_seed, few_rows.min_rows_to_split)
     if of_seeds and "validation" not in rows:
         raise InputError(
             "--seeds: there are no validation data for choosing the best model; give "
             "--validation_file or a --validation_fraction"
         )
-    recipe.inspect(rows)
+    return rows, few_rows
+
+
+def inspect(run: Run, args: TrainingArguments, rows: DatasetDict) -> Recipe:
+    """The task with the labels and metrics that are found in the data."""
+    recipe = RECIPES[run.task].inspect(run.data, rows)
     recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
-    return rows
+    return recipe
 
 
 def fit_baseline(

@@ -10,7 +10,7 @@ from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.run import parse_run
 from roformer_lite.train.defaults import with_defaults
-from roformer_lite.train.trainer import trainer_class
+from roformer_lite.train.fit import trainer_class
 from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]

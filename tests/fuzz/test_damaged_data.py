@@ -105,8 +105,8 @@ def damaged(content: bytes, seed: int) -> bytes:
 
 def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     kind = RECIPES[task_name]
-    recipe = kind(kind.options_class(train_file=[str(path)], **options))
-    return list(recipe.read_rows([str(path)]))
+    reader = kind.reader_class(kind.options_class(train_file=[str(path)], **options))
+    return list(reader.read_rows([str(path)]))
 
 
 def check(path: Path, task: str, options: dict[str, Any]) -> str:

@@ -65,9 +65,8 @@ def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
             for split in texts
         }
     )
-    recipe = Classify(ClassifyDataArguments(dataset_name="-"))
-    recipe.problem_type = "single_label_classification"
-    recipe.inspect(rows)
+    options = ClassifyDataArguments(dataset_name="-", problem_type="single_label_classification")
+    recipe = Classify.inspect(options, rows)
     fitted = recipe.fit_baseline(rows)
     assert fitted.final.scores(texts["test"]).shape == (2, 2)
     metrics, is_right = recipe.baselines(rows, fitted)

@@ -16,8 +16,8 @@ from transformers import TrainerControl, TrainerState
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.evaluate.evaluation import Evaluation, evaluate
 from roformer_lite.evaluate.metrics import is_within_chance
+from roformer_lite.evaluation import Evaluation, evaluate
 from roformer_lite.recipes.classify import weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
@@ -150,7 +150,9 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         own += ["--label_separator", "+"]
     model = str(tmp_path / "m")
     assert main([*command, *own, "--output_dir", model]) == 0
-    message = "2 of the rows to measure have 2 labels that the training data lack (pink, teal)"
+    message = (
+        "2 of the rows of the test data have 2 labels that the training data lack (pink, teal)"
+    )
     assert message in capsys.readouterr().err
     results = json.loads(Path(model, "results.json").read_text())
     assert results["by_label"]["test"]["pink"]["support"] == 1
@@ -375,4 +377,4 @@ def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
 def test_metrics_that_are_no_numbers_are_not_published():
     recipe = SimpleNamespace(evaluate=lambda *args, **kwargs: ({"loss": float("nan")}, []))
     with pytest.raises(InputError, match="test data.* loss nan"):
-        evaluate(SimpleNamespace(recipe=recipe), "test", Dataset.from_dict({}), 1, seed=0)
+        evaluate(SimpleNamespace(), recipe, "test", Dataset.from_dict({}), 1, seed=0)

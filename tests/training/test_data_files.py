@@ -26,7 +26,8 @@ from roformer_lite.data.data_files import (
 from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
-from roformer_lite.recipes.classify import MULTI, SINGLE
+from roformer_lite.recipes.classify import Classify
+from roformer_lite.recipes.classify_rows import MULTI, SINGLE, ClassifyReader, problem_type_in
 from roformer_lite.recipes.tag import Tag
 from roformer_lite.task_options import ClassifyDataArguments, TagDataArguments
 
@@ -228,34 +229,35 @@ def labelled(task: str, names: list[str]) -> DatasetDict:
 def test_labels_that_would_break_an_answer_are_refused(separator, place):
     label = place.format(separator)
     for task, problem_type in (("tag", None), ("classify", SINGLE), ("classify", MULTI)):
-        recipe = RECIPES[task](RECIPES[task].options_class(dataset_name="any"))
-        if task == "classify":
-            recipe.problem_type = problem_type
+        kind = RECIPES[task]
+        given = {} if task == "tag" else {"problem_type": problem_type}
+        options = kind.options_class(dataset_name="any", **given)
         if separator == "," and problem_type != MULTI:
-            recipe.inspect(labelled(task, [label]))
+            kind.inspect(options, labelled(task, [label]))
             continue
-        with pytest.raises(InputError, match=f"the {recipe.label_word} .* contains"):
-            recipe.inspect(labelled(task, [label]))
+        with pytest.raises(InputError, match=f"the {kind.label_word} .* contains"):
+            kind.inspect(options, labelled(task, [label]))
         # A model from elsewhere may have such a label, which is then shown in a single line.
         if task == "classify":
-            recipe.set_labels([label, "other"])
+            recipe = kind(options, labels={label: 0, "other": 1}, problem_type=problem_type)
             shown = recipe.show({label: 0.9, "other": 0.1}, {})
             assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
             assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
 def test_whole_numbers_of_type_float_are_labels():
-    recipe = RECIPES["classify"](RECIPES["classify"].options_class(dataset_name="any"))
+    reader = ClassifyReader(ClassifyDataArguments(dataset_name="any"))
     row = {"text": "a", "label": 1.0, "origin": "x"}
-    assert recipe.select_columns(row)["labels"] == ["1"]
+    assert reader.select_columns(row)["labels"] == ["1"]
     with pytest.raises(InputError, match="--problem_type regression"):
-        recipe.select_columns({**row, "label": 0.5})
+        reader.select_columns({**row, "label": 0.5})
 
 
 def test_labels_that_are_one_number_are_named(caplog):
-    recipe = RECIPES["classify"](RECIPES["classify"].options_class(dataset_name="any"))
-    recipe.problem_type = SINGLE
-    recipe.inspect(labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"]))
+    options = ClassifyDataArguments(dataset_name="any", problem_type=SINGLE)
+    recipe = RECIPES["classify"].inspect(
+        options, labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"])
+    )
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and all("are the same number, but two labels" in line for line in said)
     assert len(recipe.labels) == 7
@@ -263,9 +265,8 @@ def test_labels_that_are_one_number_are_named(caplog):
 
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
     """Return a recipe that has inspected one sentence."""
-    recipe = Tag(TagDataArguments(dataset_name="any", unit=unit))
-    recipe.inspect(DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}])))
-    return recipe
+    rows = DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}]))
+    return Tag.inspect(TagDataArguments(dataset_name="any", unit=unit), rows)
 
 
 def test_words_are_split_into_characters_with_a_word_about_it(caplog):
@@ -286,8 +287,27 @@ def test_labels_after_a_thousand_rows_without_any(write, tmp_path):
     lines = ['{"text": "none", "label": []}'] * 1001 + ['{"text": "one", "label": ["a"]}']
     files = [str(write("a.jsonl", "\n".join(lines)))]
     options = ClassifyDataArguments(train_file=files, validation_fraction=0)
-    rows = load_splits(RECIPES["classify"](options), options, tmp_path / "rows", seed=0)
+    rows = load_splits(ClassifyReader(options), options, tmp_path / "rows")
     assert rows["train"][-2:]["labels"] == [[], ["a"]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type"),
+    [
+        (['"a"', '["b", "c"]'], MULTI),
+        (['["a"]', '"b"'], MULTI),
+        (['"a"', '"b"'], SINGLE),
+    ],
+)
+def test_all_rows_decide_whether_a_row_may_have_several_labels(
+    labels, problem_type, write, tmp_path
+):
+    lines = [f'{{"text": "one", "label": {label}}}\n' for label in labels]
+    files = [str(write("a.jsonl", "".join(lines)))]
+    options = ClassifyDataArguments(train_file=files)
+    rows = load_splits(ClassifyReader(options), options, tmp_path / "rows")
+    assert problem_type_in(options, rows) == problem_type
+    assert Classify.inspect(options, rows).problem_type == problem_type
 
 
 @pytest.mark.parametrize("marks", [0, 1, 2])

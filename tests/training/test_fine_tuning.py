@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
-from roformer_lite.recipes import labels
 from roformer_lite.run import read_run_file
+from roformer_lite.train import fit
 from roformer_lite.train.callbacks import TrainingClock
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
@@ -301,8 +301,8 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     """With a fitted head the training makes no step, and without one it trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    fit_head = labels.fit_head
-    monkeypatch.setattr(labels, "fit_head", lambda *args: fit_head(*args) and is_kept)
+    fit_head = fit.fit_head
+    monkeypatch.setattr(fit, "fit_head", lambda *args: fit_head(*args) and is_kept)
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         if state.global_step == (0 if is_kept else 2):
@@ -334,7 +334,7 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
 
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    monkeypatch.setattr(labels, "fit_head", fit_head)
+    monkeypatch.setattr(fit, "fit_head", fit_head)
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, status=2)
     assert "diverged" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
-from roformer_lite.data.splits import load_splits
+from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
 from roformer_lite.task_options import ClassifyDataArguments, LanguageModelDataArguments
@@ -60,7 +60,7 @@ def test_a_tenth_of_the_first_rows_of_a_long_stream_is_held_out(tmp_path, caplog
     options = LanguageModelDataArguments(
         train_file=[str(tmp_path / "a.txt")], streaming=True, line_by_line=True
     )
-    rows = load_splits(RECIPES["causal"](options), options, tmp_path / "rows", seed=0)
+    rows = load_splits(RECIPES["causal"](options).reader, options, tmp_path / "rows")
     assert len(rows["validation"]) == 1000 and sum(1 for _ in rows["train"]) == 9010
     assert "1000 of the first 10000 training rows" in caplog.text
 
@@ -86,7 +86,8 @@ def test_splits_of_a_data_set(tmp_path):
     def sizes(**options) -> dict[str, int]:
         arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), **options)
         cache = Path(mkdtemp(dir=tmp_path))
-        rows = load_splits(RECIPES["classify"](arguments), arguments, cache, seed=0)
+        reader = RECIPES["classify"](arguments).reader
+        rows = hold_out(reader, arguments, load_splits(reader, arguments, cache), seed=0)
         return {split: len(dataset) for split, dataset in rows.items()}
 
     assert sizes() == {"train": 40, "validation": 4}
@@ -107,7 +108,7 @@ def test_a_split_without_labels_is_left_out(tmp_path, caplog):
         rows = [json.dumps({"text": f"line {n}", "label": n}) + "\n" for n in labels]
         (tmp_path / "data" / f"{split}.jsonl").write_text("".join(rows))
     arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), validation_fraction=0)
-    rows = load_splits(RECIPES["classify"](arguments), arguments, tmp_path / "rows", seed=0)
+    rows = load_splits(RECIPES["classify"](arguments).reader, arguments, tmp_path / "rows")
     assert list(rows) == ["train"]
     assert "test" in caplog.text and "--test_split" in caplog.text
 

@@ -22,7 +22,8 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
-from roformer_lite import head
+from roformer_lite.train import head
+from roformer_lite.train.few_rows import train_contrastively
 from roformer_lite.train.trainer import Trainer
 
 COLOUR_NAMES = ["red", "green", "blue"]
@@ -161,7 +162,7 @@ def test_texts_of_a_label_come_together(tmp_path):
         config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
         model = RoFormerLiteForSequenceClassification(config).eval()
         if contrasted:
-            head.train_contrastively(
+            train_contrastively(
                 Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded
             )
         seen = []

@@ -13,7 +13,6 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
-from roformer_lite.evaluate.evaluation import Evaluation
 from roformer_lite.evaluate.metrics import (
     bleu_tokenizer_for,
     calibration_error,
@@ -30,6 +29,7 @@ from roformer_lite.evaluate.metrics import (
     translation_metrics,
 )
 from roformer_lite.evaluate.report import Outcome, report_of_entities
+from roformer_lite.evaluation import Evaluation
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
 from roformer_lite.task_options import LanguageModelDataArguments
@@ -145,13 +145,13 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
     recipe = CausalLM(LanguageModelDataArguments(train_file=files, block_size=block_size))
-    rows = Dataset.from_list(list(recipe.read_rows(files)))
+    rows = Dataset.from_list(list(recipe.reader.read_rows(files)))
     rows.save_to_disk(tmp_path / "rows")
     rows = Dataset.load_from_disk(tmp_path / "rows")
     tokenizer = RoFormerLiteTokenizer.train(recipe.texts(rows), vocab_size=300)
-    recipe.tokenizer = tokenizer
     vocabulary = len(tokenizer)
-    ids = [torch.tensor([block["input_ids"]]) for block in recipe.encode(rows, training=False)]
+    encoded = recipe.encode(rows, tokenizer, training=False)
+    ids = [torch.tensor([block["input_ids"]]) for block in encoded]
     scores = [
         recipe.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids
     ]
@@ -196,11 +196,12 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
     kind, first, second, offered = VARIANTS[name]
-    recipe = RECIPES[kind](RECIPES[kind].options_class(dataset_name="any"))
+    given = {}
     if kind == "classify":
-        recipe.problem_type = "multi_label_classification" if name == "labels" else "regression"
+        given["problem_type"] = "multi_label_classification" if name == "labels" else "regression"
+    options = RECIPES[kind].options_class(dataset_name="any", **given)
     rows = Dataset.from_list([{**first, "origin": "a:1"}, {**first, **second, "origin": "a:2"}])
-    recipe.inspect(DatasetDict(train=rows, validation=rows))
+    recipe = RECIPES[kind].inspect(options, DatasetDict(train=rows, validation=rows))
     for metric in recipe.metric_names:
         recipe.check_metric(TrainingArguments(), f"eval_{metric}")
     with pytest.raises(

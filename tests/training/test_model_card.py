@@ -14,6 +14,7 @@ from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteF
 from roformer_lite.errors import InputError
 from roformer_lite.options import PublishingOptions
 from roformer_lite.recipes import RECIPES
+from roformer_lite.recipes.base import Start
 from roformer_lite.run import parse_run
 from roformer_lite.train import finished_model
 from roformer_lite.train.model_card import write_model_card
@@ -94,17 +95,22 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     path.write_text(json.dumps(rows[task]) + "\n")
     run = parse_run(task, ["--train_file", str(path), *options])
     recipe = RECIPES[task](run.data)
-    # A tokenizer of another family may have another mask token.
-    recipe.tokenizer = SimpleNamespace(mask_token="<mask>")
     if task == "seq2seq":
         model = build(RoFormerLiteForConditionalGeneration, seq2seq_config(stack))
     else:
         model = build(RoFormerLiteForMaskedLM, stack_config(stack))
-    example = recipe.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    example = recipe.reader.select_columns({**rows[task], "origin": "data.jsonl:1"})
     finished = FinishedTraining(
         run=run,
-        recipe=recipe,
-        model=model,
+        start=Start(
+            recipe=recipe,
+            model=model,
+            # A tokenizer of another family may have another mask token.
+            tokenizer=SimpleNamespace(mask_token="<mask>"),
+            has_new_head=False,
+            has_own_class=True,
+            trained=model,
+        ),
         trainer=None,
         rows=DatasetDict(train=Dataset.from_list([example])),
         encoded=DatasetDict(),

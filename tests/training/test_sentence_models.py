@@ -202,8 +202,9 @@ def test_metrics_do_not_depend_on_the_order_of_the_rows(trained):
         "negative": [text(draw, number % 3) for number in numbers],
     }
     data = Dataset.from_dict(rows)
-    metrics, _ = saved.recipe.evaluate(saved, data, batch_size=8, seed=0)
-    shuffled, _ = saved.recipe.evaluate(saved, data.shuffle(seed=3), batch_size=8, seed=0)
+    recipe = saved.recipe.for_rows(saved, data)
+    metrics, _ = recipe.evaluate(saved, data, batch_size=8, seed=0)
+    shuffled, _ = recipe.evaluate(saved, data.shuffle(seed=3), batch_size=8, seed=0)
     assert 0 < metrics["map"] < 1 and shuffled == pytest.approx(metrics)
 
 

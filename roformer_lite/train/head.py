@@ -19,20 +19,19 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    get_linear_schedule_with_warmup,
 )
 
 from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 
-from .data.blocks import batches
-from .saved_model import load_config, read_optional_object
+from ..data.blocks import batches
+from ..saved_model import load_config, read_optional_object
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    from .run import Run
+    from ..run import Run
 
 # The head is fitted on about this many texts or words.
 MAX_FITTED_ITEMS = 20_000
@@ -42,26 +41,6 @@ PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 MAX_ITERATIONS = 100
 # The fitted head is compared with the random one on this many texts.
 NUM_COMPARED_TEXTS = 256
-
-# The options that say how a model is fine-tuned. Their defaults depend on the task.
-FINE_TUNING_OPTIONS = {
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "warmup_steps",
-    "word_dropout",
-    "ema_decay",
-}
-# With more rows, the training itself teaches the encoder enough.
-MAX_CONTRASTIVE_ROWS = 500
-# There are enough contrastive steps for the encoder to see each text about `NUM_CONTRASTIVE_EPOCHS`
-# times, within these limits.
-MIN_CONTRASTIVE_STEPS = 32
-MAX_CONTRASTIVE_STEPS = 96
-NUM_CONTRASTIVE_EPOCHS = 12
-# The size of a contrastive batch is limited both in texts and in tokens.
-MIN_CONTRASTIVE_TEXTS = 8
-MAX_CONTRASTIVE_TEXTS = 48
-MAX_CONTRASTIVE_TOKENS = 4096
 
 
 class EvaluateFirstStep(TrainerCallback):
@@ -120,106 +99,6 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
     return run
 
 
-def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
-    """Whether a classifier that learns from pairs of few rows may skip fine-tuning once its head is
-    fitted.
-
-    It may if no option requests anything that only fine-tuning does, and if there is only one
-    process, because several processes do not learn from pairs.
-
-    Args:
-        run: The run with its defaults filled in.
-        args: The arguments of the Trainer.
-    """
-    if args.world_size > 1 or args.max_steps > 0:
-        return False
-    data = run.data
-    if data.class_weights or data.min_precision or data.join_baseline:
-        return False
-    options = run.training
-    is_changed = any(
-        getattr(options, name) != getattr(type(options), name) for name in ("optim", "weight_decay")
-    )
-    has_defaults = run.filled >= FINE_TUNING_OPTIONS and not options.max_tokens_per_batch
-    return has_defaults and not is_changed
-
-
-def train_contrastively(trainer: Trainer, train: Dataset) -> None:
-    """Teach the encoder the labels before its head is fitted, as SetFit does (Tunstall et al. 2022,
-    arXiv:2209.11055).
-
-    The cosine of two texts should be 1 if they have the same label and 0 otherwise. The loss
-    includes all pairs of a batch, so a few steps suffice. Heads that read every token are skipped.
-
-    Args:
-        trainer: The trainer, before it trains. If there are several processes, each does the same.
-        train: The encoded training data: few rows with one label each.
-    """
-    model = trainer.model
-    layer = _output_layer(model)
-    if layer is None or model.config.classifier_pooling == "late":
-        return
-    labels = np.array(train["labels"])
-    longest = max(map(len, train["input_ids"]))
-    num_texts = max(MIN_CONTRASTIVE_TEXTS, MAX_CONTRASTIVE_TOKENS // longest)
-    num_texts = min(MAX_CONTRASTIVE_TEXTS, num_texts)
-    num_steps = max(MIN_CONTRASTIVE_STEPS, NUM_CONTRASTIVE_EPOCHS * len(train) // num_texts)
-    num_steps = min(MAX_CONTRASTIVE_STEPS, num_steps)
-    optimizer = torch.optim.AdamW(model.base_model.parameters(), lr=trainer.args.learning_rate)
-    scheduler = get_linear_schedule_with_warmup(
-        optimizer, num_warmup_steps=num_steps // 10, num_training_steps=num_steps
-    )
-    generator = np.random.default_rng(trainer.args.seed)
-    head_inputs: list[torch.Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0]))
-    was_training = model.training
-    model.train()
-    for _ in range(num_steps):
-        rows = _draw_by_label(labels, num_texts, generator)
-        # A loader would draw random numbers of its own, and thus change the dropout.
-        batch = trainer.data_collator([train[row] for row in rows])
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        model(**batch)
-        loss = _contrastive_loss(head_inputs.pop(), batch["labels"])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.base_model.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        model.zero_grad()
-    hook.remove()
-    model.train(was_training)
-
-
-def _draw_by_label(labels: np.ndarray, num_rows: int, generator: np.random.Generator) -> list[int]:
-    """Draw about `num_rows` rows: up to `num_rows // 2` labels, each with the same number of
-    rows."""
-    chosen = generator.permutation(np.unique(labels))[: num_rows // 2]
-    rows = []
-    for label in chosen:
-        rows_of_label = generator.permutation(np.flatnonzero(labels == label))
-        rows += rows_of_label[: num_rows // len(chosen)].tolist()
-    return rows
-
-
-def _contrastive_loss(vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean squared error of the cosines, averaged over pairs with the same label and pairs with
-    different labels separately.
-
-    Args:
-        vectors: `(B, hidden)`.
-        labels: `(B,)`.
-    """
-    vectors = nn.functional.normalize(vectors, dim=-1)
-    is_same = labels[:, None] == labels
-    errors = (vectors @ vectors.T - is_same.float()).square()
-    is_itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    is_positive = is_same & ~is_itself
-    loss = errors[~is_same].mean()
-    if is_positive.any():
-        loss = loss + errors[is_positive].mean()
-    return loss
-
-
 def fit_head(trainer: Trainer, train: Dataset) -> bool:
     """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
@@ -236,7 +115,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> bool:
         the random weights have a lower loss.
     """
     model = trainer.model
-    layer = _output_layer(model)
+    layer = output_layer(model)
     if layer is None:
         _report_random_head(trainer, "it has no linear layer with a bias to fit")
         return False
@@ -265,7 +144,7 @@ def _report_random_head(trainer: Trainer, why: str) -> None:
         print(f"the new head keeps its random weights: {why}", file=sys.stderr)
 
 
-def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
+def output_layer(model: PreTrainedModel) -> nn.Linear | None:
     """The last linear layer of the head of any class of models, or None if that layer has no bias,
     as in causal classes, which apply it to every token."""
     in_stack = set(model.base_model.modules())

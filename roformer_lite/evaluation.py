@@ -7,18 +7,15 @@ import math
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset
 
-from ..errors import InputError
-from .metrics import Metrics, calibration_error
-from .report import LabelReport, Outcome
-
-if TYPE_CHECKING:
-    from ..answers import SavedModel
-
+from .errors import InputError
+from .evaluate.metrics import Metrics, calibration_error
+from .evaluate.report import LabelReport, Outcome, are_right, scores_of
+from .loaded_model import LoadedModel
+from .recipes.base import Recipe
 
 # Scores with a larger expected calibration error are not regarded as probabilities.
 LARGE_CALIBRATION_ERROR = 0.1
@@ -49,15 +46,12 @@ class Evaluation:
     @property
     def right(self) -> np.ndarray:
         """Whether each prediction is right, `(rows,)`."""
-        return np.array([outcome.is_right for outcome in self.outcomes], dtype=bool)
+        return are_right(self.outcomes)
 
     @property
     def scores(self) -> np.ndarray | None:
         """The probability of each prediction, `(rows,)`; None if the model has none."""
-        scores = [outcome.score for outcome in self.outcomes]
-        if not scores or None in scores:
-            return None
-        return np.array(scores)
+        return scores_of(self.outcomes)
 
     @property
     def calibration_error(self) -> float | None:
@@ -79,12 +73,13 @@ class Evaluation:
 
 
 def evaluate(
-    saved: SavedModel, split: str, rows: Dataset, batch_size: int, seed: int
+    saved: LoadedModel, recipe: Recipe, split: str, rows: Dataset, batch_size: int, seed: int
 ) -> Evaluation:
     """Evaluate a saved model on labelled data.
 
     Args:
         saved: The model.
+        recipe: Its task, as `Recipe.for_rows` returns it.
         split: The name of the data in messages.
         rows: The data.
         batch_size: The number of rows in a batch.
@@ -95,7 +90,7 @@ def evaluate(
     """
     print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     started = time.monotonic()
-    metrics, outcomes = saved.recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
+    metrics, outcomes = recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
         raise InputError(
@@ -105,8 +100,8 @@ def evaluate(
         split=split,
         metrics=metrics,
         outcomes=outcomes,
-        measurements=saved.recipe.measurements(rows),
+        measurements=recipe.measurements(rows),
         rows=len(rows),
         seconds=time.monotonic() - started,
-        report=saved.recipe.report(outcomes),
+        report=recipe.report(outcomes),
     )

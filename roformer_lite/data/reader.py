@@ -1,0 +1,64 @@
+"""The base class of what reads and checks the rows of a task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import InputError
+from ..task_options import TaskArguments
+from .data_files import Row, read_table
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class Reader(ABC):
+    """Reads the rows of a task. A row has the columns of the task (`source` and `target`, `text`
+    and `labels`, …) and `origin`, its file and line.
+
+    Attributes:
+        rows_are_independent: Whether rows may be shuffled.
+
+    Args:
+        options: The options of the task.
+    """
+
+    rows_are_independent: ClassVar[bool] = True
+
+    options: TaskArguments
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        """Read and check the rows of the user's files."""
+        for path in files:
+            for row in read_table(path, self.options.column_names):
+                yield self.select_columns(row)
+
+    @abstractmethod
+    def select_columns(self, row: Row) -> Row:
+        """The columns of the task in a row of a table or of a Hub dataset.
+
+        Raises:
+            InputError: if a column is missing.
+        """
+
+    @abstractmethod
+    def is_empty(self, row: Row) -> bool:
+        """Whether a row contains nothing to learn from. Such rows are left out and counted."""
+
+    @abstractmethod
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        """The text of the rows."""
+
+    def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
+        """The indices of rows that must not be held out, such as the only ones with a label."""
+        return []
+
+
+def require(condition: bool, row: Row, message: str) -> None:
+    """Raise `InputError` about `row` unless `condition` is true."""
+    if not condition:
+        raise InputError(f"{row['origin']}: {message}")

@@ -1,0 +1,131 @@
+"""A loaded model with its tokenizer, as the tasks use it to predict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
+
+from .baseline.files import JoinedBaseline
+from .errors import InputError
+from .saved_model import without_reports
+
+# An input is a text, a pair of texts, or the words of a sentence.
+Input = str | list[str]
+
+# A tokenizer adds at most this many tokens to a text or a pair of texts.
+MAX_ADDED_TOKENS = 8
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class LoadedModel:
+    """A saved model that is ready to predict.
+
+    Args:
+        model: A model of transformers or sentence-transformers, or an exported graph.
+        tokenizer: The saved tokenizer.
+        pipeline_tag: The name of its pipeline.
+        positions: The maximum number of positions; None if there is no limit.
+        joined: The baseline that joins the answer of the model; None for the model alone.
+    """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    pipeline_tag: str
+    positions: int | None = None
+    joined: JoinedBaseline | None = None
+
+    @cached_property
+    def pipe(self) -> Pipeline:
+        """The stock pipeline of the task."""
+        # The type of the function lists every task of transformers.
+        make: Callable[..., Pipeline] = pipeline
+        # The class of an exported graph is not in transformers' lists of models, which is reported
+        # as an error with all of these lists. Some pipelines change their tokenizer, so they get a
+        # copy.
+        with without_reports(logging.CRITICAL):
+            return make(
+                self.pipeline_tag,
+                model=self.model,
+                tokenizer=copy(self.tokenizer),
+                device=self.model.device,
+            )
+
+    @torch.inference_mode()
+    def in_batches(
+        self,
+        inputs: Sequence[Input],
+        batch_size: int,
+        answer: Callable[[list[Input]], list[Any]],
+        report: Callable[[int], Any] | None = None,
+    ) -> list[Any]:
+        """The results of `answer` for the inputs in their order, with None for an empty input.
+
+        Inputs of similar length share a batch, which saves time in models that compute padding.
+
+        Args:
+            inputs: Texts, pairs of texts or lists of words, depending on the task.
+            batch_size: The number of inputs in a batch.
+            answer: Returns a result for each input of a batch, none of which is empty.
+            report: Called with the number of inputs that were processed since the last call.
+        """
+        answers: list[Any] = [None] * len(inputs)
+        places = [place for place, given in enumerate(inputs) if not is_empty(given)]
+        places.sort(key=lambda place: len("".join(inputs[place])))
+        if report is not None:
+            report(len(inputs) - len(places))
+        for start in range(0, len(places), batch_size):
+            batch = places[start : start + batch_size]
+            found = answer([inputs[place] for place in batch])
+            for place, one in zip(batch, found, strict=True):
+                answers[place] = one
+            if report is not None:
+                report(len(batch))
+        return answers
+
+    def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
+        """The number of tokens of each text, or of each pair of texts."""
+        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
+        encoded = self.tokenizer(texts, truncation=False, verbose=False, **options)
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    def warn_of_truncation(self, inputs: Sequence[Input]) -> None:
+        """Warn about inputs that are too long for the model."""
+        longest = getattr(self.model, "max_seq_length", None) or self.tokenizer.model_max_length
+        # A token has at least one byte, so texts with fewer bytes fit and need not be tokenized.
+        room = longest - MAX_ADDED_TOKENS
+        doubtful = [given for given in inputs if len("".join(given).encode()) > room]
+        if not doubtful:
+            return
+        truncated = sum(length > longest for length in self.lengths(doubtful))
+        if truncated:
+            logger.warning("%d lines are truncated to %d tokens", truncated, longest)
+
+    def check_positions(self, inputs: list[str], more: int = 0, **options: Any) -> None:
+        """Refuse an input that, together with `more` tokens, exceeds the positions of the model.
+
+        Raises:
+            InputError: with the input and both numbers.
+        """
+        if self.positions is None:
+            return
+        for given, length in zip(inputs, self.lengths(inputs, **options), strict=True):
+            if length + more > self.positions:
+                generated = f", including {more} to generate (--max_new_tokens)" if more else ""
+                raise InputError(
+                    f"{given[:40]!r} needs {length + more} positions{generated}, but this model has "
+                    f"positions for only {self.positions}"
+                )
+
+
+def is_empty(given: Input) -> bool:
+    parts = [given] if isinstance(given, str) else given
+    return not parts or not all(part.strip() for part in parts)

@@ -1,0 +1,78 @@
+"""The loss, the metrics and the joint scores of classifiers, from logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from hf_roformer_lite.model.losses import IGNORE_INDEX
+
+from ..baseline.join import Join
+from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from .classify_rows import MULTI, REGRESSION
+
+if TYPE_CHECKING:
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+
+def weighted_loss(
+    weights: torch.Tensor,
+    smoothing: float,
+    outputs: SequenceClassifierOutput,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
+    In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
+    logits = outputs.logits.float()
+    options: dict[str, Any] = {}
+    if logits.requires_grad:
+        options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
+    total = cross_entropy(logits, labels, reduction="sum", **options)
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORE_INDEX).sum()
+    return total / num_items_in_batch
+
+
+def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
+    """Metrics of logits `(rows, labels)`. `true` contains numbers or classes `(rows,)`, or zeros
+    and ones `(rows, labels)`."""
+    if problem_type == REGRESSION:
+        return regression_metrics(logits.squeeze(-1), true)
+    predicted = logits.argmax(-1)
+    if problem_type == MULTI:
+        predicted = (logits > 0).astype(int)
+    return classification_metrics(predicted, true.astype(int))
+
+
+def joint_logits(join: Join, logits: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """The weighted sum of the logits of an encoder and the distances of a support vector machine,
+    both `(rows, labels)`."""
+    return join.weight * logits + (1 - join.weight) * join.scale * distances
+
+
+def losses_of_rows(logits: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """The cross-entropy of each row, `(rows,)`.
+
+    Args:
+        logits: `(rows, labels)`.
+        answers: Classes `(rows,)`, or zeros and ones `(rows, labels)`.
+    """
+    scores = torch.from_numpy(logits)
+    true = torch.from_numpy(answers)
+    if true.ndim == 1:
+        return cross_entropy(scores, true, reduction="none").numpy()
+    losses = binary_cross_entropy_with_logits(scores, true.to(scores.dtype), reduction="none")
+    return losses.mean(dim=1).numpy()
+
+
+def importance_of_rows(answers: np.ndarray, class_weights: str | None) -> np.ndarray:
+    """The weight of each row by its label, `(rows,)`."""
+    if class_weights is None:
+        return np.ones(len(answers))
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    return compute_sample_weight(class_weights, answers)

@@ -1,0 +1,297 @@
+"""The task embed: a text gets a vector."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from hf_roformer_lite.integrations import POOLINGS
+
+from ..data.data_files import Row
+from ..data.sentence_data import KINDS, kind_of, queries_and_documents
+from ..errors import InputError
+from ..evaluate.baselines import ScoredPairs
+from ..evaluate.metrics import CORRELATIONS, Metrics
+from ..loaded_model import Input, LoadedModel
+from ..task_options import EmbedDataArguments
+from ..teacher import open_teacher, principal_axes, projected, with_vectors
+from .base import Answer, Shown, Start, quoted
+from .sentence import SentenceReader, SentenceRecipe, named_metrics
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.evaluation import BaseEvaluator
+    from sentence_transformers.base.model import BaseModel
+
+RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
+ONLY_TEXTS = (
+    "data with only the column text say nothing about similarity; for training, give --teacher, a "
+    "model whose vectors are learned; for both training and evaluation, data with columns such as "
+    "anchor and positive can be used"
+)
+
+
+class EmbedReader(SentenceReader):
+    """Also reads rows with only a text, if there is a teacher."""
+
+    kinds = (*SentenceReader.kinds, "texts")
+
+
+@dataclass(frozen=True)
+class Embed(SentenceRecipe):
+    """A text gets a vector that is close to the vectors of texts with a similar meaning.
+
+    The model is an encoder, and the vector of a text is the mean of its tokens' states. It learns
+    from pairs, triplets or scored pairs, or from the vectors of a teacher.
+
+    Args:
+        widths: The Matryoshka dimensions, to which vectors may be cut.
+    """
+
+    options_class = EmbedDataArguments
+    reader_class = EmbedReader
+    pipeline_tag = "sentence-similarity"
+    architecture = "Model"
+    auto_model = AutoModel
+    compared_kinds = ("pairs", "scores")
+
+    options: EmbedDataArguments
+    widths: tuple[int, ...] = ()
+
+    @classmethod
+    def sentence_class(cls) -> type[SentenceTransformer]:
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer
+
+    @classmethod
+    def inspect(cls, options: EmbedDataArguments, rows: DatasetDict) -> Self:
+        found = super().inspect(options, rows)
+        teacher = options.teacher
+        if found.kind != "texts" and teacher is not None:
+            raise InputError(
+                f"--teacher {teacher} is for training data with the column text, not with "
+                f"{', '.join(KINDS[found.kind])}"
+            )
+        if "texts" in (found.kind, found.measured_kind) and teacher is None:
+            raise InputError(ONLY_TEXTS)
+        return replace(found, widths=tuple(options.matryoshka))
+
+    @classmethod
+    def of_model(
+        cls, options: EmbedDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
+    ) -> Self:
+        found = super().of_model(options, config, settings)
+        widths = settings.get("matryoshka", [])
+        is_list = isinstance(widths, list)
+        if not is_list or not all(type(width) is int and width > 0 for width in widths):
+            raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
+        return replace(found, widths=tuple(widths))
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "matryoshka": list(self.widths)}
+
+    # Encoding.
+
+    def encode_splits(
+        self, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> dict[str, Any]:
+        """With a teacher, add its normalised vectors `(rows, width)` as the column `label`."""
+        encoded = super().encode_splits(rows, tokenizer)
+        if self.options.teacher is None:
+            return encoded
+        teacher = open_teacher(self.options.teacher)
+        return {
+            split: with_vectors(part, teacher) if kind_of(part) == "texts" else part
+            for split, part in encoded.items()
+        }
+
+    # The model, and its training.
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"add_pooling_layer": False}
+
+    def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+        start = super().wrapped(start, modules_of, device)
+        trained: Any = start.trained
+        if start.has_own_class:
+            for module in trained:
+                pooling = getattr(module, "pooling_mode", None)
+                if pooling in POOLINGS:
+                    # `export` reads this field.
+                    start.model.config.classifier_pooling = POOLINGS[pooling]
+        return replace(start, recipe=self.with_widths_of(trained))
+
+    def with_widths_of(self, model: Any) -> Self:
+        """The task with the Matryoshka dimensions below that of the vectors.
+
+        Raises:
+            InputError: for a dimension above it.
+        """
+        width = model.get_embedding_dimension()
+        for part in self.widths:
+            if part > width:
+                raise InputError(f"--matryoshka {part}: the model's vectors have {width} numbers")
+        return replace(self, widths=tuple(sorted({*self.widths} - {width}, reverse=True)))
+
+    def loss(self, model: Any) -> torch.nn.Module:
+        from sentence_transformers.sentence_transformer import losses
+
+        kinds = {"scores": losses.CoSENTLoss, "texts": losses.EmbedDistillLoss}
+        loss = kinds.get(self.kind, losses.MultipleNegativesRankingLoss)(model)
+        if not self.widths:
+            return loss
+        widths = [model.get_embedding_dimension(), *self.widths]
+        return losses.MatryoshkaLoss(model, loss, widths)
+
+    def with_targets(self, encoded: DatasetDict, model: Any) -> DatasetDict:
+        """With a teacher, the targets are its vectors. They are projected onto their principal axes
+        if the model is narrower or has Matryoshka dimensions. Only the last axes are lost, so the
+        cosines change little."""
+        from datasets import DatasetDict
+
+        if self.kind != "texts":
+            return encoded
+        width = model.get_embedding_dimension()
+        given = len(encoded["train"][0]["label"])
+        if width > given:
+            raise InputError(
+                f"the model's vectors have {width} numbers, but the vectors of --teacher "
+                f"{self.options.teacher} only {given}; give a smaller --size, or a wider teacher"
+            )
+        axes = None
+        if width < given or self.widths:
+            axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
+        targets = DatasetDict(encoded)
+        for split, dataset in encoded.items():
+            if kind_of(dataset) != "texts":
+                continue
+            if axes is not None:
+                dataset = projected(dataset, axes)
+            targets[split] = dataset.with_format(
+                "torch", columns=["label"], output_all_columns=True
+            )
+        return targets
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        names = CORRELATIONS if self.are_correlations else RETRIEVAL
+        suffixes = ["", *(f"_{width}" for width in self.widths)]
+        return [name + suffix for suffix in suffixes for name in names]
+
+    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
+        from sentence_transformers.sentence_transformer import evaluation
+        from sentence_transformers.util import cos_sim
+
+        kind: type[BaseEvaluator]
+        options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
+        if self.are_correlations:
+            kind = evaluation.EmbeddingSimilarityEvaluator
+            keys = {name: f"{name}_cosine" for name in CORRELATIONS}
+            first, second, scores = self.scored_pairs(rows)
+            options |= {"sentences1": first, "sentences2": second, "scores": scores}
+            options["main_similarity"] = "cosine"
+        else:
+            kind = evaluation.InformationRetrievalEvaluator
+            keys = {name: f"cosine_{name}" for name in RETRIEVAL}
+            options |= search(rows)
+            # Without these functions, the library takes that of the model.
+            options["score_functions"] = {"cosine": cos_sim}
+        evaluators = {"": kind(**options)}
+        for width in self.widths:
+            evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
+        return partial(named_metrics, evaluators=evaluators, keys=keys)
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        first, *_ = KINDS[self.kind or "texts"]
+        return [first]
+
+    def input_of_row(self, row: Row) -> Input:
+        return next(self.texts([row]))
+
+    def answer(
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The vector as `embedding`."""
+        vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
+        return [{"embedding": vector} for vector in vectors.tolist()]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        return ["embedding"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        """A JSON list with the precision of 32-bit numbers."""
+        numbers = [float(f"{number:.8g}") for number in answer["embedding"]]
+        return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
+
+    # Measuring.
+
+    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
+        return super().for_rows(saved, rows).with_widths_of(saved.model)
+
+    def scored_pairs(self, rows: Dataset) -> ScoredPairs:
+        """Each text forms a pair with the next one, scored with the cosine of the teacher's
+        vectors."""
+        if kind_of(rows) != "texts":
+            return super().scored_pairs(rows)
+        if "label" not in rows.column_names:
+            raise InputError(ONLY_TEXTS)
+        # The pairs depend on the order of the rows. The rows are therefore put into an order that
+        # depends only on their content, and in which neighbours do not resemble each other.
+        rows = rows.sort("text").shuffle(seed=0)
+        texts = rows["text"][:]
+        vectors = np.asarray(rows["label"][:], dtype=np.float32)
+        cosines = (vectors * np.roll(vectors, -1, axis=0)).sum(axis=1)
+        return texts, [*texts[1:], texts[0]], cosines.tolist()
+
+    def measurements(self, rows: Dataset) -> int:
+        if self.are_correlations:
+            return len(rows)
+        queries, _, _ = queries_and_documents(rows)
+        return len(queries)
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        notes = super().notes()
+        if self.measured_kind == "texts":
+            notes = [
+                "Pearson and Spearman are correlations, from -1 to 1, between the cosines of pairs "
+                "of texts and the cosines of the teacher's vectors."
+            ]
+        if self.widths:
+            parts = ", ".join(map(str, self.widths))
+            notes.append(
+                "Metrics that end in a number are computed with vectors cut to that dimension: "
+                f"{parts}."
+            )
+        return notes
+
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
+        texts = list(self.texts([row]))[:2]
+        return f"vectors = model.encode({quoted(texts)})\nprint(model.similarity(vectors, vectors))"
+
+
+def search(rows: Dataset) -> dict[str, Any]:
+    """Pairs or triplets as arguments of the library's evaluator of retrieval."""
+    queries, documents, right = queries_and_documents(rows)
+    relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}
+    return {
+        "queries": {str(number): text for number, text in enumerate(queries)},
+        "corpus": {str(number): text for number, text in enumerate(documents)},
+        "relevant_docs": relevant,
+        "accuracy_at_k": [1, 10],
+    }

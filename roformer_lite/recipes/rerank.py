@@ -1,0 +1,157 @@
+"""The task rerank: a query and a document get a score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..data.data_files import Row
+from ..data.reader import require
+from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
+from ..evaluate.metrics import CORRELATIONS, Metrics
+from ..loaded_model import Input, LoadedModel
+from ..task_options import RerankDataArguments
+from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, quoted, significant
+from .sentence import SentenceRecipe, named_metrics
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.model import BaseModel
+
+RERANKING = ("mrr@10", "ndcg@10", "map")
+
+
+@dataclass(frozen=True)
+class Rerank(SentenceRecipe):
+    """A query and a document are read together and get a score.
+
+    The model is an encoder with a head for one number. It learns from pairs, triplets or scored
+    pairs.
+    """
+
+    options_class = RerankDataArguments
+    pipeline_tag = "text-ranking"
+    architecture = "ForSequenceClassification"
+    auto_model = AutoModelForSequenceClassification
+    answer_options = ("text_pair_column",)
+    takes_pairs = True
+
+    options: RerankDataArguments
+
+    @classmethod
+    def sentence_class(cls) -> type[CrossEncoder]:
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder
+
+    @classmethod
+    def inspect(cls, options: RerankDataArguments, rows: DatasetDict) -> Self:
+        found = super().inspect(options, rows)
+        if found.kind == "scores":
+            for row in rows["train"]:
+                require(
+                    0 <= row["score"] <= 1,
+                    row,
+                    f"the score {row['score']:g} must lie between 0 and 1; divide the scores by "
+                    "the largest possible one",
+                )
+        return found
+
+    # The model, and its training.
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"num_labels": 1}
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        if config.num_labels == 1:
+            return ""
+        why = f"its head has {config.num_labels} labels, but a reranker has one score"
+        return self.why_no_head(config) or why
+
+    def loss(self, model: Any) -> torch.nn.Module:
+        from sentence_transformers.cross_encoder import losses
+
+        if self.kind == "scores":
+            return losses.BinaryCrossEntropyLoss(model)
+        return losses.MultipleNegativesRankingLoss(model)
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        return CORRELATIONS if self.are_correlations else RERANKING
+
+    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
+        from sentence_transformers.cross_encoder import evaluation
+
+        options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
+        made: Any
+        if self.are_correlations:
+            first, second, scores = self.scored_pairs(rows)
+            pairs = [list(pair) for pair in zip(first, second, strict=True)]
+            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
+        else:
+            # The wrong documents of each query depend on the order of the rows. The rows are
+            # therefore put into an order that depends only on their content, and in which
+            # neighbours do not resemble each other.
+            rows = rows.sort(rows.column_names).shuffle(seed=0)
+            made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
+        keys = {name: name for name in self.metric_names}
+        return partial(named_metrics, evaluators={"": made}, keys=keys)
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        first, second, *_ = KINDS[self.kind or "pairs"]
+        return [first, second]
+
+    def input_of_row(self, row: Row) -> Input:
+        return list(self.texts([row]))[:2]
+
+    def answer(
+        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The `score` of each pair."""
+        scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
+        return [{"score": score} for score in scores.tolist()]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        return ["score"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        score = significant(answer["score"])
+        return Shown(line=str(score), columns={"score": score})
+
+    # Measuring.
+
+    def measurements(self, rows: Dataset) -> int:
+        if self.are_correlations:
+            return len(rows)
+        return min(len(set(rows["anchor"])), MAX_QUERIES)
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+        if not self.are_correlations:
+            return {}, {}
+        return super().baselines(rows, fitted)
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        if self.are_correlations:
+            return super().notes()
+        return [
+            "For each of at most 500 queries, its relevant documents and 29 others of the split "
+            "are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 and "
+            "map depend on the ranks of all of them."
+        ]
+
+    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
+        texts = ", ".join(map(quoted, self.input_of_row(row)))
+        return f"print(model.predict([({texts})]))"

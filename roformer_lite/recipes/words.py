@@ -1,0 +1,191 @@
+"""The units of a sentence that get tags, and their tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tokenizers import Regex, pre_tokenizers
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
+
+from ..errors import InputError
+from .token_spelling import SPACE_MARK, speller_of
+
+CHARACTERS = "characters"
+WORDS = "words"
+
+
+@dataclass(frozen=True)
+class UnitTokenizer:
+    """Encodes lists of units, and finds the first token of each unit.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        joiner: The text between two units in the input of the tokenizer; None if the tokenizer gets
+            a list of units.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    joiner: str | None
+
+    def encode(
+        self, sentences: list[list[str]], **options: Any
+    ) -> tuple[BatchEncoding, list[dict[int, int]]]:
+        """Encode lists of units as texts with the joiner between units, or as lists if there is no
+        joiner.
+
+        Returns:
+            The output of the tokenizer, and for each sentence the index of the first token of each
+            unit that has one.
+        """
+        if self.joiner is None:
+            encoded = self.tokenizer(sentences, is_split_into_words=True, verbose=False, **options)
+            units = [encoded.word_ids(number) for number in range(len(sentences))]
+        else:
+            texts = [self.joiner.join(sentence) for sentence in sentences]
+            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
+            units = []
+            for sentence, spans in zip(sentences, encoded.pop("offset_mapping"), strict=True):
+                owners = unit_of_characters(sentence, self.joiner)
+                units.append([first_unit(owners[start:end]) for start, end in spans])
+        blank = blank_tokens(self.tokenizer)
+        starts = []
+        for own, ids in zip(units, encoded["input_ids"], strict=True):
+            places: dict[int, int] = {}
+            for place, unit in enumerate(own):
+                has_text = unit in places and ids[places[unit]] not in blank
+                if unit is not None and not has_text:
+                    places[unit] = place
+            starts.append(places)
+        return encoded, starts
+
+    def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
+        """Replace units that have no token, such as a lone control character, by the unknown token,
+        or by the padding token if there is no unknown token."""
+        _, starts = self.encode(sentences, add_special_tokens=False)
+        unknown = self.tokenizer.unk_token or self.tokenizer.pad_token
+        return [
+            [unit if number in places else unknown for number, unit in enumerate(sentence)]
+            for sentence, places in zip(sentences, starts, strict=True)
+        ]
+
+    def split(self, sentences: list[list[str]]) -> list[list[str]]:
+        """Split sentences into parts of as many whole units as fit into the model, and return the
+        parts of all sentences. Most sentences have one part. A unit that is too long is a part of
+        its own."""
+        sentences = self.with_unknown(sentences)
+        encoded, starts = self.encode(sentences, add_special_tokens=False)
+        room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
+        parts = []
+        for sentence, ids, places in zip(sentences, encoded["input_ids"], starts, strict=True):
+            if len(ids) <= room:
+                parts.append(sentence)
+                continue
+            # The number of tokens before each unit, and before the end.
+            before = [*places.values(), len(ids)]
+            begin = 0
+            while begin < len(sentence):
+                end = bisect_right(before, before[begin] + room) - 1
+                # Units may have different tokens at the beginning of a text.
+                while end > begin + 1 and self.is_too_long(sentence[begin:end]):
+                    end -= 1
+                end = max(end, begin + 1)
+                parts.append(sentence[begin:end])
+                begin = end
+        return parts
+
+    def is_too_long(self, sentence: list[str]) -> bool:
+        encoded, _ = self.encode([sentence])
+        return len(encoded["input_ids"][0]) > self.tokenizer.model_max_length
+
+
+@lru_cache(maxsize=1)
+def blank_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a rare
+    word and regard it as the first token of the word, although it does not have the word's tag."""
+    spell = speller_of(tokenizer)
+    vocabulary = tokenizer.get_vocab().items()
+    return {number for token, number in vocabulary if not spell(token).strip()}
+
+
+def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
+    """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
+    that change when they are loaded again; they get lists of units instead.
+
+    Args:
+        tokenizer: The tokenizer, which is changed.
+        unit: The unit that gets a tag.
+
+    Returns:
+        The text between two units in the input of the tokenizer; None if the tokenizer gets a list
+        of units.
+
+    Raises:
+        InputError: for a tokenizer written in Python, which does not say where tokens come from.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{type(tokenizer).__name__} is written in Python and does not say which word a token "
+            "belongs to; give a model with a fast tokenizer"
+        )
+    splits = []
+    if unit == CHARACTERS:
+        # Here, (?m) lets the dot match line breaks.
+        splits.append(pre_tokenizers.Split(Regex(r"\s"), "removed"))
+        splits.append(pre_tokenizers.Split(Regex(r"(?m)."), "isolated"))
+    elif has_tokens_of_several_words(tokenizer):
+        splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
+    is_adaptable = type(tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
+    if splits and not is_adaptable:
+        return None
+    joiner = "" if unit == CHARACTERS else " "
+    if not splits:
+        return joiner
+    backend = tokenizer.backend_tokenizer
+    kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
+    is_adapted = kept and len(kept[0].pre_tokenize_str(f"a{joiner}b")) == 2
+    if not is_adapted:
+        backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
+    return joiner
+
+
+def characters_of(token: str) -> str:
+    """The characters of a token that have a tag of their own."""
+    return "".join(token.split())
+
+
+def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
+    """The index of the unit that contains each character of the joined text; None for spaces."""
+    owners: list[int | None] = []
+    for number, unit in enumerate(units):
+        if number:
+            owners.extend([None] * len(joiner))
+        owners.extend(None if character.isspace() else number for character in unit)
+    return owners
+
+
+def first_unit(owners: Iterable[int | None]) -> int | None:
+    """The first unit in a list of the units of characters."""
+    return next((number for number in owners if number is not None), None)
+
+
+def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a token may span several words, because the tokenizer does not split texts at
+    spaces."""
+    backend = tokenizer.backend_tokenizer
+    text = "a b"
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
+        return False
+    spell = speller_of(tokenizer)
+    added = tokenizer.get_added_vocab()
+    return any(
+        b" " in spell(token).strip() for token in tokenizer.get_vocab() if token not in added
+    )

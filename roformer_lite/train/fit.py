@@ -1,0 +1,263 @@
+"""Makes the trainer of a task, and runs its training loop from the beginning or from a checkpoint."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
+
+from hf_roformer_lite.conversion.checkpoint_files import reason
+
+from ..errors import InputError
+from ..output import is_disk_full
+from ..recipes.base import Recipe, Start
+from ..run import Run
+from ..task_options import LabelArguments
+from .few_rows import FewRows, train_contrastively
+from .head import fit_head
+from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
+from .training_arguments import epochs_for, is_greater_better
+from .training_directory import STATE_FILE, step_of
+
+# The average length of rows is estimated from this many.
+NUM_SAMPLED_ROWS = 1000
+# A batch of rows with labels has at most this many tokens on average, so that 8 million tokens are
+# at least 1,000 steps.
+MAX_TOKENS_PER_BATCH = 8192
+# torch's names for the instructions that multiply matrices in bfloat16: AMX and AVX-512 of x86
+# processors, and those of ARM.
+BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+MIN_BFLOAT16_STEPS = 200
+
+
+def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
+    """The trainer class of a task. Its `args_class` is the class of its training arguments."""
+    if task in ("embed", "rerank"):
+        # This module needs an optional package.
+        from .sentence_trainers import EmbeddingTrainer, RerankingTrainer
+
+        return EmbeddingTrainer if task == "embed" else RerankingTrainer
+    if task == "seq2seq":
+        return RoFormerLiteSeq2SeqTrainer
+    return RoFormerLiteTrainer
+
+
+def make_trainer(
+    run: Run,
+    start: Start,
+    args: TrainingArguments,
+    rows: DatasetDict,
+    encoded: DatasetDict,
+    started: float,
+) -> RoFormerLiteTrainer:
+    """Make the trainer of the task. The `args` that depend on the data are filled in.
+
+    Args:
+        run: The run with its defaults filled in.
+        start: The start of the training.
+        args: The arguments of the training.
+        rows, encoded: The data as rows and as model inputs.
+        started: The time of `time.monotonic` at which the command began.
+
+    Raises:
+        InputError: for training arguments that the Trainer refuses.
+    """
+    recipe = start.recipe
+    train = encoded["train"]
+    complete_arguments(args, run, recipe, encoded)
+    lengths: Sequence[int] = ()
+    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
+        lengths = recipe.lengths(train)
+    parts = recipe.trainer_parts(args, start, rows, encoded)
+    try:
+        return trainer_class(run.task)(
+            model=start.trained,
+            args=args,
+            processing_class=start.tokenizer,
+            **parts,
+            options=run.training,
+            lengths=lengths,
+            command_started=started,
+        )
+    except (ImportError, ValueError) as error:
+        raise InputError(
+            f"--training_arguments: the Trainer refuses them here: {reason(error)}"
+        ) from error
+
+
+def complete_arguments(
+    args: TrainingArguments, run: Run, recipe: Recipe, encoded: DatasetDict
+) -> None:
+    """Fill in the arguments that depend on the data: the number of epochs, the batch size, and the
+    metric that chooses a checkpoint."""
+    options = run.training
+    train = encoded["train"]
+    if "validation" not in encoded:
+        args.eval_strategy = "no"
+        args.load_best_model_at_end = False
+    if isinstance(train, Dataset):
+        tokens = 0.0
+        if recipe.has_labels:
+            tokens = _mean_length(recipe, train)
+        if options.num_train_epochs is None:
+            args.num_train_epochs = epochs_for(len(train), tokens * len(train))
+        if "per_device_train_batch_size" in run.filled and tokens:
+            max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
+            args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
+    if options.stock.get("metric_for_best_model") is None:
+        args.metric_for_best_model = recipe.metric_for_best_model
+        args.greater_is_better = is_greater_better(args.metric_for_best_model)
+
+
+def _mean_length(recipe: Recipe, train: Dataset) -> float:
+    """The mean number of tokens of at most 1,000 random rows."""
+    sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
+    return sum(recipe.lengths(sample)) / len(sample)
+
+
+def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: Recipe) -> bool:
+    """Whether to multiply matrices in bfloat16 if no option decides it.
+
+    This is done on a CPU with instructions for it, unless the training is too short to benefit.
+    Weights, optimizer and loss stay in float32.
+    """
+    args = trainer.args
+    is_decided = trainer.options.bf16 is not None or args.mixed_precision != "no"
+    is_supported = not (trainer.is_fsdp_enabled or args.torch_compile)
+    is_on_cpu = recipe.uses_bfloat16 and args.device.type == "cpu"
+    if is_decided or not (is_supported and is_on_cpu):
+        return False
+    # Some versions of torch lack this function.
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    if not any(map(capabilities.get, BFLOAT16_INSTRUCTIONS)):
+        return False
+    if args.max_steps > 0:
+        return args.max_steps >= MIN_BFLOAT16_STEPS
+    batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
+    return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
+
+
+def prepare_head(
+    trainer: RoFormerLiteTrainer, start: Start, few_rows: FewRows, train: Dataset
+) -> bool:
+    """Fit the new head of a pretrained classifier or tagger before the training. With few rows, the
+    encoder learns the labels from pairs of them before.
+
+    Returns:
+        Whether the fitted head is final.
+    """
+    options = start.recipe.options
+    if not (start.has_new_head and isinstance(options, LabelArguments) and options.fit_head):
+        return False
+    learns_from_pairs = few_rows.learns_from_pairs and start.has_own_class
+    if learns_from_pairs:
+        print(
+            "There are few rows, so the encoder first learns the labels from pairs of them",
+            file=sys.stderr,
+        )
+        train_contrastively(trainer, train)
+    if trainer.is_fsdp_enabled:
+        if trainer.is_world_process_zero():
+            print("with FSDP the new head keeps its random weights", file=sys.stderr)
+        return False
+    is_final = (
+        fit_head(trainer, train)
+        and learns_from_pairs
+        and few_rows.stops_after_fitting
+        and trainer.eval_dataset is None
+    )
+    if is_final:
+        print(
+            "The fitted head is final, because there are no validation data to decide whether "
+            "further training helps",
+            file=sys.stderr,
+        )
+    return is_final
+
+
+def fit(
+    trainer: RoFormerLiteTrainer,
+    start: Start,
+    few_rows: FewRows,
+    train: Dataset,
+    checkpoint: str | None,
+) -> None:
+    """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
+    save."""
+    first_step = 0 if checkpoint is None else step_of(checkpoint)
+    try:
+        if is_faster_in_bfloat16(trainer, start.recipe):
+            trainer.args.bf16 = True
+            trainer.args.mixed_precision = "bf16"
+            trainer.accelerator.native_amp = True
+        if checkpoint is None:
+            if prepare_head(trainer, start, few_rows, train):
+                _train_without_steps(trainer)
+            else:
+                trainer.train()
+        else:
+            _resume(trainer, checkpoint)
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        has_made_a_step = trainer.state.global_step > first_step
+        if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
+            raise
+        # A damaged checkpoint may raise any error. A new training is refused by libraries with
+        # these errors, for example if an option needs another package. Other errors are bugs.
+        if checkpoint is not None:
+            remedy = f"remove {checkpoint} to continue from the previous checkpoint"
+        elif isinstance(error, (ImportError, OSError, ValueError)):
+            remedy = "see --optim, --training_arguments and --config"
+        else:
+            raise
+        raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
+    trainer.compute_metrics = None
+    # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.
+    vars(trainer.model).pop("forward", None)
+
+
+def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
+    args = trainer.args
+    saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
+    if args.should_save:
+        print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+    callback = trainer.pop_callback(EarlyStoppingCallback)
+    if callback is not None:
+        # The Trainer would only restore the count together with the arguments of all callbacks.
+        state = saved.stateful_callbacks.get("EarlyStoppingCallback")
+        if state is not None:
+            attributes = state["attributes"]
+            callback.early_stopping_patience_counter = attributes["early_stopping_patience_counter"]
+        trainer.add_callback(callback)
+    if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return
+    # The training has ended, and only the final evaluation is missing.
+    _train_without_steps(trainer, checkpoint, num_steps=saved.global_step)
+    trainer.state.max_steps = saved.max_steps
+
+
+def _train_without_steps(
+    trainer: RoFormerLiteTrainer, checkpoint: str | None = None, num_steps: int = 0
+) -> None:
+    """Let the Trainer begin and end a training without a step in between.
+
+    Args:
+        checkpoint: The checkpoint whose weights and state are loaded, if any.
+        num_steps: The number of steps that led to it.
+    """
+    args = trainer.args
+    planned_steps = args.max_steps
+    planned_epochs = args.num_train_epochs
+    if isinstance(trainer.train_dataset, Dataset):
+        args.max_steps = -1
+        args.num_train_epochs = 0
+    else:
+        # A stream has no epochs. It is read until its last step.
+        args.max_steps = num_steps
+    trainer.train(resume_from_checkpoint=checkpoint)
+    args.max_steps = planned_steps
+    args.num_train_epochs = planned_epochs
