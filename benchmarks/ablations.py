@@ -22,8 +22,8 @@ from rich.table import Table
 from transformers import HfArgumentParser
 
 from roformer_lite.errors import InputError
-from roformer_lite.run import Run, parse_run, shown_command
-from roformer_lite.task_options import TASK_ARGUMENTS, LabelArguments
+from roformer_lite.options.run import Run, parse_run, shown_command
+from roformer_lite.options.tasks import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
 from .training_changes import CHANGES, CHANGES_OF_TRAININGS, TASKS_OF_CHANGES
@@ -137,7 +137,7 @@ def check_training(training: Run) -> None:
         raise InputError(
             "give --validation_file or --validation_fraction, data to compare the variants on"
         )
-    if any(training.training.stock[name] != "no" for name in FIXED_STRATEGIES):
+    if any(training.training.training_arguments[name] != "no" for name in FIXED_STRATEGIES):
         raise InputError(
             "eval_strategy and save_strategy are no in all runs: the last weights are measured"
         )
@@ -153,7 +153,7 @@ def check_variant(variant: str, task: str, training: Run) -> None:
     given = [
         name
         for name in OPTIONS_OF_BATCHES
-        if getattr(training.data, name, None) or name in training.training.stock
+        if getattr(training.data, name, None) or name in training.training.training_arguments
     ]
     if training.training.max_tokens_per_batch:
         given.append("max_tokens_per_batch")

@@ -197,15 +197,15 @@ def prepare(
 
 def export_model(engine: str, work: InferenceArguments, model: Path, directory: Path) -> str | None:
     """Export a model for an engine, or return the reason why this is impossible."""
-    from roformer_lite.command_options import parse_export
     from roformer_lite.commands.export import main as export
+    from roformer_lite.commands.export_options import parse
     from roformer_lite.errors import InputError
 
     words = [str(model), str(directory), "--format", engine]
     if work.quantization:
         words += ["--quantization", work.quantization]
     try:
-        export(*parse_export(words))
+        export(*parse(words))
     except InputError as error:
         return str(error)
     return None

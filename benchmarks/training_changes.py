@@ -23,7 +23,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
     RoFormerLiteModel,
 )
 from roformer_lite.cli import main as roformer_lite
-from roformer_lite.run import parse_run
+from roformer_lite.options.run import parse_run
 from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
 from roformer_lite.train.trainer import RoFormerLiteTrainer

@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
+from roformer_lite.options.run import Run
 from roformer_lite.recipes import RECIPES
-from roformer_lite.run import Run
 from roformer_lite.train.models import parse_overrides
 
 from .training_changes import CHANGES

@@ -1,6 +1,5 @@
 """Every private name of another library that the code uses, each with its reason."""
 
-import argparse
 import ast
 from collections.abc import Iterator
 from typing import Any
@@ -53,7 +52,6 @@ NAMES: dict[str, tuple[Any, str]] = {
         transformers.PreTrainedModel,
         "a bundle registers classes for a saving, and must forget them",
     ),
-    "_actions": (argparse.ArgumentParser(), "the options of a parser are compared with a word"),
 }
 # These names are strings in the code.
 STRINGS = {"_old_forward", "_auto_class"}

@@ -12,12 +12,13 @@ from gradio.components import Component
 from transformers import set_seed
 
 from ..answers import SavedModel, open_model
-from ..command_options import SEED, AppArguments
 from ..data.data_files import numbered_lines
 from ..errors import InputError
 from ..export.formats import Engine
+from ..options.models import SEED
 from ..recipes.base import Answer
 from ..recipes.classify import NO_LABEL
+from .app_options import AppArguments
 
 _BATCH_SIZE = 32
 # This is the limit for one click; `predict` has none.

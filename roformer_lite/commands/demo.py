@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..answers import open_model
-from ..command_options import DemoArguments
 from ..errors import InputError
+from ..options.run import parse_run, shown_command
 from ..output import RESULTS_FILE, write_whole_file
-from ..run import parse_run, shown_command
 from ..saved_model import read_object
 from ..train.train import train
 from .demo_data import Example, unique_examples
+from .demo_options import DemoArguments
 
 TRAIN_SIZE = 60_000
 VALIDATION_SIZE = 500

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from ..answers import device_named
-from ..command_options import ServeArguments
 from ..errors import InputError
 from ..saved_model import (
     load_complete_model,
@@ -17,6 +16,7 @@ from ..saved_model import (
     model_class_of,
     require_tokenizer,
 )
+from .serve_options import ServeArguments
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -33,8 +33,8 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
+from ..options.tasks import TaskArguments
 from ..saved_model import load_complete_model, model_class_of
-from ..task_options import TaskArguments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
 from ..head import MAX_CONTRASTIVE_ROWS, may_stop_after_fitting, train_contrastively
-from ..task_options import ClassifyDataArguments
+from ..options.tasks import ClassifyDataArguments
 from ..teacher import open_teacher, take_over_tokens
 from ..text_scores.fit import fit_document_scores
 from ..text_scores.token_bytes import token_bytes

@@ -16,7 +16,7 @@ from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificatio
 from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..head import fit_head
-from ..task_options import LabelArguments
+from ..options.tasks import LabelArguments
 from ..text_scores.token_bytes import find_misread, token_bytes
 from ..text_scores.weights import Split, add_fitted_scores
 from .base import AnsweringRecipe, Measured, quoted

@@ -26,7 +26,7 @@ from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
-from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
+from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Input, Measured, Recipe, padding_right, quoted
 
 if TYPE_CHECKING:

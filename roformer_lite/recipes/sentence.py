@@ -28,8 +28,8 @@ from ..data.sentence_data import (
 from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs, TfidfCosine
 from ..evaluate.metrics import CORRELATIONS, Metrics
+from ..options.tasks import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
 from ..sentence_models import make_sentence_model, open_sentence_model
-from ..task_options import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
 from ..teacher import open_teacher, principal_axes, take_over_tokens
 from .base import (
     OWN_IMPORT,

@@ -25,8 +25,8 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
+from ..options.tasks import Seq2SeqDataArguments
 from ..saved_model import max_positions, reason
-from ..task_options import Seq2SeqDataArguments
 from .base import Answer, AnsweringRecipe, Input, Measured, MeasuredBaselines, quoted
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
-from ..task_options import TagDataArguments
+from ..options.tasks import TagDataArguments
 from ..text_scores.fit import fit_word_scores, tags_of_words
 from ..text_scores.token_bytes import SPACE_MARK, speller_of
 from ..text_scores.weights import Split, make_split

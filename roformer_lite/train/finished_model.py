@@ -14,9 +14,9 @@ from ..answers import open_model
 from ..errors import InputError
 from ..evaluate.confusion_picture import draw_reliability
 from ..evaluate.evaluation import Evaluation, evaluate
-from ..options import PublishingOptions
+from ..options.common import PublishingOptions
+from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
-from ..run import Run
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
 from .training_directory import TrainingDirectory

@@ -26,8 +26,9 @@ from hf_roformer_lite.padding_free import padding_free
 from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
+from ..options.run import Run
+from ..options.tasks import LENGTH_OPTIONS
 from ..recipes.base import Recipe
-from ..run import Run
 from ..saved_model import (
     check_vocabulary,
     is_ours,
@@ -36,7 +37,6 @@ from ..saved_model import (
     max_positions,
     reason,
 )
-from ..task_options import LENGTH_OPTIONS
 
 
 def make_model(

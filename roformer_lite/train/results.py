@@ -22,9 +22,9 @@ from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.evaluation import Evaluation
 from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, is_within_chance, mcnemar
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
+from ..options.run import Run
 from ..recipes.base import Recipe
-from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
 # The training arguments that shape the result.

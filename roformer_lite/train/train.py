@@ -13,9 +13,9 @@ from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..head import convert_sentence_encoder, may_stop_after_fitting
+from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
-from ..run import Run
 from ..saved_model import leave_out_segments, reason
 from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
@@ -127,7 +127,7 @@ def read_rows(
             "--validation_file or a --validation_fraction"
         )
     recipe.inspect(rows)
-    recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+    recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
     return rows
 
 

@@ -34,9 +34,9 @@ from transformers.trainer_utils import EvalLoopOutput
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
+from ..options.run import Run
 from ..output import is_disk_full
-from ..run import Run
 from ..saved_model import reason
 from .callbacks import (
     BestCheckpoint,
@@ -384,7 +384,7 @@ def complete_arguments(
         if "per_device_train_batch_size" in run.filled and tokens:
             max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
             args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
-    if options.stock.get("metric_for_best_model") is None:
+    if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
 

@@ -31,7 +31,7 @@ from hf_roformer_lite.conversion import (
 )
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
-from roformer_lite.command_options import FAMILIES, SOURCES
+from roformer_lite.commands.convert_options import FAMILIES, SOURCES
 from roformer_lite.errors import InputError
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules

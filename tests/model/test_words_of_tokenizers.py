@@ -20,8 +20,8 @@ import hf_roformer_lite as rl
 from roformer_lite.answers import SavedModel
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.options.tasks import TagDataArguments
 from roformer_lite.recipes.tag import Tag
-from roformer_lite.task_options import TagDataArguments
 from roformer_lite.text_scores.fit import fit_document_scores, read
 from roformer_lite.text_scores.token_bytes import find_misread, token_bytes, words_by_text
 

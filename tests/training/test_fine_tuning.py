@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
+from roformer_lite.options.run import read_run_file
 from roformer_lite.recipes import labels
-from roformer_lite.run import read_run_file
 from roformer_lite.train.callbacks import TrainingClock
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]

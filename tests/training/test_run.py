@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.run import parse_run, read_run_file
+from roformer_lite.options.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = (
@@ -58,7 +58,7 @@ def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
 
 
 def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
     monkeypatch.chdir(trained)
     out = tmp_path / "out"
     out.mkdir()
@@ -69,25 +69,29 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
         assert again.model.model_name_or_path == read
 
 
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_former_names_of_options(trained, tmp_path, value):
-    """They work on the command line and in files, including files of interrupted trainings."""
-    path = trained / "first" / "run.yaml"
-    former = path.with_name("former.yaml")
-    former.write_text(f"{path.read_text()}text_scores: {value}\n")
-    runs = []
-    for given, options in (
-        (former, []),
-        (path, ["--text_scores", value]),
-        (path, ["--text-scores", value]),
-        (path, ["--linear_model", value]),
-    ):
-        runs.append(parse_run(str(given), [*options, "--output_dir", str(tmp_path / "out")]))
-    for run in runs:
-        assert run.data.linear_model == (value == "true")
-        assert run.content() == runs[0].content()
-    assert "text_scores" not in runs[0].command()
-    assert runs[-1].difference(read_run_file(former)) == ""
+def test_values_of_the_file_have_the_types_of_options(trained, tmp_path):
+    """YAML reads `1e-3` as text and `1` as a whole number; a column may be called 1."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"task: classify\ntrain_file: {trained / 'train.csv'}\nlearning_rate: 1e-3\n"
+        "warmup_steps: 1\ntext_column: 1\nseeds: [1, 2]\nconfig: {hidden_size: 16}\n"
+        "max_steps: null\nuse_cpu: yes\ntraining_arguments: {adam_beta2: 0.98}\n"
+    )
+    options = ["--output_dir", str(tmp_path / "out")]
+    words = ["--train_file", str(trained / "train.csv"), "--learning_rate", "1e-3"]
+    words += ["--warmup_steps", "1", "--text_column", "1", "--seeds", "1", "2", "--use_cpu"]
+    words += ["--config", "hidden_size=16", "--training_arguments", "adam_beta2=0.98"]
+    assert parse_run(str(path), options) == parse_run("classify", [*words, *options])
+
+
+@pytest.mark.parametrize(
+    "line", ["max_steps: 1.5", "max_steps: true", "title: [a, b]", "size: huge", "use_cpu: 3"]
+)
+def test_values_of_another_type(trained, tmp_path, line):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"task: classify\ntrain_file: {trained / 'train.csv'}\n{line}\n")
+    with pytest.raises(InputError, match=f"--{line.partition(':')[0]} .* is needed"):
+        parse_run(str(path), ["--output_dir", str(tmp_path / "out")])
 
 
 def test_options_after_the_file_override_it(trained):
@@ -97,7 +101,7 @@ def test_options_after_the_file_override_it(trained):
         ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
     )
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
-    assert run.training.stock == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
+    assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
     difference = run.difference(read_run_file(path))
     assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = run.command()
@@ -117,7 +121,7 @@ def test_a_person_edits_it(trained, tmp_path):
     assert (
         run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
     )
-    assert run.training.stock == {"adam_beta2": 0.9}
+    assert run.training.training_arguments == {"adam_beta2": 0.9}
     assert run.output_dir == tmp_path / "out"
 
 

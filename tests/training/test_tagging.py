@@ -17,8 +17,8 @@ from hf_roformer_lite.model.tag_chain import IMPOSSIBLE
 from hf_roformer_lite.model.tag_scores import RoFormerLiteWordScores
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
+from roformer_lite.options.tasks import TagDataArguments
 from roformer_lite.recipes.tag import Tag
-from roformer_lite.task_options import TagDataArguments
 from roformer_lite.text_scores import weights
 from roformer_lite.text_scores.weights import Split, best_weights
 
