@@ -1,6 +1,5 @@
 """Every private name of another library that the code uses, each with its reason."""
 
-import argparse
 import ast
 from collections import namedtuple
 from collections.abc import Iterator
@@ -58,7 +57,6 @@ NAMES: dict[str, tuple[Any, str]] = {
         namedtuple("Pair", "first second")(1, 2),
         "named tuples have this public method, whose underscore keeps it apart from their fields",
     ),
-    "_actions": (argparse.ArgumentParser(), "the options of a parser are compared with a word"),
 }
 # These names are strings in the code.
 STRINGS = {"_old_forward", "_auto_class"}

@@ -35,8 +35,8 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import Outcome
 from ..loaded_model import Input, LoadedModel
+from ..options.tasks import Seq2SeqDataArguments
 from ..saved_model import max_positions
-from ..task_options import Seq2SeqDataArguments
 from .base import (
     Answer,
     AnsweringRecipe,

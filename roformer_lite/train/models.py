@@ -28,8 +28,8 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
+from ..options.run import Run
 from ..recipes.base import Recipe, Start
-from ..run import Run
 from ..saved_model import (
     check_vocabulary,
     load_config,

@@ -23,9 +23,9 @@ from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import LOWER_IS_BETTER, is_within_chance, mcnemar
 from ..evaluation import Evaluation
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
+from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
-from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
 # The training arguments that shape the result.

@@ -12,9 +12,9 @@ from transformers import Trainer, TrainingArguments, set_seed
 from ..data.splits import hold_out, load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
+from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe
-from ..run import Run
 from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
@@ -146,7 +146,7 @@ def read_rows(
 def inspect(run: Run, args: TrainingArguments, rows: DatasetDict) -> Recipe:
     """The task with the labels and metrics that are found in the data."""
     recipe = RECIPES[run.task].inspect(run.data, rows)
-    recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+    recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
     return recipe
 
 

@@ -25,11 +25,11 @@ from roformer_lite.data.data_files import (
 )
 from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
+from roformer_lite.options.tasks import ClassifyDataArguments, TagDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.classify import Classify
 from roformer_lite.recipes.classify_rows import MULTI, SINGLE, ClassifyReader, problem_type_in
 from roformer_lite.recipes.tag import Tag
-from roformer_lite.task_options import ClassifyDataArguments, TagDataArguments
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "

@@ -12,11 +12,17 @@ from typing import Any
 
 import yaml
 
-from .command_parser import CommandParser, Value
-from .errors import InputError, check_model_name, did_you_mean
-from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
-from .output import write_whole_file
-from .task_options import TASK_ARGUMENTS, TaskArguments
+from ..errors import InputError, check_model_name, did_you_mean
+from ..output import write_whole_file
+from .common import (
+    ModelArguments,
+    PublishingOptions,
+    TrainingOptions,
+    assignments,
+)
+from .parser import CommandParser, shown_value
+from .tasks import TASK_ARGUMENTS, TaskArguments
+from .values import assignment_of
 
 RUN_FILE = "run.yaml"
 # The options that are paths. In the file they are relative to its directory, so that a folder with
@@ -29,6 +35,19 @@ _HUB_NAMES = (
     "tokenizer",
     "teacher",
     "dataset_name",
+)
+# Options of all tasks that `--help` shows, in addition to those of the task.
+_USUAL_OPTIONS = (
+    "train_file",
+    "validation_file",
+    "test_file",
+    "model_name_or_path",
+    "size",
+    "output_dir",
+    "overwrite_output_dir",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "learning_rate",
 )
 # The options that determine the output directory, the card, progress bars and the final evaluation.
 # They may change when a training continues; all others must stay the same.
@@ -131,7 +150,8 @@ class Run:
 
     def command(self) -> str:
         """The command line of this run in a form suited to a public card."""
-        words = ["roformer-lite", "train", self.task, *as_arguments(self.content())]
+        options = self.content()
+        words = ["roformer-lite", "train", options.pop("task"), *words_of(options)]
         return self.shown or shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
@@ -150,17 +170,6 @@ class Run:
         )
 
 
-class _Parser(CommandParser):
-    def unknown_message(self, word: str) -> str:
-        message = super().unknown_message(word)
-        if "did you mean" in message:
-            return message
-        return (
-            f"{message}. Fields of transformers' TrainingArguments are given by "
-            "--training_arguments name=value"
-        )
-
-
 def parse_run(task: str, argv: Sequence[str]) -> Run:
     """The run that a command line describes. torch is not imported, so that `--help` and error
     messages appear quickly.
@@ -173,36 +182,53 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         InputError: for an invalid value, for options that are missing or can't be combined, and for
             a model or tokenizer that does not exist.
     """
-    content: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     path = task
     if task.endswith((".yaml", ".yml")):
-        content = read_run_file(path)
-        task = content.pop("task")
+        values = read_run_file(path)
+        task = values.pop("task")
     elif task not in TASK_ARGUMENTS:
         raise InputError(
             f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or give a file such "
             f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
-    arguments = TASK_ARGUMENTS[task]
-    parser = _Parser(
-        f"train {task}",
-        f"Train a model for {arguments.summary}.",
-        [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
-    )
-    parser.epilog = (
-        "All fields of transformers' TrainingArguments that are not options here, such as "
-        "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
-    )
-    for name in content:
-        if name not in parser.names:
+    parser = _task_parser(task, shows_all=not {"--help-all", "--help_all"}.isdisjoint(argv))
+    for name in values:
+        if name not in parser.hints:
             raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
-    data, model, training, card = parser.parse([*as_arguments(content), *argv])
+    given = parser.given(argv)
+    if "training_arguments" in given:
+        # Each argument overrides the same argument of the file.
+        own = values.get("training_arguments") or {}
+        given["training_arguments"] = own | assignments(given["training_arguments"])
+    data, model, training, card = parser.objects(values | given)
     run = Run(data=data, model=model, training=training, card=card)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
         name = getattr(options, option, None)
         if name is not None:
             check_model_name(name, f"--{option} {name}")
     return run
+
+
+def _task_parser(task: str, shows_all: bool) -> CommandParser:
+    """The parser of `roformer-lite train TASK`."""
+    arguments = TASK_ARGUMENTS[task]
+    usual = () if shows_all else (*arguments.usual_options, *_USUAL_OPTIONS)
+    return CommandParser(
+        f"train {task}",
+        f"Train a model for {arguments.summary}.",
+        [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
+        example=f"{arguments.example} --output_dir model",
+        usual=usual,
+        epilog=(
+            "All fields of transformers' TrainingArguments that are not options here, such as "
+            "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+        ),
+        advice=(
+            ". Fields of transformers' TrainingArguments are given by --training_arguments "
+            "name=value"
+        ),
+    )
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
@@ -220,6 +246,8 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
+    if content.get("training_arguments") is not None:
+        content["training_arguments"] = assignments(content["training_arguments"])
     folder = os.path.realpath(os.path.dirname(path))
     return _with_paths(
         content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder
@@ -256,32 +284,26 @@ def _absolute(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def as_arguments(content: Mapping[str, Any]) -> list[str]:
-    """The options of a `run.yaml` in the form of a command line."""
+def words_of(content: Mapping[str, Any]) -> list[str]:
+    """The options of a run as the words of a command line."""
     words: list[str] = []
     for name, value in content.items():
         if isinstance(value, dict):
             value = [assignment_of(*argument) for argument in value.items()]
-        if name == "task" or value in (None, []):
-            continue
         words.append(f"--{name}")
-        for one in value if isinstance(value, list) else [value]:
-            words.append(Value(str(one).lower() if isinstance(one, bool) else one))
+        words += map(shown_value, value if isinstance(value, list) else [value])
     return words
 
 
 def _given(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults. The arguments of transformers are
-    given by name."""
-    found = {}
-    for option in fields(options):
-        value = getattr(options, option.name)
-        # The default of every list is empty.
-        if value not in (option.default, []):
-            found[option.name] = value
-    if "training_arguments" in found:
-        found["training_arguments"] = options.stock
-    return found
+    """The fields of a dataclass that differ from their defaults."""
+    values = {option.name: getattr(options, option.name) for option in fields(options)}
+    return {
+        option.name: values[option.name]
+        for option in fields(options)
+        # The default of every list and mapping is empty.
+        if values[option.name] not in (option.default, [], {})
+    }
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,11 +315,7 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "the default"
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value)
+    return "the default" if value is None else shown_value(value)
 
 
 def shown_command(words: Sequence[str]) -> str:

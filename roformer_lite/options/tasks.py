@@ -7,8 +7,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from .errors import InputError, check_number, require_packages
-from .options import (
+from ..errors import InputError, check_number, require_packages
+from .common import (
     DataArguments,
     ModelArguments,
     Seq2SeqModelArguments,
@@ -45,6 +45,8 @@ class TaskArguments(DataArguments):
     Attributes:
         task: The name of the task.
         summary: Its description in the help.
+        example: The options of an example in the help, without `--output_dir`.
+        usual_options: Its options that `--help` shows.
         model_arguments: The class of its model options.
         training_defaults: Its defaults of training options, if they differ from the usual ones.
         packages: The packages that it needs in addition to the extra `train`, with the extra that
@@ -55,6 +57,8 @@ class TaskArguments(DataArguments):
 
     task: ClassVar[str]
     summary: ClassVar[str]
+    example: ClassVar[str] = "--train_file train.csv"
+    usual_options: ClassVar[tuple[str, ...]] = ()
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     training_defaults: ClassVar[dict[str, Any]] = {}
     packages: ClassVar[dict[str, str]] = {}
@@ -116,6 +120,7 @@ class Seq2SeqDataArguments(TaskArguments):
 
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
+    usual_options = ("source_column", "target_column")
     model_arguments = Seq2SeqModelArguments
     measuring_options = (
         "source_column",
@@ -156,6 +161,8 @@ class LanguageModelDataArguments(TaskArguments):
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
+    example = "--train_file book.txt"
+    usual_options = ("text_column", "block_size")
     measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
@@ -244,6 +251,7 @@ class ClassifyDataArguments(LabelArguments):
     task = "classify"
     training_defaults = _FOR_LABELS
     summary = "text classification: one label, several, or a number"
+    usual_options = ("text_column", "label_column")
     measuring_options = (
         "text_column",
         "text_pair_column",
@@ -314,6 +322,8 @@ class TagDataArguments(LabelArguments):
     task = "tag"
     training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
+    example = "--train_file train.conll"
+    usual_options = ("token_column", "tag_column")
     measuring_options = ("token_column", "tag_column")
 
     token_column: str | None = None
@@ -340,6 +350,7 @@ class SentenceDataArguments(TaskArguments):
         max_length: Truncate texts to this many tokens.
     """
 
+    usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
@@ -357,7 +368,7 @@ class SentenceDataArguments(TaskArguments):
                 f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "
                 "trainer of sentence-transformers makes its own batches; leave them out"
             )
-        if training.stock.get("label_smoothing_factor"):
+        if training.training_arguments.get("label_smoothing_factor"):
             raise InputError(
                 f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses "
                 "have no labels; leave it out"
@@ -379,6 +390,7 @@ class EmbedDataArguments(SentenceDataArguments):
 
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
+    usual_options = ("max_length", "teacher")
 
     teacher: str | None = None
     matryoshka: list[int] = field(default_factory=list)

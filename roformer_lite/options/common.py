@@ -1,19 +1,19 @@
 """Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
 publishing.
 
-`HfArgumentParser` turns every field into an option. The fields hold the values that were given:
-None stands for a default that depends on other options and is filled in by a property or by
-`run.py`. Nothing here imports torch, so that `--help` and error messages appear quickly.
+`parser.py` turns every field into an option. The fields hold the values that were given: None stands
+for a default that depends on other options and is filled in by a property or by `train/defaults.py`.
+Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import yaml
 
-from .errors import InputError, check_file, check_number
-from .output import check_place
+from ..errors import InputError, check_file, check_number
+from ..output import check_place
+from .values import assignment_of
 
 MAX_SEED = 2**32 - 1
 
@@ -83,7 +83,7 @@ class DataArguments(DatasetArguments):
         test_split: Split of --dataset_name for testing. The default split is optional.
     """
 
-    _argument_group_name: ClassVar[str] = "data"
+    group: ClassVar[str] = "data"
 
     train_file: list[str] | None = None
     validation_file: list[str] | None = None
@@ -134,7 +134,7 @@ class ModelArguments:
             transformers, such as BERT.
     """
 
-    _argument_group_name: ClassVar[str] = "model and tokenizer"
+    group: ClassVar[str] = "model and tokenizer"
 
     tokenizer: str | None = None
     vocab_size: int | None = None
@@ -243,7 +243,7 @@ class TrainingOptions:
             lr_scheduler_type=cosine adam_beta2=0.98.
     """
 
-    _argument_group_name: ClassVar[str] = "training"
+    group: ClassVar[str] = "training"
 
     output_dir: str | None = None
     overwrite_output_dir: bool = False
@@ -267,7 +267,7 @@ class TrainingOptions:
     keep_checkpoints: bool = False
     use_cpu: bool = False
     disable_tqdm: bool = False
-    training_arguments: list[str] = field(default_factory=list, metadata={"action": "extend"})
+    training_arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         if not self.output_dir:
@@ -288,37 +288,13 @@ class TrainingOptions:
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
-        # Reading the property checks the arguments.
-        _ = self.stock
-
-    @property
-    def stock(self) -> dict[str, Any]:
-        """`training_arguments` by name, with their values parsed as YAML.
-
-        Raises:
-            InputError: for an argument that is not name=value, or that has an option of its own.
-        """
-        found: dict[str, Any] = {}
-        for assignment in self.training_arguments:
-            name, equals, text = assignment.partition("=")
-            given = f"--training_arguments {assignment}"
-            if not equals:
-                raise InputError(f"{given}: name=value is needed")
+        for name, value in self.training_arguments.items():
+            given = f"--training_arguments {assignment_of(name, value)}"
             if name in _REFUSED:
                 raise InputError(f"{given}: {_REFUSED[name]}")
             if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
+                text = given.partition("=")[2]
                 raise InputError(f"{given}: give the option --{name} {text}")
-            try:
-                value = yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise InputError(
-                    f"{given}: the value is not YAML: {' '.join(str(error).split())}"
-                ) from error
-            if value is False and name.endswith("_strategy"):
-                # In YAML, the `no` of eval_strategy=no means false.
-                value = "no"
-            found[name] = value
-        return found
 
 
 # Arguments of transformers that would be overridden or do harm.
@@ -349,7 +325,7 @@ class PublishingOptions:
             package.
     """
 
-    _argument_group_name: ClassVar[str] = "model card and Hub"
+    group: ClassVar[str] = "model card and Hub"
 
     title: str | None = None
     language: list[str] = field(default_factory=list)
@@ -363,6 +339,36 @@ class PublishingOptions:
     remote_code: bool = False
 
 
-def assignment_of(name: str, value: Any) -> str:
-    """An argument of transformers in the form that `--training_arguments` accepts."""
-    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+def assignments(given: Any) -> dict[str, Any]:
+    """The arguments of transformers by name.
+
+    Args:
+        given: Texts such as `name=value`, whose values are parsed as YAML, or a mapping.
+
+    Raises:
+        InputError: for a text of another form.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(given, dict):
+        found = {str(name): value for name, value in given.items()}
+    else:
+        for text in given if isinstance(given, list) else [given]:
+            name, value = _assignment(str(text))
+            found[name] = value
+    for name, value in found.items():
+        if value is False and name.endswith("_strategy"):
+            # In YAML, the `no` of eval_strategy=no means false.
+            found[name] = "no"
+    return found
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--training_arguments {text}: name=value is needed")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(
+            f"--training_arguments {text}: the value is not YAML: {' '.join(str(error).split())}"
+        ) from error
