@@ -134,6 +134,9 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     data = run.data
     if data.class_weights or data.min_precision or data.linear_model:
         return False
+    if data.validation_seed is not None:
+        # Rows are held out, which a training without fine-tuning does not use.
+        return False
     options = run.training
     is_changed = any(
         getattr(options, name) != getattr(type(options), name) for name in ("optim", "weight_decay")

@@ -9,7 +9,7 @@ from ..errors import InputError, check_directory
 from ..options.parser import CommandParser
 from ..output import new_directory
 
-# These are the names in `hf_roformer_lite.conversion.CONVERTERS`, whose import takes seconds. "auto"
+# These are the names in `CONVERTERS` of `conversion/registry.py`, whose import takes seconds. "auto"
 # stands for the family in config.json, or for one that supports all features of a model.
 System = Literal[
     "deeplotx",

@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..options.run import parse_run, shown_command
 from ..output import RESULTS_FILE, write_whole_file
 from ..saved_model import read_object
+from ..train.finished_model import publish
 from ..train.train import train
 from .demo_data import Example, unique_examples
 from .demo_options import DemoArguments
@@ -66,7 +67,9 @@ def main(arguments: DemoArguments, argv: Sequence[str]) -> None:
     given = [f"--{name}={value}" for name, value in options.items()]
     run = parse_run("seq2seq", [*RECIPE, *given])
     run.shown = shown_command(["roformer-lite", "demo", *argv])
-    train(run)
+    results = train(run)
+    if results is not None:
+        publish(results, run)
     show(target, splits["test"], Console())
 
 

@@ -154,7 +154,7 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     card.hub_model_id = repo.repo_id
 
 
-def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
+def publish(results: dict[str, Any], run: Run) -> None:
     """Print a summary, and upload the finished model if requested.
 
     Raises:
@@ -169,7 +169,7 @@ def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
             repo_id=repository,
             folder_path=run.output_dir,
             commit_message="Upload the trained model",
-            revision=args.hub_revision,
+            revision=run.training.training_arguments.get("hub_revision"),
         )
     except Exception as error:
         raise InputError(

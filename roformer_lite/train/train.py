@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
@@ -18,7 +19,7 @@ from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..saved_model import leave_out_segments, reason
 from .defaults import with_defaults
-from .finished_model import create_repository, publish, save_finished_model
+from .finished_model import create_repository, save_finished_model
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
 from .tokenizers import make_tokenizer
@@ -33,15 +34,16 @@ MIN_ROWS_FOR_NEW_MODEL = 10_000
 TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
 
 
-def train(run: Run, of_seeds: Run | None = None) -> None:
-    """Read the data, train and save tokenizer and model, evaluate the saved model, and print the
-    results.
+def train(run: Run) -> dict[str, Any] | None:
+    """Read the data, train and save tokenizer and model, and evaluate the saved model.
 
     An interrupted training continues from its last checkpoint when the same run is started again.
 
     Args:
         run: The options, with one seed; see `train_seeds` for several.
-        of_seeds: The run of all seeds, if this is one of several.
+
+    Returns:
+        The contents of `results.json`; None in a process that does not save the model.
 
     Raises:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
@@ -61,16 +63,11 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         if not shows_progress_bars(run, args):
             disable_progress_bars()
         set_seed(args.seed)
-        # With several seeds, the best one is chosen on held-out rows.
-        recipe.learns_from_few = (
-            start is not run and not of_seeds and may_stop_after_fitting(options, args)
-        )
-        rows = read_rows(run, recipe, args, cache, of_seeds)
-        if args.should_save and not of_seeds:
+        recipe.learns_from_few = start is not run and may_stop_after_fitting(options, args)
+        rows = read_rows(run, recipe, args, cache)
+        if args.should_save:
             recommend_pretrained_start(run, rows["train"])
-        tokenizer = make_tokenizer(
-            start, recipe, args, rows["train"], (of_seeds or run).checkpoints
-        )
+        tokenizer = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         model = make_model(start, recipe, args, tokenizer, given)
         leave_out_segments(tokenizer, model.config)
         encoded = DatasetDict(
@@ -85,7 +82,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
             leave_process_group(trainer)
             model.generation_config = generation_config
             finished = FinishedTraining(
-                run=of_seeds or run,
+                run=run.whole or run,
                 recipe=recipe,
                 model=model,
                 trainer=trainer,
@@ -94,13 +91,11 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
                 baselines=baselines,
                 baselines_right=baselines_right,
                 parts=parts,
-                is_one_of_several=of_seeds is not None,
+                is_one_of_several=run.whole is not None,
             )
             if not args.should_save:
-                return
-            results = save_finished_model(finished, directory)
-        if of_seeds is None:
-            publish(results, run, args)
+                return None
+            return save_finished_model(finished, directory)
 
 
 def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
@@ -114,16 +109,13 @@ def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
     return size >= MIN_BYTES_FOR_PROGRESS
 
 
-def read_rows(
-    run: Run, recipe: Recipe, args: TrainingArguments, cache: Path, of_seeds: Run | None
-) -> DatasetDict:
-    """Read the data, and let the recipe find labels and metrics in them. All seeds of a run hold
-    out the same rows."""
-    first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-    rows = load_splits(recipe, run.data, cache, first_seed)
-    if of_seeds and "validation" not in rows:
+def read_rows(run: Run, recipe: Recipe, args: TrainingArguments, cache: Path) -> DatasetDict:
+    """Read the data, and let the recipe find labels and metrics in them."""
+    chosen_by = run.data.validation_seed
+    rows = load_splits(recipe, run.data, cache, args.seed if chosen_by is None else chosen_by)
+    if chosen_by is not None and "validation" not in rows:
         raise InputError(
-            "--seeds: there are no validation data for choosing the best model; give "
+            "there are no validation data, which --seeds and --validation_seed need; pass "
             "--validation_file or a --validation_fraction"
         )
     recipe.inspect(rows)

@@ -248,8 +248,8 @@ def test_command_line(tmp_path, capsys):
     assert "A checkpoint of modernbert" in capsys.readouterr().out
     for wrong, message in {
         (source, ours, "--from", "modernbert"): "exists already",
-        (source, back + "2", "--from", "bert", "--to", "bert"): "not allowed with argument",
-        (source, back + "2", "--to", "walkthrough"): "--to: invalid choice",
+        (source, back + "2", "--from", "bert", "--to", "bert"): "can't be combined with --to",
+        (source, back + "2", "--to", "walkthrough"): "--to walkthrough: one of",
         (source, back + "2", "--to", "bert"): "is no model of this package",
     }.items():
         assert main(["convert", *wrong]) == 2

@@ -217,4 +217,4 @@ def test_a_failed_upload_says_where_the_finished_model_is(tmp_path, monkeypatch)
     card = PublishingOptions(push_to_hub=True, hub_model_id="me/m")
     run = SimpleNamespace(card=card, output_dir=tmp_path / "m")
     with pytest.raises(InputError, match="hf upload me/m .*m"):
-        finished_model.publish({}, run, SimpleNamespace(hub_revision=None))
+        finished_model.publish({}, run)
