@@ -292,6 +292,10 @@ class TrainingOptions:
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
+        self._check_training_arguments()
+
+    def _check_training_arguments(self) -> None:
+        """Refuse arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
             given = f"--training_arguments {assignment_of(name, value)}"
             if name in _REFUSED:

@@ -164,12 +164,13 @@ def publish(results: dict[str, Any], run: Run) -> None:
     if not run.card.push_to_hub:
         return
     repository = run.card.hub_model_id
+    revision = run.training.training_arguments.get("hub_revision")
     try:
         commit = HfApi().upload_folder(
             repo_id=repository,
             folder_path=run.output_dir,
             commit_message="Upload the trained model",
-            revision=run.training.training_arguments.get("hub_revision"),
+            revision=revision,
         )
     except Exception as error:
         raise InputError(
