@@ -23,6 +23,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
     RoFormerLiteModel,
 )
 from roformer_lite.cli import main as roformer_lite
+from roformer_lite.recipes.base import Start
 from roformer_lite.run import parse_run
 from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
@@ -292,14 +293,14 @@ def with_more_steps(words: list[str]) -> list[str]:
 def main(name: str, words: list[str]) -> int:
     """Run `roformer-lite` with these arguments and the change `name`."""
     if name in CHANGES_OF_MODELS:
-        usual = train.make_model
+        usual = train.make_start
 
-        def make_model(*args: Any, **kwargs: Any) -> PreTrainedModel:
-            model = usual(*args, **kwargs)
-            CHANGES_OF_MODELS[name](model)
-            return model
+        def make_start(*args: Any, **kwargs: Any) -> Start:
+            start = usual(*args, **kwargs)
+            CHANGES_OF_MODELS[name](start.model)
+            return start
 
-        train.make_model = make_model
+        train.make_start = make_start
     elif name == "short-first" and words[1] not in ("mlm", "causal"):
         plan_batches(small=False, by_length=True)
     else:

@@ -238,7 +238,7 @@ def make_text(path):
 @pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
     # The change replaces this function. monkeypatch restores it after the test.
-    monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
+    monkeypatch.setattr(training_changes.train, "make_start", training_changes.train.make_start)
     files = [make_text(tmp_path / "text.txt")] * 2
     output = ["--output_dir", str(tmp_path / "model")]
     command = ["train", "seq2seq", "--train_file", *files, *TINY, "2", *output]

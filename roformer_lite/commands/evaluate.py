@@ -63,7 +63,8 @@ def main(
         rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
         recipe = recipe.for_rows(saved, rows)
         found = evaluate(
-            saved,
+            # Its pipeline is made again, with the given lengths.
+            replace(saved, recipe=recipe),
             recipe,
             split="test",
             rows=rows,

@@ -423,7 +423,7 @@ def _first_number(ids: Sequence[str]) -> int | None:
     """The number of the first word if `ids` are the numbers of consecutive words; otherwise None.
     As in CoNLL-U, a range comes before its first word, and an empty node after the word whose
     number it shares."""
-    matches = [_CONLLU_ID.fullmatch(identifier) for identifier in ids]
+    matches: list[Any] = [_CONLLU_ID.fullmatch(identifier) for identifier in ids]
     if not all(matches):
         return None
     numbers = [int(match[1]) for match in matches]

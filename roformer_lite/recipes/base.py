@@ -129,7 +129,7 @@ class Recipe(ABC):
         truncates: Whether the model reads only the beginning of a text that is too long.
 
     Args:
-        options: The options of the task.
+        options: The options of the task, an object of `options_class`.
     """
 
     name: ClassVar[str]
@@ -151,7 +151,7 @@ class Recipe(ABC):
     answer_options: ClassVar[tuple[str, ...]] = ()
     truncates: ClassVar[bool] = False
 
-    options: TaskArguments
+    options: Any
 
     def __init_subclass__(cls) -> None:
         if "options_class" in vars(cls):
@@ -391,7 +391,8 @@ class Recipe(ABC):
             InputError: if one of its files is missing or wrong.
         """
         model_class = model_class_of(config, directory)
-        return load_complete_model(directory, config, model_class).to(device)
+        model: Any = load_complete_model(directory, config, model_class)
+        return model.to(device)
 
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         """Refuse options of `predict` that a saved model does not use, before its weights are read.

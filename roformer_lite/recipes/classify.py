@@ -21,6 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
+from ..baseline.files import JoinedBaseline
 from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
@@ -162,9 +163,7 @@ class Classify(LabelRecipe):
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 
     @classmethod
-    def of_model(
-        cls, options: ClassifyDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
-    ) -> Self:
+    def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
         problem_type = problem_type_of(config)
         # Checkpoints of other programs do not say whether they take pairs.
         takes_pairs = settings.get("pairs", options.text_pair_column is not None)
@@ -272,7 +271,7 @@ class Classify(LabelRecipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        logits = prediction.predictions[: len(rows)]
+        logits = np.asarray(prediction.predictions)[: len(rows)]
         return measure_logits(self.problem_type, logits, self.truth(rows))
 
     def with_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> Self:
@@ -333,7 +332,7 @@ class Classify(LabelRecipe):
     ) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
         if saved.joined is not None:
-            return self.joined_answer(saved, inputs)
+            return self.joined_answer(saved, saved.joined, inputs)
         found = self.encoder_answer(saved, inputs, ACTIVATIONS[self.problem_type])
         if self.problem_type == REGRESSION:
             return [{"value": next(iter(scores.values()))} for scores in found]
@@ -366,13 +365,15 @@ class Classify(LabelRecipe):
         found = self.encoder_answer(saved, inputs, "none")
         return [np.array([scores[label] for label in self.labels]) for scores in found]
 
-    def joined_answer(self, saved: LoadedModel, inputs: list[Input]) -> list[Answer]:
+    def joined_answer(
+        self, saved: LoadedModel, joined: JoinedBaseline, inputs: list[Input]
+    ) -> list[Answer]:
         """The joint scores of the encoder and the baseline, with the highest first."""
         texts = [text_for_baseline(given) for given in inputs]
         logits = joint_logits(
-            saved.joined.join,
+            joined.join,
             logits=np.stack(self.encoder_logits(saved, inputs)),
-            distances=saved.joined.model.scores(texts),
+            distances=joined.model.scores(texts),
         )
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
@@ -586,11 +587,12 @@ class Classify(LabelRecipe):
 
     def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
-        if self.options.min_precision is None:
+        scores = scores_of(outcomes)
+        if self.options.min_precision is None or self.threshold is None or scores is None:
             return notes
         if self.threshold == UNREACHABLE:
             return [*notes, self.sentence_on_no_threshold()]
-        is_sure = scores_of(outcomes) >= self.threshold
+        is_sure = np.asarray(scores >= self.threshold)
         precision = ""
         if is_sure.any():
             precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are right"

@@ -208,7 +208,7 @@ class Embed(SentenceRecipe):
             options |= search(rows)
             # Without these functions, the library takes that of the model.
             options["score_functions"] = {"cosine": cos_sim}
-        evaluators = {"": kind(**options)}
+        evaluators: dict[str, Any] = {"": kind(**options)}
         for width in self.widths:
             evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
         return partial(named_metrics, evaluators=evaluators, keys=keys)

@@ -233,7 +233,7 @@ class LabelRecipe(AnsweringRecipe):
 
 def labels_of(config: PreTrainedConfig) -> list[str]:
     """The labels of a model, in the order of their numbers."""
-    return [str(label) for _, label in sorted(config.id2label.items())]
+    return [str(label) for _, label in sorted((config.id2label or {}).items())]
 
 
 def shown(labels: Iterable[str]) -> str:

@@ -133,7 +133,7 @@ class LanguageModel(Recipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        return self.metrics_of(prediction.predictions, rows)
+        return self.metrics_of(np.asarray(prediction.predictions), rows)
 
     # Answering.
 
@@ -177,13 +177,13 @@ class LanguageModel(Recipe):
         self,
         tokenizer: PreTrainedTokenizerBase,
         number: int,
-        ids: Sequence[int],
+        ids: list[int],
         scores: np.ndarray,
         labels: np.ndarray,
     ) -> Outcome:
         """The outcome of a block of text, with its loss as severity. The row that it comes from is
         not known."""
-        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
         loss, tokens, right = scores.tolist()
         mean = loss / max(tokens, 1)
         columns = {
@@ -234,9 +234,10 @@ class MaskedLM(LanguageModel):
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The text with the most probable token instead of each mask, as `prediction`."""
-        saved.check_positions(inputs)
+        texts = list(map(str, inputs))
+        saved.check_positions(texts)
         tokenizer = saved.tokenizer
-        encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
+        encoded = tokenizer(texts, padding=True, return_tensors="pt", verbose=False)
         encoded = encoded.to(saved.model.device)
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
@@ -244,7 +245,7 @@ class MaskedLM(LanguageModel):
         best = logits.argmax(-1)
         is_mask = encoded["input_ids"] == tokenizer.mask_token_id
         answers = []
-        for text, own_best, own_masks in zip(inputs, best, is_mask, strict=True):
+        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
             text = filled(tokenizer, text, own_best[own_masks].tolist())
             answers.append({"prediction": text.strip()})
         return answers
@@ -406,7 +407,8 @@ def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> 
     for token, part in zip(tokens, parts, strict=True):
         # A token may begin with a space, or continue the word before it, as `##s` does.
         before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
-        new = tokenizer.decode([*before, token]).removeprefix(tokenizer.decode(before))
+        old = str(tokenizer.decode(before))
+        new = str(tokenizer.decode([*before, token])).removeprefix(old)
         if not found or found[-1].isspace():
             new = new.lstrip()
         found += new + part

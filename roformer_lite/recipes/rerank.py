@@ -91,12 +91,16 @@ class Rerank(SentenceRecipe):
     def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
         from sentence_transformers.cross_encoder import evaluation
 
-        options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "write_csv": False,
+            "show_progress_bar": False,
+        }
         made: Any
         if self.are_correlations:
             first, second, scores = self.scored_pairs(rows)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
+            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, list(scores), **options)
         else:
             # The wrong documents of each query depend on the order of the rows. The rows are
             # therefore put into an order that depends only on their content, and in which

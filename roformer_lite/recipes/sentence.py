@@ -152,9 +152,10 @@ class SentenceRecipe(Recipe):
     # The model, and its training.
 
     def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+        model: Any = start.model
         made = make_sentence_model(
             self.sentence_class(),
-            start.model.to(device),
+            model.to(device),
             start.tokenizer,
             self.max_length,
             modules_of=modules_of,

@@ -48,7 +48,7 @@ from .base import (
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, GenerationConfig, TrainingArguments
+    from transformers import EvalPrediction, GenerationConfig
 
 
 # The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
@@ -176,9 +176,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # The model, and its training.
 
-    def prepare_generation(
-        self, model: PreTrainedModel, args: TrainingArguments
-    ) -> GenerationConfig | None:
+    def prepare_generation(self, model: PreTrainedModel, args: Any) -> GenerationConfig | None:
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
         model.generation_config.max_length = max_length
@@ -190,7 +188,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # Choosing a checkpoint.
 
-    def metrics_in_training(self, args: TrainingArguments) -> list[str]:
+    def metrics_in_training(self, args: Any) -> list[str]:
         if args.predict_with_generate:
             return super().metrics_in_training(args)
         return ["loss"]

@@ -314,7 +314,7 @@ class Tag(LabelRecipe):
             scores = logits
             transitions = np.zeros((len(names), len(names)))
             if saved.joined is not None:
-                field = saved.joined.model
+                field: Any = saved.joined.model
                 join = saved.joined.join
                 scores, transitions = joint_scores(join, logits, field.scores(units), field)
             if self.unit == CHARACTERS:
@@ -426,7 +426,9 @@ class Tag(LabelRecipe):
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
         train = examples.pop("train")
-        field = fitted.final
+        # Every tagger has this baseline.
+        assert fitted is not None
+        field: Any = fitted.final
         names = list(self.labels)
         return tagging_baselines(self.scheme, train, examples, field, names), {}
 

@@ -168,7 +168,7 @@ def _own_tags(config: PreTrainedConfig) -> list[str]:
 def _model_id(run: Run) -> str:
     """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
-    if run.card.push_to_hub:
+    if run.card.push_to_hub and run.card.hub_model_id:
         return run.card.hub_model_id
     if run.output_dir.is_absolute():
         return run.output_dir.name
@@ -178,7 +178,7 @@ def _model_id(run: Run) -> str:
 def _title(run: Run) -> str:
     if run.card.title:
         return run.card.title
-    if run.card.push_to_hub:
+    if run.card.push_to_hub and run.card.hub_model_id:
         return run.card.hub_model_id
     return run.output_dir.name
 

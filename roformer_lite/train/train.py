@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
@@ -81,7 +82,8 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
-            begun.model.generation_config = generation_config
+            if generation_config is not None:
+                begun.model.generation_config = generation_config
             finished = FinishedTraining(
                 run=of_seeds or run,
                 start=begun,
@@ -107,7 +109,7 @@ def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
         return False
     if run.data.dataset_name is not None:
         return True
-    size = sum(Path(file).stat().st_size for file in run.data.train_file)
+    size = sum(Path(file).stat().st_size for file in run.data.train_file or ())
     return size >= MIN_BYTES_FOR_PROGRESS
 
 
@@ -133,8 +135,8 @@ def read_rows(
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
     few_rows = decide(run, args, rows, from_sentence_encoder, of_seeds is not None)
-    first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-    rows = hold_out(reader, run.data, rows, first_seed, few_rows.min_rows_to_split)
+    seeds = (of_seeds or run).training.seeds or [args.seed]
+    rows = hold_out(reader, run.data, rows, seeds[0], few_rows.min_rows_to_split)
     if of_seeds and "validation" not in rows:
         raise InputError(
             "--seeds: there are no validation data for choosing the best model; give "
@@ -217,6 +219,7 @@ def leave_process_group(trainer: Trainer) -> None:
     wrapper, while the interpreter's lock is held. Destroying it waits for gloo's threads, one of
     which may be waiting for that lock.
     """
-    trainer.model_wrapped = trainer.model
+    model: Any = trainer.model
+    trainer.model_wrapped = model
     trainer.accelerator.free_memory()
     trainer.accelerator.end_training()

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
-from roformer_lite import answers
+from roformer_lite import answers, loaded_model
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
@@ -672,7 +672,7 @@ def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
     too_long = sum(length > longest for length in saved.lengths(inputs))
     assert 2 <= too_long < len(texts)
     saved.answers(inputs, batch_size=2)
-    ours = [record for record in caplog.records if record.name == answers.__name__]
+    ours = [record for record in caplog.records if record.name == loaded_model.__name__]
     said = [record.getMessage() for record in ours]
     assert said == [f"{too_long} lines are truncated to {longest} tokens"]
 
