@@ -223,15 +223,17 @@ class Recipe(ABC):
 
         Args:
             positions: The number of positions that the model has learned.
-            given: The options of the task as the user gave them.
+            given: The options of the task as the user passed them.
 
         Raises:
             InputError: for a greater length that was given.
         """
         options = self.options
         for name in LENGTH_OPTIONS:
-            length = getattr(options, name, 0) or self.max_length
-            if not hasattr(options, name) or length <= positions:
+            if not hasattr(options, name):
+                continue
+            length = getattr(options, name) or self.max_length or 0
+            if length <= positions:
                 continue
             if given.is_given(name):
                 raise InputError(

@@ -158,7 +158,7 @@ class Classify(LabelRecipe):
             return found
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
         separator = found.label_separator if problem_type == MULTI else None
-        cls.check_labels(options, names, separator)
+        cls.check_labels(names, separator)
         warn_of_equal_numbers(names)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 

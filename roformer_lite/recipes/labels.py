@@ -91,13 +91,10 @@ class LabelRecipe(AnsweringRecipe):
         return numbers
 
     @classmethod
-    def check_labels(
-        cls, options: LabelArguments, labels: Iterable[str], separator: str | None
-    ) -> None:
+    def check_labels(cls, labels: Iterable[str], separator: str | None) -> None:
         """Refuse labels that would be ambiguous in the output of `predict`.
 
         Args:
-            options: The options of the task.
             labels: The labels of the training data.
             separator: The text between several labels of a row, if a row may have several.
 
@@ -112,7 +109,7 @@ class LabelRecipe(AnsweringRecipe):
                 )
             if separator is not None and separator in label:
                 remedy = "rename it"
-                if hasattr(options, "label_separator"):
+                if hasattr(cls.options_class, "label_separator"):
                     remedy = "choose another separator with --label_separator"
                 raise InputError(
                     f"the {cls.label_word} {label!r} contains {separator!r}, which separates "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -141,13 +141,6 @@ class LanguageModel(Recipe):
         return row["text"]
 
     # Measuring.
-
-    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        if saved.positions is None:
-            return self
-        # A checkpoint of another program does not say how long the blocks of its training were.
-        longest = min(self.options.longest_block, saved.positions)
-        return replace(self, options=replace(self.options, block_size=longest))
 
     @torch.inference_mode()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:

@@ -226,14 +226,10 @@ class Seq2Seq(AnsweringRecipe):
     # Measuring.
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        recipe = self
-        if not self.bleu_tokenizer:
-            recipe = replace(self, bleu_tokenizer=bleu_tokenizer_of(rows))
+        tokenizer = self.bleu_tokenizer or bleu_tokenizer_of(rows)
+        recipe = replace(self, bleu_tokenizer=tokenizer)
         recipe.check_bleu_tokenizer()
-        if saved.positions is None:
-            return recipe
-        longest = min(self.options.max_target_length, saved.positions)
-        return replace(recipe, options=replace(self.options, max_target_length=longest))
+        return recipe
 
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)

@@ -141,7 +141,7 @@ class Tag(LabelRecipe):
     def inspect(cls, options: TagDataArguments, rows: DatasetDict) -> Self:
         scheme = scheme_of(rows["train"]["tags"])
         tags = set(chain.from_iterable(rows["train"]["tags"]))
-        cls.check_labels(options, tags, separator=" ")
+        cls.check_labels(tags, separator=" ")
         added: set[str] = set()
         if scheme in ("IOB1", "IOB2"):
             # These tags may be needed inside a word.
