@@ -22,29 +22,16 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from transformers import HfArgumentParser, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_roformer_lite import padding_free
 from hf_roformer_lite.padding_free import attention
 
-from .contenders import (
-    MINILM,
-    SIZES,
-    Inputs,
-    Size,
-    Step,
-    difference,
-    inputs_of,
-    markdown,
-    new_model,
-    share_weights,
-    summary,
-)
-from .report import machine, save
+from .contenders import MINILM, SIZES, Inputs, Size, Step, inputs_of, new_model, share_weights
+from .report import Row, difference, report, summary
 from .timing import alternate, time_when_finished
 from .workload import Workload, check_known, make_batches
 
-Row = dict[str, Any]  # A row of the table, or an object in the JSON file of the result.
 Result = tuple[float, torch.Tensor]  # The loss, and the gradient of all weights in float32.
 
 MODELS = (
@@ -221,18 +208,5 @@ def cells_of(row: Row) -> list[str]:
     return cells
 
 
-def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(Options, prog="python -m benchmarks accelerator", allow_abbrev=False)
-    (options,) = parser.parse_args_into_dataclasses(arguments)
-    if options.device == "cpu":
-        torch.set_num_threads(1)  # Threads that wait for others would disturb the trial.
-    names = ("batch", "seq", "vocab_size", "rounds", "device")
-    result: Row = {name: getattr(options, name) for name in names}
-    result |= {"task": "accelerator", "unit": "seconds", "machine": machine(options.device)}
-    result["rows"] = []
-    print(markdown(COLUMNS, []), flush=True)
-    for row in comparisons(options):
-        result["rows"].append(row)
-        print(f"| {' | '.join(cells_of(row))} |", flush=True)
-    if options.out is not None:
-        save(result, options.out)
+def main(options: Options) -> None:
+    report("accelerator", options, COLUMNS, comparisons(options), cells_of, unit="seconds")

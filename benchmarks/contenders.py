@@ -5,7 +5,6 @@ contenders of a comparison have the same outcome, which shows that they do the s
 module does not import our package, because the caller chooses and registers its version.
 """
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from .workload import PAD, START, Batch, inner_width_of_gated
+from .workload import PAD, START, Batch
 
 Inputs = dict[str, torch.Tensor]
 
@@ -87,9 +86,10 @@ def fields_of_deberta(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
 
 
 def fields_of_gated(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
-    """A gated feed-forward has three matrices, and gets two thirds of the inner width."""
+    """A gated feed-forward has three matrices, and gets two thirds of the inner width, rounded to a
+    multiple of 8."""
     fields = fields_of_stack(size, vocab_size)
-    fields["intermediate_size"] = inner_width_of_gated(size.inner)
+    fields["intermediate_size"] = round(size.inner * 2 / 3 / 8) * 8
     fields["tie_word_embeddings"] = True
     fields["num_labels"] = NUM_LABELS
     return {**fields, **TOKEN_IDS, "cls_token_id": START, "sep_token_id": 3}
@@ -174,19 +174,19 @@ def new_model(
     size: Size,
     vocab_size: int,
     attention: str | None = None,
+    **fields: Any,
 ) -> PreTrainedModel:
     """A model with random weights, which are the same at every call.
 
     Args:
         attention: The attention implementation; None leaves the choice to the model.
+        fields: Other values of fields of the configuration.
     """
     auto_class = getattr(transformers, AUTO_CLASSES[task])
     config = config_of(family, task, size, vocab_size)
-    options = {}
-    if attention is not None:
-        options["attn_implementation"] = attention
+    config.update(fields)
     torch.manual_seed(0)
-    return auto_class.from_config(config, **options)
+    return auto_class.from_config(config, attn_implementation=attention)
 
 
 def share_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
@@ -257,36 +257,3 @@ class Evaluation:
     def outcome(self) -> list[float]:
         """The loss of the last batch."""
         return [self.loss]
-
-
-# Results
-
-
-def difference(first: list[float], second: list[float]) -> float:
-    """The largest difference between two outcomes, relative to the first."""
-    pairs = zip(first, second, strict=True)
-    return max(abs(one - two) / max(abs(one), 1e-12) for one, two in pairs)
-
-
-def summary(seconds: dict[str, list[float]], base: str) -> dict[str, dict[str, Any]]:
-    """Summarise the times of all contenders in all rounds.
-
-    `times` is the ratio of the time of a contender to the time of `base`: the median of the ratios
-    within a round. `times_of_least` is the ratio of the shortest times.
-    """
-    rows = {}
-    for name, own in seconds.items():
-        ratios = [one / two for one, two in zip(own, seconds[base], strict=True)]
-        rows[name] = {
-            "median_seconds": statistics.median(own),
-            "least_seconds": min(own),
-            "times": statistics.median(ratios),
-            "times_of_least": min(own) / min(seconds[base]),
-            "seconds": own,
-        }
-    return rows
-
-
-def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

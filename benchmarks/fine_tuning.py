@@ -1,15 +1,13 @@
-"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: fine-tune a BERT here and in
-transformers.
+"""`python -m benchmarks fine-tuning --checkpoint DIR --files TRAIN VALIDATION TEST`: fine-tune a BERT
+here and in transformers.
 
 `roformer-lite train classify` is compared with `BertForSequenceClassification` and the stock
 Trainer: the same rows, epochs and batches, each training in a separate process. With several
 learning rates, each contender is trained at all of them with the first seed, and with the other
-seeds at the rate with the best validation accuracy. The files are .csv with the columns text and
-label.
+seeds at the rate with the best validation accuracy.
 """
 
 import json
-import resource
 import statistics
 import tempfile
 import time
@@ -17,11 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from transformers import HfArgumentParser
-
-from .processes import peak_of_process, python
-from .report import show
+from .processes import python
+from .report import Row, report
 
 RUN_HERE = """
 import json, sys
@@ -31,22 +26,34 @@ run_here(*json.loads(sys.argv[1]))
 
 
 @dataclass
-class Setting:
-    """The settings of both contenders."""
-
-    num_train_epochs: float = 4.0
-    warmup_steps: float = 0.1
-    weight_decay: float = 0.01
-    per_device_train_batch_size: int = 32
-    max_length: int = field(default=64, metadata={"help": "truncate texts to this many tokens"})
-
-
-@dataclass
-class Choice:
-    """The learning rates and seeds with which each contender is trained."""
-
-    learning_rates: list[float] = field(default_factory=lambda: [1e-4])
+class Options:
+    checkpoint: str = field(metadata={"help": "a pretrained BERT"})
+    files: list[str] = field(
+        metadata={"help": "of training, validation and test: .csv with the columns text and label"}
+    )
+    learning_rates: list[float] = field(
+        default_factory=lambda: [1e-4],
+        metadata={"help": "each contender has the best of them on the validation file"},
+    )
     seeds: list[int] = field(default_factory=lambda: [42])
+    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON"})
+
+    def __post_init__(self) -> None:
+        if len(self.files) != 3:
+            raise SystemExit(
+                f"files must be three, not {len(self.files)}: training, validation, test."
+            )
+
+
+# The settings of both contenders.
+SETTINGS = {
+    "num_train_epochs": 4,
+    "warmup_steps": 0.1,
+    "weight_decay": 0.01,
+    "per_device_train_batch_size": 32,
+}
+MAX_LENGTH = 64  # Texts are truncated to this many tokens.
+COLUMNS = ["contender", "learning rate", "validation", "test", "CPU seconds"]
 
 
 def train_ours(
@@ -58,6 +65,7 @@ def train_ours(
     given = {
         **named_files,
         **options,
+        "max_length": MAX_LENGTH,
         "model_name_or_path": checkpoint,
         "output_dir": out / "model",
         "use_cpu": "true",
@@ -86,7 +94,6 @@ def train_stock(
         set_seed,
     )
 
-    max_length = options.pop("max_length")
     set_seed(options["seed"])
     splits = dict(zip(("train", "validation", "test"), files, strict=True))
     # Texts such as "NA" are not missing values.
@@ -97,7 +104,7 @@ def train_stock(
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
 
     def encode(batch: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(batch["text"], truncation=True, max_length=max_length)
+        encoded = tokenizer(batch["text"], truncation=True, max_length=MAX_LENGTH)
         return {**encoded, "labels": [numbers[label] for label in batch["label"]]}
 
     encoded = rows.map(encode, batched=True, remove_columns=["text", "label"])
@@ -131,57 +138,35 @@ CONTENDERS = {"ours": train_ours, "stock": train_stock}
 
 
 def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> None:
-    """Train in this process, and print accuracies, seconds and peak memory as the last line."""
+    """Train in this process, and print accuracies and seconds as the last line."""
     with tempfile.TemporaryDirectory() as out:
-        started = time.monotonic()
         accuracies = CONTENDERS[name](checkpoint, files, options, Path(out))
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = {
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "seconds": time.monotonic() - started,
-    }
-    print(json.dumps({**accuracies, **seconds, "peak_mib": peak_of_process("cpu") / 2**20}))
+    print(json.dumps({**accuracies, "cpu_seconds": time.process_time()}))
 
 
-def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:
+def run(name: str, rate: float, seed: int, options: Options) -> dict[str, float]:
     """The results of `run_here` in a fresh process."""
-    return json.loads(python(RUN_HERE, json.dumps([name, checkpoint, files, options])))
+    settings = {**SETTINGS, "learning_rate": rate, "seed": seed}
+    given = json.dumps([name, options.checkpoint, options.files, settings])
+    return json.loads(python(RUN_HERE, given))
 
 
-def runs_at_best_rate(
-    name: str, checkpoint: str, files: list[str], options: dict[str, Any], choice: Choice
-) -> dict[str, float]:
-    """The means over all seeds at the learning rate with the best validation accuracy, and the
-    standard deviation of the test accuracy."""
-    first, *others = choice.seeds
-    by_rate = {}
-    for rate in choice.learning_rates:
-        given = {**options, "learning_rate": rate, "seed": first}
-        by_rate[rate] = run(name, checkpoint, files, given)
+def runs_at_best_rate(name: str, options: Options) -> Row:
+    """The results with all seeds at the learning rate with the best validation accuracy."""
+    first, *others = options.seeds
+    by_rate = {rate: run(name, rate, first, options) for rate in options.learning_rates}
     best = max(by_rate, key=lambda rate: by_rate[rate]["validation"])
-    found = [by_rate[best]]
-    for seed in others:
-        given = {**options, "learning_rate": best, "seed": seed}
-        found.append(run(name, checkpoint, files, given))
-    row = {"learning_rate": best}
-    for column in found[0]:
-        values = [one[column] for one in found]
-        row[column] = statistics.mean(values)
-        if column == "test" and len(values) > 1:
-            row["test_deviation"] = statistics.stdev(values)
-    return row
+    found = [by_rate[best], *(run(name, best, seed, options) for seed in others)]
+    columns = {column: [one[column] for one in found] for column in found[0]}
+    return {"contender": name, "learning_rate": best, **columns}
 
 
-def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(
-        [Setting, Choice], prog="python -m benchmarks fine-tuning", allow_abbrev=False
-    )
-    for name in ("checkpoint", "train", "validation", "test"):
-        parser.add_argument(name)
-    setting, choice, given = parser.parse_args_into_dataclasses(arguments)
-    options = vars(setting)
-    files = [given.train, given.validation, given.test]
-    rows = {}
-    for name in CONTENDERS:
-        rows[name] = runs_at_best_rate(name, given.checkpoint, files, options, choice)
-    show({"task": "fine-tuning", "contenders": rows}, Console())
+def cells_of(row: Row) -> list[str]:
+    """The means over all seeds."""
+    means = [statistics.mean(row[column]) for column in ("validation", "test", "cpu_seconds")]
+    return [row["contender"], f"{row['learning_rate']:g}", *(f"{mean:.4g}" for mean in means)]
+
+
+def main(options: Options) -> None:
+    rows = (runs_at_best_rate(name, options) for name in CONTENDERS)
+    report("fine-tuning", options, COLUMNS, rows, cells_of)

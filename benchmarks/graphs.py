@@ -20,22 +20,18 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from transformers import HfArgumentParser
 
 from hf_roformer_lite import padding_free
 from roformer_lite.export.graphs import write_graphs
 
-from .contenders import MINILM, OURS, SIZES, Size, markdown, new_model, summary
+from .contenders import MINILM, OURS, SIZES, Size, new_model
 from .padding_free import ORDERS, places_per_token
-from .report import machine, save
+from .report import Row, report, summary
 from .timing import alternate
 from .workload import Batch, Workload, check_known, make_batches
 
-Row = dict[str, Any]  # A row of the table, or an object in the JSON file of the result.
 Arrays = dict[str, np.ndarray]
 Graph = Callable[[Arrays], list[np.ndarray]]
 
@@ -205,17 +201,6 @@ def cells_of(row: Row) -> list[str]:
     return [*cells, f"{row['contenders'][PADDED]['times']:.2f}", f"{row['difference']:.0e}"]
 
 
-def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(Options, prog="python -m benchmarks graphs", allow_abbrev=False)
-    (options,) = parser.parse_args_into_dataclasses(arguments)
-    torch.set_num_threads(1)
-    result: Row = {name: getattr(options, name) for name in ("batch", "seq", "rounds")}
-    result["vocab_size"] = options.vocab_size
-    result |= {"task": "graphs", "unit": "processor seconds", "machine": machine("cpu")}
-    result["rows"] = []
-    print(markdown(COLUMNS, []), flush=True)
-    for row in comparisons(options):
-        result["rows"].append(row)
-        print(f"| {' | '.join(cells_of(row))} |", flush=True)
-    if options.out is not None:
-        save(result, options.out)
+def main(options: Options) -> None:
+    rows = comparisons(options)
+    report("graphs", options, COLUMNS, rows, cells_of, unit="processor seconds")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: measure a language model on texts
+"""`python -m benchmarks long-texts --directory DIR --files TEXT …`: measure a language model on texts
 that are longer than those of its training.
 
 The files are cut into blocks of `--times` the trained length. The perplexity is given for each part
@@ -8,29 +8,34 @@ are masked in the same way for all methods. Nothing is trained.
 """
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
-from rich.console import Console
-from rich.progress import track
+from matplotlib.figure import Figure
 from torch.nn import functional as F
-from transformers import HfArgumentParser, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 from roformer_lite.saved_model import load_model, load_tokenizer
 
-from .curves import Panel, draw
-from .report import machine, save, show
+from .report import Row, report
 from .workload import IGNORED, MASKED_SHARE
 
 LanguageModel = RoFormerLiteForCausalLM | RoFormerLiteForMaskedLM
 PIECES = "pieces of the trained length"
+# Equal figures give equal files.
+STYLE = {"svg.fonttype": "path", "svg.hashsalt": "hf_roformer_lite", "font.size": 8}
 
 
 @dataclass
 class Options:
+    directory: str = field(
+        metadata={"help": "a causal or masked language model of `roformer-lite train`"}
+    )
     files: list[Path] = field(metadata={"help": "UTF-8 text that the model was not trained on"})
     trained_length: int = field(
         default=256, metadata={"help": "the --block_size that it was trained with"}
@@ -40,9 +45,8 @@ class Options:
     parts: int = field(
         default=8, metadata={"help": "parts of a block, each with its own perplexity"}
     )
-    out: Path | None = field(
-        default=None, metadata={"help": "directory of the results, as JSON and SVG"}
-    )
+    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON"})
+    plot: Path | None = field(default=None, metadata={"help": "file of a plot of the perplexities"})
 
     def __post_init__(self) -> None:
         for name in ("trained_length", "times", "blocks", "parts"):
@@ -127,7 +131,7 @@ def losses(
     reads `length` tokens at a time."""
     found = []
     pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
-    for ids, targets in track(list(pairs), "measuring", transient=True):
+    for ids, targets in pairs:
         logits = model(ids).logits[0].float()  # (length, vocab)
         # Each position predicts the next token, except for the last position of a piece.
         if model.config.is_decoder:
@@ -139,70 +143,57 @@ def losses(
 
 def measure(
     model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: Options
-) -> dict[str, Any]:
-    """The perplexity of each part of a block, for each method."""
-    blocks = read_blocks(tokenizer, options)
-    is_causal = isinstance(model, RoFormerLiteForCausalLM)
-    inputs = labels = blocks
-    if not is_causal:
-        inputs, labels = masked(blocks, tokenizer.mask_token_id)
-    length = blocks.shape[1]
+) -> Iterator[Row]:
+    """The perplexity of each part of a block, and of all blocks, for each method."""
+    inputs = labels = read_blocks(tokenizer, options)
+    if not model.config.is_decoder:
+        inputs, labels = masked(inputs, tokenizer.mask_token_id)
+    length = inputs.shape[1]
     ways = {
         name: (fields, length)
         for name, fields in scalings(model.config, options.trained_length, options.times).items()
     }
     ways[PIECES] = ({}, options.trained_length)
-    rows = {}
     for name, (fields, at_a_time) in ways.items():
         found = losses(with_fields(model, fields), inputs, labels, at_a_time)
         parts = found.tensor_split(options.parts, dim=1)
-        edges = torch.arange(length).tensor_split(options.parts)
-        names = [f"{int(edge[0])}-{int(edge[-1])}" for edge in edges]
-        rows[name] = {
-            part: float(loss.nanmean().exp()) for part, loss in zip(names, parts, strict=True)
-        }
-        rows[name]["all"] = float(found.nanmean().exp())
-    kind = "causal" if is_causal else "mlm"
-    facts = {
-        "trained_length": options.trained_length,
-        "times": options.times,
-        "blocks": len(blocks),
-    }
-    return {"task": f"long-texts-{kind}", **facts, "contenders": rows, "machine": machine("cpu")}
+        perplexities = [float(loss.nanmean().exp()) for loss in (*parts, found)]
+        yield {"method": name, "perplexities": perplexities}
 
 
-def panel(result: dict[str, Any]) -> Panel:
+def cells_of(row: Row) -> list[str]:
+    return [row["method"], *(f"{perplexity:.4g}" for perplexity in row["perplexities"])]
+
+
+def draw(rows: list[Row], options: Options) -> None:
     """Draw the perplexity of each part at its middle position. Curves far above all others would
     hide the differences between them, and are left out."""
-    rows = result["contenders"]
-    limit = 4 * min(row["all"] for row in rows.values())
-    curves = {}
-    above = []
-    for name, row in rows.items():
-        if row["all"] > limit:
-            above.append(name)
-            continue
-        edges = {part: tuple(map(int, part.split("-"))) for part in row if part != "all"}
-        curves[name] = [(sum(edge) / 2, row[part]) for part, edge in edges.items()]
-    title = f"perplexity, trained on {result['trained_length']} tokens"
-    if above:
-        title += f" ({', '.join(above)}: far above)"
-    return Panel(title, "position", curves)
+    length = options.trained_length * options.times
+    limit = 4 * min(row["perplexities"][-1] for row in rows)
+    parts = torch.arange(length).float().tensor_split(options.parts)
+    middles = [float(part.mean()) for part in parts]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.4, 3.6), layout="constrained")
+        axis = figure.subplots()
+        for row in rows:
+            if row["perplexities"][-1] <= limit:
+                axis.plot(middles, row["perplexities"][:-1], marker="o", label=row["method"])
+        axis.set_title(f"perplexity, trained on {options.trained_length} tokens")
+        axis.set_xlabel("position")
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        figure.savefig(options.plot, metadata={"Date": None}, facecolor="white")
 
 
-def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(Options, prog="python -m benchmarks long-texts", allow_abbrev=False)
-    parser.add_argument(
-        "directory", help="a causal or masked language model of `roformer-lite train`"
-    )
-    options, given = parser.parse_args_into_dataclasses(arguments)
-    model = load_model(given.directory)
+def main(options: Options) -> None:
+    model = load_model(options.directory).eval()
     if not isinstance(model, LanguageModel) or model.config.position_embedding_type != "rope":
         raise SystemExit(
-            f"{given.directory} is not possible: it must be a language model with rotary positions."
+            f"{options.directory} is not possible: it must be a language model with rotary "
+            "positions."
         )
-    result = measure(model.eval(), load_tokenizer(given.directory), options)
-    show(result, Console(width=160))
-    if options.out:
-        save(result, options.out)
-        draw([panel(result)], options.out / f"{result['task']}.svg")
+    tokenizer = load_tokenizer(options.directory)
+    columns = ["method", *(f"part {number + 1}" for number in range(options.parts)), "all"]
+    rows = measure(model, tokenizer, options)
+    result = report("long-texts", options, columns, rows, cells_of)
+    if options.plot is not None:
+        draw(result["rows"], options)

@@ -16,17 +16,15 @@ they are all full (`--orders`). These kinds of work are timed (`--modes`):
 """
 
 import json
-import random
 import tempfile
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
 import matplotlib
 import torch
-import transformers
 from matplotlib.figure import Figure
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Trainer, TrainingArguments
@@ -35,27 +33,20 @@ from transformers.trainer_callback import PrinterCallback
 from hf_roformer_lite import padding_free
 
 from .contenders import (
-    AUTO_CLASSES,
-    FIELDS,
     MAX_TOKENS,
     OURS,
     SIZES,
     Evaluation,
     Inputs,
     Step,
-    difference,
     inputs_of,
-    markdown,
     new_model,
     share_weights,
-    summary,
 )
-from .processes import peak_while_running, python
-from .report import machine, save
+from .processes import peak_above_model, python, set_up
+from .report import Row, difference, report, summary
 from .timing import alternate
-from .workload import IGNORED, PAD, Batch, Workload, check_known, make_batches
-
-Row = dict[str, Any]  # A row of a table, or an object in the JSON file of the result.
+from .workload import IGNORED, PAD, Batch, Paragraphs, check_known, make_batches
 
 STOCK = "sdpa"
 FREE = "padding_free"
@@ -72,26 +63,9 @@ MODELS = (
     "ours/causal-lm",
     "ours/seq2seq",
 )
-TASKS = [task for task in AUTO_CLASSES if task != "encoder"]  # An encoder has no loss.
 MODES = ("step", "evaluation", "trainer")
 # The values are the names of these orders in `Workload.lengths`.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
-# The number of batches that are sorted together by length, as in the Trainer's
-# LengthGroupedSampler.
-POOL = 50
-# The number of tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of
-# NLTK) in a WordPiece vocabulary of 30,522. These are quantiles: the minimum, every twentieth part,
-# and a figure that represents the longest paragraphs.
-# fmt: off
-PARAGRAPHS = (
-    4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
-)
-# fmt: on
-# The number of tokens of a target, relative to its source, is between these two.
-MIN_TARGET_SHARE = 0.8
-MAX_TARGET_SHARE = 1.25
-MIN_TARGET_TOKENS = 4
-
 MEASURE_PEAK = """
 import json, sys
 from benchmarks.padding_free import peak_here
@@ -103,7 +77,7 @@ print(json.dumps(peak_here(*json.loads(sys.argv[1]))))
 class Options:
     models: list[str] = field(
         default_factory=lambda: [*MODELS],
-        metadata={"help": f"FAMILY/TASK: {', '.join(FIELDS)}; {', '.join(TASKS)}"},
+        metadata={"help": ", ".join(MODELS)},
     )
     modes: list[str] = field(
         default_factory=lambda: ["step", "evaluation"],
@@ -123,7 +97,6 @@ class Options:
     rounds: int = field(
         default=5, metadata={"help": "measurements of each contender; they alternate"}
     )
-    threads: int = 1
     trainer_batches: int = field(
         default=20, metadata={"help": "batches of an epoch of the Trainer"}
     )
@@ -147,56 +120,12 @@ class Options:
         check_known("modes", self.modes, MODES)
         check_known("orders", self.orders, ORDERS)
         check_known("size", [self.size], SIZES)
-        check_known("models", [name.split("/")[0] for name in self.models], FIELDS)
-        check_known("models", [name.split("/")[-1] for name in self.models], TASKS)
+        check_known("models", self.models, MODELS)
         if self.seq > MAX_TOKENS:
             raise SystemExit(f"seq={self.seq} is not possible: it must be at most {MAX_TOKENS}.")
 
 
 # Batches
-
-
-class Paragraphs(Workload):
-    """A workload whose real lengths have the distribution of `PARAGRAPHS`.
-
-    Its batches represent `POOL` batches. They are those with the median share of padding, or, if
-    rows are sorted by length, batches at even distances.
-    """
-
-    def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
-        """The number of tokens of each row, batch by batch. With a `salt`, the rows are targets."""
-        if self.lengths == "full":
-            return [[self.seq] * self.batch] * self.batches
-        lengths = self.pooled_lengths()
-        starts = range(0, len(lengths), self.batch)
-        pool = [lengths[start : start + self.batch] for start in starts]
-        pool.sort(key=max if self.lengths == "sorted" else share_of_padding)
-        chosen = [int((number + 0.5) * POOL / self.batches) for number in range(self.batches)]
-        batches = [pool[place] for place in chosen]
-        return [self.target_lengths(batch) for batch in batches] if salt else batches
-
-    def pooled_lengths(self) -> list[int]:
-        """The lengths of all rows of the pool, shuffled or in ascending order."""
-        count = POOL * self.batch
-        places = (torch.arange(count) + 0.5) / count
-        quantiles = torch.tensor(PARAGRAPHS).quantile(places)
-        lengths = quantiles.round().long().clamp(max=self.seq).tolist()
-        if self.lengths == "real":
-            random.Random(self.seed).shuffle(lengths)
-        return lengths
-
-    def target_lengths(self, sources: list[int]) -> list[int]:
-        """A translation is about as long as its source."""
-        generator = random.Random(sum(sources))
-        drawn = [
-            round(length * generator.uniform(MIN_TARGET_SHARE, MAX_TARGET_SHARE))
-            for length in sources
-        ]
-        return [min(max(length, MIN_TARGET_TOKENS), self.seq) for length in drawn]
-
-
-def share_of_padding(lengths: list[int]) -> float:
-    return max(lengths) / sum(lengths)
 
 
 def batches_of(
@@ -379,42 +308,37 @@ def compare(
 def comparisons(options: Options) -> Iterator[Row]:
     for name in options.models:
         models = both_contenders(name, options)
-        for mode in options.modes:
-            for order in options.orders:
-                yield compare(name, models, mode, order, options)
+        for mode, order in product(options.modes, options.orders):
+            row = compare(name, models, mode, order, options)
+            if options.memory and mode == "step":
+                row["memory_mib"] = memory_of_step(name, order, options)
+            yield row
 
 
-def peaks(options: Options) -> Iterator[Row]:
-    """The memory of a step with rows in random order, in MiB in addition to the model."""
-    for name in options.models:
-        row: Row = {"model": name}
-        for attention in (STOCK, FREE):
-            given = json.dumps([asdict(options), name, attention], default=str)
-            row[attention] = json.loads(python(MEASURE_PEAK, given))
-        yield row
+def memory_of_step(name: str, order: str, options: Options) -> dict[str, float]:
+    """The memory of a step in addition to the model, in MiB."""
+    memory = {}
+    for attention in (STOCK, FREE):
+        given = json.dumps([asdict(options), name, attention, order], default=str)
+        memory[attention] = json.loads(python(MEASURE_PEAK, given))
+    return memory
 
 
-def peak_here(fields: Row, name: str, attention: str) -> float:
+def peak_here(fields: Row, name: str, attention: str, order: str) -> float:
     """Measure one contender in this process."""
     # The other fields already have the settings of `quick`.
     options = Options(**{**fields, "quick": False})
-    set_up(options)
+    set_up()
     task = name.split("/")[1]
-    pairs = batches_of(task, "random", 1, options)
-    work = work_of("step", contender(name, attention, options), task, "random", pairs)
-    return peak_while_running(work)["above_model_mib"]
-
-
-def set_up(options: Options) -> None:
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    torch.set_num_threads(options.threads)
+    pairs = batches_of(task, order, 1, options)
+    work = work_of("step", contender(name, attention, options), task, order, pairs)
+    return peak_above_model(work)
 
 
 # Tables and a plot
 
 COLUMNS = ["model", "mode", "order", "places a token", f"{STOCK}, ms", f"{FREE}, ms"]
-COLUMNS += ["times as fast", "by the least", "difference"]
+COLUMNS += ["times as fast", "by the least", "difference", f"MiB, {STOCK} and {FREE}"]
 
 
 def cells_of(row: Row) -> list[str]:
@@ -427,23 +351,8 @@ def cells_of(row: Row) -> list[str]:
         cells.append(f"{median:.1f} ({least:.1f})")
     stock = row["contenders"][STOCK]
     cells += [f"{stock['times']:.2f}", f"{stock['times_of_least']:.2f}"]
-    return [*cells, f"{row['difference']:.0e}"]
-
-
-def short_table(rows: list[Row]) -> str:
-    """A table of the ratio of speeds, with a row for each model."""
-    columns = list(dict.fromkeys(f"{row['mode']}, {row['order']}" for row in rows))
-    ratios: dict[str, dict[str, str]] = {}
-    for row in rows:
-        ratio = f"{row['contenders'][STOCK]['times']:.2f}"
-        ratios.setdefault(row["model"], {})[f"{row['mode']}, {row['order']}"] = ratio
-    lines = [[name, *(own[column] for column in columns)] for name, own in ratios.items()]
-    return markdown(["model", *columns], lines)
-
-
-def table_of_memory(rows: list[Row]) -> str:
-    lines = [[row["model"], f"{row[STOCK]:.0f}", f"{row[FREE]:.0f}"] for row in rows]
-    return markdown(["model", f"{STOCK}, MiB", f"{FREE}, MiB"], lines)
+    memory = [f"{mib:.0f}" for mib in row.get("memory_mib", {}).values()]
+    return [*cells, f"{row['difference']:.0e}", " and ".join(memory)]
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -474,25 +383,8 @@ def draw(rows: list[Row], path: Path) -> None:
         figure.savefig(path, metadata=metadata, facecolor="white")
 
 
-def main(arguments: list[str]) -> None:
-    parser = transformers.HfArgumentParser(
-        Options, prog="python -m benchmarks padding_free", allow_abbrev=False
-    )
-    (options,) = parser.parse_args_into_dataclasses(arguments)
-    set_up(options)
-    names = ("size", "batch", "seq", "vocab_size", "rounds", "threads")
-    result: Row = {name: getattr(options, name) for name in names}
-    result |= {"task": FREE, "unit": "processor seconds", "machine": machine("cpu")}
-    print(markdown(COLUMNS, []), flush=True)
-    result["rows"] = []
-    for row in comparisons(options):
-        result["rows"].append(row)
-        print(f"| {' | '.join(cells_of(row))} |", flush=True)
-    print(f"\n{short_table(result['rows'])}", flush=True)
-    if options.memory:
-        result["memory_mib"] = list(peaks(options))
-        print(f"\n{table_of_memory(result['memory_mib'])}", flush=True)
-    if options.out is not None:
-        save(result, options.out)
+def main(options: Options) -> None:
+    rows = comparisons(options)
+    result = report(FREE, options, COLUMNS, rows, cells_of, unit="processor seconds")
     if options.plot is not None:
         draw(result["rows"], options.plot)

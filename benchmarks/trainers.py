@@ -11,7 +11,6 @@ processor times. Texts are random words with the lengths of paragraphs in Englis
 import copy
 import random
 import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 import transformers
 from datasets import Dataset
-from datasets.utils import disable_progress_bars
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -30,10 +28,11 @@ from transformers.trainer_callback import PrinterCallback
 
 from hf_roformer_lite import padding_free
 
-from .contenders import NUM_LABELS, SIZES, config_of, difference, markdown, summary
-from .padding_free import FREE, PARAGRAPHS, STOCK
-from .report import machine, save
+from .contenders import NUM_LABELS, SIZES, new_model
+from .padding_free import FREE, STOCK
+from .report import Row, difference, report, summary
 from .timing import alternate
+from .workload import check_known, lengths_of_paragraphs
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 LENGTH_OF_PADDED_ROWS = 512
@@ -51,7 +50,6 @@ class Options:
     seq: int = field(default=256, metadata={"help": "tokens that longer rows are cut to"})
     vocab_size: int = 8000
     rounds: int = 3
-    threads: int = 1
     quick: bool = field(
         default=False, metadata={"help": "tiny models and data, to see that all of it works"}
     )
@@ -65,9 +63,7 @@ class Options:
             self.seq = 32
             self.vocab_size = 200
             self.rounds = 1
-        unknown = set(self.cases) - set(CASES)
-        if unknown:
-            raise SystemExit(f"cases={unknown} is not known; choose from {', '.join(CASES)}.")
+        check_known("cases", self.cases, CASES)
         self.cases = self.cases or [*CASES]
 
 
@@ -102,30 +98,14 @@ class Setting:
         """Texts of random words in random order, with the distribution of the lengths of
         paragraphs."""
         generator = random.Random(seed)
-        count = self.options.rows
-        places = (torch.arange(count) + 0.5) / count
-        quantiles = torch.tensor(PARAGRAPHS).quantile(places)
-        lengths = quantiles.round().long().clamp(max=self.options.seq).tolist()
+        lengths = lengths_of_paragraphs(self.options.rows, longest=self.options.seq)
         generator.shuffle(lengths)
         return [" ".join(generator.choices(self.words, k=length)) for length in lengths]
 
     def model(self, family: str, task: str, is_free: bool, **fields: Any) -> PreTrainedModel:
         """A stock model with random weights, which are the same at every call."""
-        config = config_of(
-            family=family,
-            task=task,
-            size=SIZES[self.options.size],
-            vocab_size=self.options.vocab_size,
-        )
-        config.update(fields)
-        auto_class = {
-            "encoder": transformers.AutoModel,
-            "classify": transformers.AutoModelForSequenceClassification,
-            "causal-lm": transformers.AutoModelForCausalLM,
-            "seq2seq": transformers.AutoModelForSeq2SeqLM,
-        }[task]
-        torch.manual_seed(0)
-        model: PreTrainedModel = auto_class.from_config(config, attn_implementation=STOCK)
+        size = SIZES[self.options.size]
+        model = new_model(family, task, size, self.options.vocab_size, attention=STOCK, **fields)
         return padding_free(model) if is_free else model
 
     def saved_model(self, family: str, task: str, **fields: Any) -> str:
@@ -408,7 +388,7 @@ class Timed:
         self.outcome = self.run()
 
 
-def compare(name: str, setting: Setting) -> dict[str, Any]:
+def compare(name: str, setting: Setting) -> Row:
     runs = {STOCK: Timed(CASES[name](setting, False)), FREE: Timed(CASES[name](setting, True))}
     times = alternate(list(runs.values()), setting.options.rounds)
     return {
@@ -418,31 +398,17 @@ def compare(name: str, setting: Setting) -> dict[str, Any]:
     }
 
 
-def cells_of(row: dict[str, Any]) -> list[str]:
+COLUMNS = ["case", f"{STOCK}, s", f"{FREE}, s", "times as fast", "difference"]
+
+
+def cells_of(row: Row) -> list[str]:
     times = [f"{row['contenders'][name]['median_seconds']:.2f}" for name in (STOCK, FREE)]
     ratio = f"{row['contenders'][STOCK]['times']:.2f}"
     return [row["case"], *times, ratio, f"{row['difference']:.0e}"]
 
 
-def main(arguments: list[str]) -> None:
-    parser = transformers.HfArgumentParser(
-        Options, prog="python -m benchmarks trainers", allow_abbrev=False
-    )
-    (options,) = parser.parse_args_into_dataclasses(arguments)
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    disable_progress_bars()
-    torch.set_num_threads(options.threads)
-    columns = ["case", f"{STOCK}, s", f"{FREE}, s", "times as fast", "difference"]
-    print(markdown(columns, []), flush=True)
-    rows = []
+def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(options, Path(folder))
-        for name in options.cases:
-            rows.append(compare(name, setting))
-            print(f"| {' | '.join(cells_of(rows[-1]))} |", flush=True)
-    if options.out is not None:
-        names = ("size", "rows", "batch", "seq", "vocab_size", "rounds", "threads")
-        result = {name: getattr(options, name) for name in names}
-        result |= {"task": "trainers", "unit": "processor seconds", "machine": machine("cpu")}
-        save({**result, "rows_of_table": rows}, options.out)
+        rows = (compare(name, setting) for name in options.cases)
+        report("trainers", options, COLUMNS, rows, cells_of, unit="processor seconds")

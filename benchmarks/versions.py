@@ -20,27 +20,22 @@ import random
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import HfArgumentParser
-
-from .contenders import OURS, SIZES, difference, markdown, summary
-from .report import machine, save
-from .timing import MIN_SECONDS
+from .contenders import OURS
+from .report import Row, difference, report, summary
 from .versions_worker import Case
-from .workload import check_known
-
-Row = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parent.parent
 THIS = "this"
 OTHER = "other"
 TRANSFORMERS = "transformers"
+# One measurement takes at least this many seconds; faster work is repeated within it.
+MIN_SECONDS = 0.15
 PEERS = {"causal-lm": ("llama",), "seq2seq": ("marian", "bart")}
 
 # The arguments are the folder of this checkout and the settings. The search path precedes this
@@ -82,14 +77,10 @@ class Options:
         default_factory=list,
         metadata={"help": "parts of names, such as step or generate-mini-8x64; default: all cases"},
     )
-    size: str | None = field(
-        default=None, metadata={"help": f"of all models, in place of their own: {', '.join(SIZES)}"}
-    )
     vocab_size: int = 8192
     rounds: int = field(
         default=7, metadata={"help": "measurements of each contender; they alternate"}
     )
-    threads: int = 1
     quick: bool = field(
         default=False, metadata={"help": "tiny models and batches, to see that all of it works"}
     )
@@ -97,11 +88,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.quick:
-            self.size = "tiny"
             self.vocab_size = 500
             self.rounds = 1
-        if self.size is not None:
-            check_known("size", [self.size], SIZES)
         for part in self.cases:
             if not any(part in case.name for case in all_cases()):
                 names = "\n".join(case.name for case in all_cases())
@@ -112,10 +100,8 @@ class Options:
         for case in all_cases():
             if self.cases and not any(part in case.name for part in self.cases):
                 continue
-            if self.size is not None:
-                case = replace(case, size=self.size)
             if self.quick:
-                case = replace(case, rows=min(case.rows, 4), seq=16)
+                case = replace(case, size="tiny", rows=min(case.rows, 4), seq=16)
             cases.append(case)
         # With the small batches of `quick`, some cases are equal.
         return list(dict.fromkeys(cases))
@@ -127,11 +113,7 @@ class Process:
     def __init__(self, name: str, search_path: str, folder: Path, options: Options) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        settings = {
-            "threads": options.threads,
-            "vocab_size": options.vocab_size,
-            "folder": str(folder),
-        }
+        settings = {"vocab_size": options.vocab_size, "folder": str(folder)}
         command = [sys.executable, "-c", START_WORKER, str(ROOT), json.dumps(settings)]
         inherited = os.environ.get("PYTHONPATH", "")
         variables = {**os.environ, "PYTHONPATH": f"{search_path}{os.pathsep}{inherited}"}
@@ -260,22 +242,10 @@ def cells_of(row: Row) -> list[str]:
     return [*cells, f"{row['difference']:.0e}"]
 
 
-def main(arguments: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    parser = HfArgumentParser(Options, prog="python -m benchmarks versions", allow_abbrev=False)
-    (options,) = parser.parse_args_into_dataclasses(arguments)
-    result: Row = {name: getattr(options, name) for name in ("vocab_size", "rounds")}
-    result |= {"task": "versions", "unit": "processor seconds"}
-    result["machine"] = {**machine("cpu"), "threads": options.threads}
-    result["rows"] = []
+def main(options: Options) -> None:
     with all_processes(options) as processes:
-        result["versions"] = {name: processes[name].facts for name in (THIS, OTHER)}
-        for name, facts in result["versions"].items():
-            print(f"{name}: {facts['version']}, transformers {facts['transformers']}")
-        print(markdown(COLUMNS, []), flush=True)
-        for case in options.chosen_cases():
-            row = compare(case, processes, options.rounds)
-            result["rows"].append(row)
-            print(f"| {' | '.join(cells_of(row))} |", flush=True)
-    if options.out is not None:
-        save(result, options.out)
+        facts = {name: processes[name].facts for name in (THIS, OTHER)}
+        rows = (compare(case, processes, options.rounds) for case in options.chosen_cases())
+        report(
+            "versions", options, COLUMNS, rows, cells_of, unit="processor seconds", versions=facts
+        )

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 import hf_roformer_lite  # The import registers our models.
 
 from .contenders import SIZES, TOKEN_IDS, Inputs, Step, inputs_of, new_model
+from .processes import set_up
 from .workload import FIRST_ID, START, Workload, make_batches
 
 # The key-value cache has this name from transformers 5.24 on.
@@ -267,10 +267,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     # The output of libraries is written to the log.
     os.dup2(2, 1)
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.set_verbosity_error()
+    set_up()
     settings = json.loads(sys.argv[-1])
-    torch.set_num_threads(settings["threads"])
     worker = Worker(Path(settings["folder"]), settings["vocab_size"])
     for line in sys.stdin:
         request = json.loads(line)

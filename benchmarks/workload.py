@@ -1,8 +1,8 @@
-"""The inputs of a benchmark: sizes of models, lengths of rows, and batches of random tokens."""
+"""The inputs of a benchmark: lengths of rows, and batches of random tokens."""
 
 import random
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,7 +16,22 @@ IGNORED = -100
 # 3.1).
 MASKED_SHARE = 0.15
 MIN_ROW_TOKENS = 4
-Device = Literal["cpu", "cuda"]
+
+# The number of batches that are sorted together by length, as in the Trainer's
+# LengthGroupedSampler.
+POOL = 50
+# The number of tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of
+# NLTK) in a WordPiece vocabulary of 30,522. These are quantiles: the minimum, every twentieth part,
+# and a figure that represents the longest paragraphs.
+# fmt: off
+PARAGRAPHS = (
+    4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
+)
+# fmt: on
+# The number of tokens of a target, relative to its source, is between these two.
+MIN_TARGET_SHARE = 0.8
+MAX_TARGET_SHARE = 1.25
+MIN_TARGET_TOKENS = 4
 
 
 def check_known(option: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -28,50 +43,19 @@ def check_known(option: str, given: Iterable[str], known: Collection[str]) -> No
 
 @dataclass
 class Workload:
-    """The options of every task."""
+    """The shape of the batches of one measurement.
 
-    size: Literal["tiny", "mini", "small", "base"] = field(
-        default="mini",
-        metadata={"help": "width and depth of all models, as RoFormerLiteConfig.from_preset"},
-    )
-    batch: int = field(default=16, metadata={"help": "rows of a batch"})
-    seq: int = field(default=128, metadata={"help": "longest row, in tokens"})
-    lengths: Literal["full", "real", "sorted"] = field(
-        default="real",
-        metadata={"help": "all rows full; log-normal lengths; or the latter, batched by length"},
-    )
-    batches: int = field(
-        default=0, metadata={"help": "batches of one measurement (0: 1 if full, else 4)"}
-    )
-    vocab_size: int = 8192
-    dtype: Literal["float32", "bfloat16"] = field(
-        default="float32", metadata={"help": "bfloat16 is autocast"}
-    )
-    device: Device = "cpu"
-    compile: bool = field(default=False, metadata={"help": "torch.compile all models"})
-    checkpointing: bool = field(
-        default=False, metadata={"help": "keep only what goes into a layer in training"}
-    )
-    rounds: int = field(
-        default=7, metadata={"help": "measurements of each contender, all of them alternating"}
-    )
-    seed: int = 0
-    only: list[str] = field(
-        default_factory=list, metadata={"help": "names of the contenders to measure; default: all"}
-    )
+    Attributes:
+        batch: The rows of a batch.
+        seq: The tokens of the longest row.
+        lengths: All rows are full, or have `real` lengths, or the latter batched by length.
+    """
 
-    def __post_init__(self) -> None:
-        for name in ("batch", "seq", "vocab_size", "rounds"):
-            if getattr(self, name) < 1:
-                raise SystemExit(
-                    f"{name}={getattr(self, name)} is not possible: it must be at least 1."
-                )
-        if self.seq < MIN_ROW_TOKENS:
-            raise SystemExit(
-                f"seq={self.seq} is not possible: it must be at least {MIN_ROW_TOKENS}."
-            )
-        if not self.batches:
-            self.batches = 1 if self.lengths == "full" else 4
+    batch: int
+    seq: int
+    vocab_size: int
+    lengths: Literal["full", "real", "sorted"] = "real"
+    batches: int = 4
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
         """The number of tokens of each row, batch by batch.
@@ -80,7 +64,7 @@ class Workload:
         logarithm, clipped to [4, seq]; one row of each batch is full. `sorted` are the same rows,
         batched by length.
         """
-        generator = random.Random(self.seed + salt)
+        generator = random.Random(salt)
         rows = []
         for _ in range(self.batches):
             row = [self.seq] * self.batch
@@ -94,8 +78,52 @@ class Workload:
             rows.sort()
         return [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
 
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.dtype == "bfloat16")
+
+class Paragraphs(Workload):
+    """A workload whose real lengths have the distribution of `PARAGRAPHS`.
+
+    Its batches represent `POOL` batches. They are those with the median share of padding, or, if
+    rows are sorted by length, batches at even distances.
+    """
+
+    def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
+        """The number of tokens of each row, batch by batch. With a `salt`, the rows are targets."""
+        if self.lengths == "full":
+            return [[self.seq] * self.batch] * self.batches
+        lengths = self.pooled_lengths()
+        starts = range(0, len(lengths), self.batch)
+        pool = [lengths[start : start + self.batch] for start in starts]
+        pool.sort(key=max if self.lengths == "sorted" else share_of_padding)
+        chosen = [int((number + 0.5) * POOL / self.batches) for number in range(self.batches)]
+        batches = [pool[place] for place in chosen]
+        return [self.target_lengths(batch) for batch in batches] if salt else batches
+
+    def pooled_lengths(self) -> list[int]:
+        """The lengths of all rows of the pool, shuffled or in ascending order."""
+        lengths = lengths_of_paragraphs(POOL * self.batch, longest=self.seq)
+        if self.lengths == "real":
+            random.Random(0).shuffle(lengths)
+        return lengths
+
+    def target_lengths(self, sources: list[int]) -> list[int]:
+        """A translation is about as long as its source."""
+        generator = random.Random(sum(sources))
+        drawn = [
+            round(length * generator.uniform(MIN_TARGET_SHARE, MAX_TARGET_SHARE))
+            for length in sources
+        ]
+        return [min(max(length, MIN_TARGET_TOKENS), self.seq) for length in drawn]
+
+
+def share_of_padding(lengths: list[int]) -> float:
+    return max(lengths) / sum(lengths)
+
+
+def lengths_of_paragraphs(count: int, longest: int) -> list[int]:
+    """Lengths with the distribution of `PARAGRAPHS`, in ascending order."""
+    places = (torch.arange(count) + 0.5) / count
+    quantiles = torch.tensor(PARAGRAPHS).quantile(places)
+    return quantiles.round().long().clamp(max=longest).tolist()
 
 
 @dataclass
@@ -114,7 +142,7 @@ class Batch:
         drawn = torch.rand(
             self.input_ids.shape, generator=torch.Generator().manual_seed(self.tokens)
         )
-        hidden = (drawn.to(self.input_ids.device) < MASKED_SHARE) & self.attention_mask.bool()
+        hidden = (drawn < MASKED_SHARE) & self.attention_mask.bool()
         # Every row has at least one label.
         hidden[:, 0] = True
         return self.input_ids.where(hidden, IGNORED)
@@ -127,7 +155,7 @@ class Batch:
 def make_batches(work: Workload, salt: int = 0) -> list[Batch]:
     """The batches of a workload. Another `salt` gives other lengths and tokens, which are used for
     targets."""
-    generator = torch.Generator().manual_seed(work.seed + salt)
+    generator = torch.Generator().manual_seed(salt)
     return [_make_batch(lengths, work, generator) for lengths in work.drawn_lengths(salt)]
 
 
@@ -135,27 +163,4 @@ def _make_batch(lengths: list[int], work: Workload, generator: torch.Generator) 
     shape = (len(lengths), max(lengths))
     mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
     ids = torch.randint(FIRST_ID, work.vocab_size, shape, generator=generator).where(mask, PAD)
-    return Batch(ids.to(work.device), mask.long().to(work.device), lengths)
-
-
-def shifted(labels: torch.Tensor) -> torch.Tensor:
-    """The decoder inputs for `labels` `(B, L)`: a start token, and then all labels except the
-    last."""
-    start = labels.new_full((labels.shape[0], 1), START)
-    moved = torch.cat((start, labels[:, :-1]), 1)
-    return moved.masked_fill(moved == IGNORED, PAD)
-
-
-def inner_width_of_gated(intermediate_size: int) -> int:
-    """The inner width with which a gated feed-forward (three matrices) has as many weights as a
-    plain one (two)."""
-    return round(intermediate_size * 2 / 3 / 8) * 8
-
-
-def with_inputs(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor | None]]]:
-    """The inputs of an encoder for each batch. A batch of full rows has no mask, because it does
-    not need one."""
-    for batch in batches:
-        is_padded = len(set(batch.lengths)) > 1
-        mask = batch.attention_mask if is_padded else None
-        yield batch, {"input_ids": batch.input_ids, "attention_mask": mask}
+    return Batch(ids, mask.long(), lengths)

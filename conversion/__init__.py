@@ -8,19 +8,23 @@ have an equivalent.
 `conversion/README.md` lists the sources, the measured differences, and what cannot be converted.
 """
 
-from .checkpoints import (
-    ConvertedModel,
-    convert_checkpoint,
-    export_checkpoint,
-    is_ours,
-    load_checkpoint,
-    open_checkpoint,
-    sentence_pooling,
-    source_of,
-)
-from .registry import CONVERTERS, convert, export, families, find_converter
-from .verification import Difference, verify
-from .weight_map import ConversionError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkpoint_files import ConversionError
+    from .checkpoints import (
+        ConvertedModel,
+        convert_checkpoint,
+        export_checkpoint,
+        is_ours,
+        load_checkpoint,
+        open_checkpoint,
+        sentence_pooling,
+        source_of,
+    )
+    from .registry import CONVERTERS, convert, export, families, find_converter
+    from .verification import Difference, verify
 
 __all__ = [
     "CONVERTERS",
@@ -40,3 +44,14 @@ __all__ = [
     "source_of",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the converters when a name is used, because commands that only open a checkpoint do
+    not need them."""
+    if name in __all__:
+        for module in ("checkpoint_files", "checkpoints", "registry", "verification"):
+            found = vars(import_module(f".{module}", __name__))
+            if name in found:
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

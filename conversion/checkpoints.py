@@ -14,7 +14,16 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
-from hf_roformer_lite.checkpoint_files import (
+from hf_roformer_lite.integrations import (
+    POOLING_OPTION,
+    POOLING_OPTIONS,
+    POOLINGS,
+    RERANKER_FIELDS,
+)
+from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
+
+from .checkpoint_files import (
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     WEIGHT_FILES,
@@ -31,15 +40,6 @@ from hf_roformer_lite.checkpoint_files import (
     read_object,
     weight_files,
 )
-from hf_roformer_lite.integrations import (
-    POOLING_OPTION,
-    POOLING_OPTIONS,
-    POOLINGS,
-    RERANKER_FIELDS,
-)
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
-
 from .converter import Converter
 from .registry import export, family_of, find_converter, fitting_family
 

@@ -18,8 +18,8 @@ from transformers.initialization import no_init_weights
 from transformers.modeling_outputs import ModelOutput
 
 from hf_roformer_lite import RoFormerLiteModel
-from hf_roformer_lite.checkpoint_files import check_numbers
 
+from .checkpoint_files import check_numbers
 from .weight_map import ConversionError, Rules, StoredNames, WeightMap
 
 SourceConfig = Mapping[str, Any]

@@ -14,7 +14,7 @@ from functools import partial, reduce
 import torch
 from torch.nn import functional as F
 
-from hf_roformer_lite.checkpoint_files import ConversionError, LazyTensors
+from .checkpoint_files import ConversionError, LazyTensors
 
 MAX_LISTED_NAMES = 6
 Tensors = Sequence[torch.Tensor]

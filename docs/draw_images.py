@@ -2,15 +2,12 @@
 
 python docs/draw_images.py [DIRECTORY]
 
-`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism; `speed.svg` shows the
-results of `benchmarks/results/cpu`.
+`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism.
 The pictures of attention and positions come from `tutorials/look_inside.py`.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -18,10 +15,9 @@ matplotlib.use("agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 DOCS = Path(__file__).resolve().parent
-RESULTS = DOCS.parent / "benchmarks" / "results" / "cpu"
 
 TEXTS = (("a", "fine", "film"), ("good", "dog"), ("the", "cat", "sat", "on", "it"))
 COLOURS = ("#f5b971", "#8fd19e", "#7fb3e6")
@@ -31,35 +27,6 @@ TARGETS = {"A": 3, "B": 2, "C": 4}
 SOURCES = {"A": 5, "B": 3, "C": 2}
 COLOUR_OF = dict(zip(TARGETS, COLOURS, strict=True))
 PADDING, INK, FAINT = "#ececec", "#222222", "#777777"
-
-OURS = "ours"
-# The contenders that are not models of transformers.
-NOT_MODELS = (OURS, "floor", "ours, all layers local", "torch", "x-transformers")
-
-# Rows of the speed picture: what it says, and the fields of the result that it shows.
-RACES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("encoder, small, 16×256", {"task": "encoder", "size": "small", "seq": 256, "lengths": "real"}),
-    (
-        "masked LM step, mini, 16×128, vocabulary 30,522",
-        {"task": "mlm", "lengths": "real", "vocab_size": 30522},
-    ),
-    (
-        "seq2seq step, mini, 32×96, vocabulary 8,192",
-        {"task": "seq2seq", "seq": 96, "vocab_size": 8192},
-    ),
-    ("encoder, small, 8×128", {"task": "encoder", "size": "small", "seq": 128, "lengths": "full"}),
-    ("encoder, tiny, 16×128", {"task": "encoder", "size": "tiny", "lengths": "full"}),
-    (
-        "masked LM step, mini, 16×128, vocabulary 30,522",
-        {"task": "mlm", "size": "mini", "lengths": "full", "vocab_size": 30522},
-    ),
-    (
-        "seq2seq step, mini, 16×64, vocabulary 8,192",
-        {"task": "seq2seq", "size": "mini", "lengths": "full", "vocab_size": 8192},
-    ),
-    ("1×8192 tokens, sliding windows of 128", {"task": "local-layers"}),
-    ("RoFormer's own weights, 1×4096 tokens", {"task": "roformer-weights"}),
-)
 
 
 def _cell(
@@ -216,62 +183,7 @@ def documents() -> Figure:
     return figure
 
 
-def find_result(fields: dict[str, Any]) -> dict[str, Any]:
-    """The one float32 result of `benchmarks/results/cpu` that has these fields."""
-    results = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    fields = {"dtype": "float32", **fields}
-    found = [
-        result
-        for result in results
-        if all(result.get(name) == value for name, value in fields.items())
-    ]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} results have {fields}; it must be one")
-    return found[0]
-
-
-def fastest_peer(result: dict[str, Any]) -> tuple[str, float]:
-    """The fastest model of transformers in a result, and how many times as long as ours it
-    takes."""
-    peers = {
-        name: row["times_ours"]
-        for name, row in result["contenders"].items()
-        if name not in NOT_MODELS
-    }
-    name = min(peers, key=peers.__getitem__)
-    return name, peers[name]
-
-
-def speed() -> Figure:
-    """How many times as fast as the fastest model of transformers: a bar for each kind of work."""
-    figure, axes = pyplot.subplots(figsize=(10, 4.0), layout="constrained", facecolor="white")
-    for place, (_, fields) in enumerate(RACES):
-        result = find_result(fields)
-        peer, times = fastest_peer(result)
-        axes.barh(
-            place, times, color="#4a8ac6" if result["lengths"] == "real" else "#c3cfdb", height=0.7
-        )
-        axes.text(times + 0.04, place, f"{times:.2f} × {peer}", va="center", fontsize=9, color=INK)
-    axes.set_yticks(range(len(RACES)), [label for label, _ in RACES], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 4.6)
-    axes.axvline(1, color=INK, linewidth=1)
-    axes.set_xlabel(
-        "times as fast as the fastest model of transformers (1: the same speed)", fontsize=9
-    )
-    axes.set_title(
-        "Version 0.1: real tokens a second on two CPU cores, float32", fontsize=11, loc="left"
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    legend = [
-        Patch(color="#4a8ac6", label="real lengths, with padding"),
-        Patch(color="#c3cfdb", label="full rows"),
-    ]
-    axes.legend(handles=legend, loc="center right", fontsize=9, frameon=False)
-    return figure
-
-
-DRAWINGS = {"where_a_token_goes": where_a_token_goes, "documents": documents, "speed": speed}
+DRAWINGS = {"where_a_token_goes": where_a_token_goes, "documents": documents}
 
 
 def main(directory: Path) -> None:

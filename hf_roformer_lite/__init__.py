@@ -1,8 +1,8 @@
 """A compact Transformer with rotary positions for Hugging Face transformers.
 
-Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, its
-pipelines with transformers, and the default targets of adapters with PEFT. `padding_free` makes the
-layers of any transformers model compute only real tokens.
+Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, and the
+default targets of adapters with PEFT. `padding_free` makes the layers of any transformers model
+compute only real tokens.
 """
 
 from .model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
@@ -21,13 +21,14 @@ from .model.modeling_roformer_lite_seq2seq import (
 )
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
-from .padding_free import padding_free
+from .padding_free import PaddingFreeError, padding_free
 from .registration import register_all
 from .version import __version__
 
 register_all()
 
 __all__ = [
+    "PaddingFreeError",
     "__version__",
     "RoFormerLiteConfig",
     "RoFormerLiteForCausalLM",

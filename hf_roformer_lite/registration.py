@@ -1,5 +1,5 @@
-"""Registers the package: its classes with the Auto classes and pipelines of transformers, and its
-default targets with PEFT."""
+"""Registers the package: its classes with the Auto classes of transformers, and its default targets
+with PEFT."""
 
 from importlib import import_module
 
@@ -7,7 +7,6 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from .integrations.peft_targets import register_peft_targets
-from .integrations.pipelines import register_pipelines
 from .model import reference_layers  # noqa: F401, it adds layers
 from .model.configuration_roformer_lite import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
@@ -55,5 +54,4 @@ def class_at(path: str) -> type:
 def register_all() -> None:
     """Register everything; called when the package is imported."""
     register_auto_classes()
-    register_pipelines()
     register_peft_targets()

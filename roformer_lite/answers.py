@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.integrations import RERANKER_FIELDS
-from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
@@ -108,7 +108,7 @@ def open_model(
     else:
         model = recipe.open(directory, config, device_named(device))
         # A model that does not support this computes padding. The training reports the reason.
-        with suppress(ValueError):
+        with suppress(PaddingFreeError):
             padding_free(model)
         model.eval()
         if getattr(config, "quantization_config", None) is None:

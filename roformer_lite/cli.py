@@ -1,8 +1,8 @@
 """`roformer-lite`: the command line.
 
-`command_options.py` parses the arguments, and then the module of the command in `commands/` runs
-it. Both are imported only when a command is given. The second imports torch, and is imported only
-if the arguments are valid.
+Each command has two modules in `commands/`: one parses its options, and the other one runs it. Both
+are imported only when the command is given. The second imports torch, and is imported only if the
+options are valid.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from tempfile import gettempdir
 from .errors import InputError
 from .output import is_disk_full
 
-# Each command has a parser in `command_options.py`, such as `parse_export`, and a module in
-# `commands/` whose function `main` takes the results of the parser.
+# The command `export`, for example, has a function `parse` in `commands/export_options.py`, whose
+# results are passed to the function `main` in `commands/export.py`.
 COMMANDS = {
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
@@ -30,7 +30,6 @@ COMMANDS = {
     "app": "open a page in the browser for trying a model",
     "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
-    "serve": "answer requests over HTTP with a causal model and the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 # oneDNN makes a kernel for each shape of bfloat16 matrices. Batches without padding keep bringing
@@ -50,10 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--version", action="version", version=f"roformer-lite {version('hf_roformer_lite')}"
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     arguments, words = parser.parse_known_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -65,11 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The libraries create a million permanent objects while they are imported, and searching
         # them for garbage would take a second.
         gc.disable()
-        options = import_module(".command_options", __package__)
-        parse = getattr(options, f"parse_{arguments.command}")
-        given = parse(words)
-        # The options are parsed with transformers, which is therefore imported by now. Its progress
-        # bars for loading and saving weights are not informative.
+        options = import_module(f".commands.{arguments.command}_options", __package__)
+        given = options.parse(words)
+        # The progress bars for loading and saving weights are not informative.
         import_module("transformers").logging.disable_progress_bar()
         command = import_module(f".commands.{arguments.command}", __package__)
         gc.enable()

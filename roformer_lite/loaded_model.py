@@ -14,6 +14,7 @@ from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 
 from .baseline.files import JoinedBaseline
 from .errors import InputError
+from .saved_model import without_reports
 
 # An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]
@@ -47,13 +48,16 @@ class LoadedModel:
         """The stock pipeline of the task."""
         # The type of the function lists every task of transformers.
         make: Callable[..., Pipeline] = pipeline
-        # Some pipelines change their tokenizer, so they get a copy.
-        return make(
-            self.pipeline_tag,
-            model=self.model,
-            tokenizer=copy(self.tokenizer),
-            device=self.model.device,
-        )
+        # The class of an exported graph is not in transformers' lists of models, which is reported
+        # as an error with all of these lists. Some pipelines change their tokenizer, so they get a
+        # copy.
+        with without_reports(logging.CRITICAL):
+            return make(
+                self.pipeline_tag,
+                model=self.model,
+                tokenizer=copy(self.tokenizer),
+                device=self.model.device,
+            )
 
     @torch.inference_mode()
     def in_batches(

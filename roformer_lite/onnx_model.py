@@ -16,6 +16,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
+from .errors import InputError
 from .saved_model import load_generation_config, naming, read_object
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
 # A graph is called with the arguments of `forward` by name.
 Graph = Callable[..., ModelOutput]
 # The keys and values of earlier tokens are called `cache` from transformers 5.24 on, and
-# `past_key_values` before. The inputs of a graph have the name of the version that exported it.
-_NAMES_OF_CACHE = ("cache", "past_key_values")
+# `past_key_values` before.
 _OUTPUTS = {field.name for field in fields(CausalLMOutputWithPast)}
-_NAME_OF_CACHE = next(name for name in _NAMES_OF_CACHE if name in _OUTPUTS)
+_NAME_OF_CACHE = "cache" if "cache" in _OUTPUTS else "past_key_values"
 
 
 class OnnxModel(GenerationMixin):
@@ -64,7 +64,8 @@ class OnnxModel(GenerationMixin):
         """Load the graphs that `roformer-lite export` wrote into the folder `onnx` of `directory`.
 
         Raises:
-            InputError: if a file is missing or cannot be read.
+            InputError: if a file is missing or cannot be read, or if the graphs were exported with
+                a version of transformers that gives the keys and values another name.
         """
         from transformers.exporters.metadata import ExportMetadata
 
@@ -76,6 +77,11 @@ class OnnxModel(GenerationMixin):
                 metadata = ExportMetadata.from_dict(entry["metadata"])
                 file = Path(entry["file"]).name
                 graphs[name] = _open_graph(folder / file, metadata)
+        if "decode" in graphs and _NAME_OF_CACHE not in graphs["decode"].metadata.kwargs:
+            raise InputError(
+                f"{folder}: another version of transformers exported these graphs, and called their "
+                f"keys and values otherwise than {_NAME_OF_CACHE}; export the model again"
+            )
         return cls(graphs, config, load_generation_config(directory))
 
     def can_generate(self) -> bool:
@@ -127,9 +133,8 @@ class OnnxModel(GenerationMixin):
                 length += num_past
             attention_mask = torch.ones(rows, length, dtype=torch.long)
         inputs: dict[str, Any] = {"attention_mask": attention_mask}
-        for name in _NAMES_OF_CACHE:
-            if name in graph.metadata.kwargs:
-                inputs[name] = cache
+        if _NAME_OF_CACHE in graph.metadata.kwargs:
+            inputs[_NAME_OF_CACHE] = cache
         if self.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = decoder_input_ids
             inputs["encoder_outputs"] = encoder_outputs
@@ -144,13 +149,6 @@ class OnnxModel(GenerationMixin):
                 layer.cumulative_length = layer.keys.shape[-2]
         return outputs
 
-    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
-        """Reorder only the keys and values of the target, because all beams share the keys and
-        values of their source. If a model has a method with this private name of transformers,
-        `generate` calls it instead of reordering the whole cache."""
-        _cache_of_target(cache).reorder_cache(beam_idx)
-        return cache
-
 
 def _cache_of_target(cache: Cache) -> Cache:
     """The keys and values of the generated tokens, without those of a source."""
@@ -163,11 +161,6 @@ def _open_graph(path: Path, metadata: "ExportMetadata") -> Graph:
     from onnxruntime import InferenceSession, SessionOptions
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
-    # The outputs get the names of the installed transformers, which may not be the version that
-    # exported the graph. The names are in a JSON string within a JSON string, so their quotes are
-    # escaped.
-    for name in _NAMES_OF_CACHE:
-        metadata.out_spec = metadata.out_spec.replace(f'\\"{name}\\"', f'\\"{_NAME_OF_CACHE}\\"')
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -9,6 +9,7 @@ is run: `trust_remote_code` is off, and files of torch are read with `weights_on
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +30,8 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 import hf_roformer_lite
-from hf_roformer_lite import checkpoint_files
-from hf_roformer_lite.checkpoint_files import (
+from hf_roformer_lite.conversion import checkpoint_files
+from hf_roformer_lite.conversion.checkpoint_files import (
     check_report,
     check_shards,
     has_tokenizer,
@@ -358,11 +359,11 @@ def sentence_modules(name: str | Path) -> list[str]:
 
 
 @contextmanager
-def without_reports() -> Iterator[None]:
-    """Context in which transformers does not print its table of missing and unexpected tensors,
-    because the caller reports these."""
+def without_reports(lowest: int = logging.ERROR) -> Iterator[None]:
+    """Context in which transformers logs no messages below the level `lowest`. The default leaves
+    out its table of missing and unexpected tensors, because the caller reports these."""
     level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity(lowest)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_roformer_lite.checkpoint_files import check_numbers
+from hf_roformer_lite.conversion.checkpoint_files import check_numbers
 
 from .saved_model import directory_of, naming, read_optional_object, sentence_modules
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_roformer_lite.checkpoint_files import check_shards
+from hf_roformer_lite.conversion.checkpoint_files import check_shards
 
 from .errors import InputError
 from .saved_model import naming, sentence_modules

@@ -40,7 +40,6 @@ REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 # Examples of the reference are quick, and run in `test_readme.py`.
 PAGES_OF_DOCS = [page for page in PAGES if page not in (README, REFERENCE)]
-CLI = f"{sys.executable} -m roformer_lite.cli "
 PROGRAM = "import sys; from roformer_lite.cli import main; sys.exit(main())"
 PROCESSES = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]
@@ -256,14 +255,14 @@ def run_bash(block: Block, folder: Path) -> str:
         # This request was sent to the server of the block before it.
         return ""
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
-    server = re.search(r"^roformer-lite (serve|app) (.*)$", code, re.MULTILINE)
+    server = re.search(r"^.* --port \d+$", code, re.MULTILINE)
     script = code[: server.start()] if server else code
     # The lines that continue a command are indented.
     commands = re.split(r"\n(?=\S)", script.rstrip())
     printed = "".join(run_command(command, folder) for command in commands)
     if server is None:
         return printed
-    return printed + answer_of_server(server[1], shlex.split(server[2]), block, folder)
+    return printed + answer_of_server(shlex.split(server[0]), block, folder)
 
 
 def run_command(command: str, folder: Path) -> str:
@@ -279,22 +278,23 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def answer_of_server(command: str, options: list[str], block: Block, folder: Path) -> str:
-    """Start `serve` or `app` on a free port, and return its answer to the request that the page
-    shows, or to a similar one."""
+def answer_of_server(command: list[str], block: Block, folder: Path) -> str:
+    """Start a server on a free port, and return its answer to the request that the page shows
+    below its block."""
     port = free_port()
-    options[options.index("--port") + 1] = port
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    program = [*CLI.split(), command, *options]
-    server = subprocess.Popen(program, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    *command, _ = command
+    environment = {**os.environ, **environment_of_blocks(), "HF_HUB_OFFLINE": "1"}
+    server = subprocess.Popen(
+        [*command, port], cwd=folder, env=environment, stdout=subprocess.DEVNULL
+    )
     try:
         for _ in range(600):
             assert server.poll() is None, "the server ended by itself"
             with suppress(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(port))).close()
-                if command == "app":
+                if "app" in command:
                     return answer_of_page(port, block, folder)
-                return completion(port, options[0], block)
+                return completion(port, block)
             time.sleep(0.2)
     finally:
         server.terminate()
@@ -302,13 +302,9 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
     raise AssertionError("the server never listened")
 
 
-def completion(port: str, model: str, block: Block) -> str:
-    request = json.dumps({"model": model, "prompt": "line 3 says", "max_tokens": 8})
-    command = ["curl", "http://localhost:8000/v1/completions"]
-    command += ["-H", "Content-Type: application/json", "-d", request]
-    shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
-    if shown:
-        command = shlex.split(shown[0].replace("\\\n", " "))
+def completion(port: str, block: Block) -> str:
+    shown = next(other.code for other in blocks_of(block.page) if other.code.startswith("curl"))
+    command = shlex.split(shown.replace("\\\n", " "))
     data = command[command.index("-d") + 1]
     header, value = command[command.index("-H") + 1].split(": ")
     url = command[1].replace("8000", port)

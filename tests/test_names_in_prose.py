@@ -22,7 +22,11 @@ PAGES.remove(ROOT / "CHANGELOG.md")
 OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*.csv", "roformer_lite/*/*.jinja")
 # These names belong to other libraries, and the code here does not use them.
 OF_OTHERS = {
+    "AdaptiveLayerLoss",
     "DataParallel",
+    "DistributedDataParallel",
+    "Matryoshka2dLoss",
+    "MultiheadAttention",
     "RoFormerTokenizerFast",
     "TorchDynamoPlugin",
     "TransformersKwargs",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from accelerate import cpu_offload
+from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.utils import compile_regions
 from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import DataCollatorWithFlattening, masking_utils
 
 import hf_roformer_lite as rl
-from hf_roformer_lite import padding_free
+from hf_roformer_lite import PaddingFreeError, padding_free
 from hf_roformer_lite.model.modeling_roformer_lite import same_document
 from hf_roformer_lite.padding_free import attention, groups, trial
 from hf_roformer_lite.padding_free import inputs as arguments
+from hf_roformer_lite.padding_free.batch import FlatTokens
 from hf_roformer_lite.padding_free.masks import DocumentMask
 from hf_roformer_lite.padding_free.plan import Plan
 
@@ -1512,6 +1513,40 @@ def test_weights_that_are_elsewhere_until_they_are_used():
     stock, free, batch = pair_of("T5ForConditionalGeneration")
     cpu_offload(free.eval(), execution_device=torch.device("cpu"))
     torch.testing.assert_close(free(**batch).loss, stock.eval()(**batch).loss, **CLOSE)
+
+
+@pytest.mark.parametrize("class_name", ["BertForMaskedLM", "T5ForConditionalGeneration"])
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_weights_that_are_elsewhere_before(class_name, is_on_disk, tmp_path):
+    """The trial loads them by the hooks of accelerate, and shares them."""
+    stock = build(class_name)
+    free = copy.deepcopy(stock)
+    device = torch.device("cpu")
+    if is_on_disk:
+        disk_offload(free, tmp_path, execution_device=device)
+    else:
+        cpu_offload(free, execution_device=device)
+    batch = batch_for("bert mlm")
+    torch.testing.assert_close(padding_free(free)(**batch).loss, stock(**batch).loss, **CLOSE)
+    assert {weight.device.type for weight in free.parameters()} == {"meta"}
+
+
+def test_a_fault_of_this_package_is_no_refusal(monkeypatch):
+    """An error of the model's own code says that the model can't be padding-free."""
+    model = make("bert mlm")
+    with monkeypatch.context() as patched:
+        patched.setattr(FlatTokens, "index_on", lambda *_: "no tensor")
+        with pytest.raises(TypeError, match="index_select"):
+            padding_free(model)
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise KeyError("mask")
+
+    monkeypatch.setattr(model.bert.encoder.layer[0].attention.self, "forward", fails)
+    with pytest.raises(PaddingFreeError, match="BertForMaskedLM can't be padding-free.*mask"):
+        padding_free(model)
+    with pytest.raises(PaddingFreeError, match="MambaForCausalLM"):
+        padding_free(build("MambaForCausalLM"))
 
 
 def test_states_of_packed_rows_are_let_go():

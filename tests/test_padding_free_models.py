@@ -469,7 +469,7 @@ def result_of_class(
     )
     # The first of these heads scores padding as the place of an answer, too, and the others may
     # read padding at the last place.
-    reads_padding = "ForQuestionAnswering|RoFormerForMultipleChoice|XLNetFor(Seq|Multi)"
+    reads_padding = "ForQuestionAnswering|(Electra|RoFormer)ForMultipleChoice"
     computes_padding = re.search(reads_padding, str(model_class))
     num_tokens = numbers_of_computed_tokens(model, batch)
     if not computes_padding and int(batch["attention_mask"].sum()) not in num_tokens:

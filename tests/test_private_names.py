@@ -1,6 +1,5 @@
 """Every private name of another library that the code uses, each with its reason."""
 
-import argparse
 import ast
 from collections import namedtuple
 from collections.abc import Iterator
@@ -58,7 +57,6 @@ NAMES: dict[str, tuple[Any, str]] = {
         namedtuple("Pair", "first second")(1, 2),
         "named tuples have this public method, whose underscore keeps it apart from their fields",
     ),
-    "_actions": (argparse.ArgumentParser(), "the options of a parser are compared with a word"),
 }
 # These names are strings in the code.
 STRINGS = {"_old_forward", "_auto_class"}
@@ -120,10 +118,3 @@ def test_the_size_of_a_result_in_a_graph():
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
     assert hasattr(mode.from_tensor(torch.ones(1)).fake_mode.shape_env, "create_unbacked_symint")
-
-
-def test_the_number_of_hooks():
-    """A new hook changes the number by which `has_other_hook` notices it."""
-    before = torch.utils.hooks.RemovableHandle.next_id
-    torch.nn.Module().register_forward_hook(lambda *_: None)
-    assert torch.utils.hooks.RemovableHandle.next_id == before + 1

@@ -135,87 +135,55 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     return labels.masked_fill(attention_mask.to(labels.device) == 0, IGNORE_INDEX)
 
 
-def keep_positions(
-    hidden_states: torch.Tensor,
-    logits_to_keep: int | torch.Tensor,
-    attention_mask: Any,
-    count_real_tokens: bool,
-) -> torch.Tensor:
+def keep_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
     """The states of the positions whose logits are requested, `(B, kept, hidden)`: the last ones
-    (all if `logits_to_keep` is 0), or those at the given indices.
-
-    With `count_real_tokens` and a `(B, L)` mask, a number counts the last real tokens of each row,
-    wherever its padding is. If there are fewer, padding takes their place.
-    """
+    (all if `logits_to_keep` is 0), or those at the given indices."""
     if isinstance(logits_to_keep, torch.Tensor):
         return hidden_states[:, logits_to_keep]
-    if not logits_to_keep or not count_real_tokens or not is_padding_mask(attention_mask):
-        return hidden_states[:, -logits_to_keep:]
-    is_real = attention_mask[:, -hidden_states.shape[1] :].to(hidden_states.device) != 0
-    indices = is_real.int().argsort(dim=1, stable=True)[:, -logits_to_keep:, None]  # (B, kept, 1)
-    return hidden_states.gather(1, indices.expand(-1, -1, hidden_states.shape[-1]))
+    return hidden_states[:, -logits_to_keep:]
 
 
-def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -> None:
-    """Refuse prompts with padding on the right if the next token would not attend to the last one.
-
-    Args:
-        attention_mask: `(B, past + L)`, for the prompt so far.
-        length: L, the number of tokens of this call.
-        has_windows: Whether there are sliding windows, which count padding like tokens.
-
-    Raises:
-        ValueError: with the remedy.
-    """
-    is_real = attention_mask != 0
-    has_begun = is_real[:, :-length].any(dim=1)
-    if bool((has_begun & ~is_real[:, -length:].any(dim=1)).any()):
-        raise ValueError(
-            "prefill_chunk_size can't be combined with padding on the right; pad on the left."
-        )
-    if has_windows and bool((is_real[:, :-1] & ~is_real[:, 1:]).any()):
-        raise ValueError(
-            "attention_mask has padding after tokens, which sliding windows count like tokens: "
-            "pad on the left (padding_side='left')."
-        )
-
-
-class PaddedGenerationMixin(GenerationMixin):
-    """`generate` for prompts that are padded on either side: the next token follows the last real
-    token of each row."""
+class LeftPaddedGenerationMixin(GenerationMixin):
+    """`generate`, with an error for prompts that are padded on the right. Transformers continues
+    them after the padding, and only warns."""
 
     config: Any
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that positions count only real tokens even with
-        padding on the right, and that a prompt keeps its `(B, L)` mask. For a static cache,
-        transformers would replace it by one of four dimensions, which does not show where rows
-        end."""
+        """As in every model of transformers, except that an encoder–decoder counts the positions of
+        a target by its real tokens with a static cache too.
+
+        Raises:
+            ValueError: if a row of a prompt ends with padding.
+        """
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        side = "decoder_" if self.config.is_encoder_decoder else ""
-        attention_mask = kwargs.get(f"{side}attention_mask")
+        is_pair = self.config.is_encoder_decoder
+        attention_mask = kwargs.get("decoder_attention_mask" if is_pair else "attention_mask")
         if not is_padding_mask(attention_mask):
             return inputs
-        given = inputs.get(f"{side}input_ids")
-        if given is None:
-            given = inputs[f"{side}inputs_embeds"]
-        length = given.shape[1]
-        positions = positions_of_real_tokens(attention_mask)[:, -length:]
-        # A copy, as the strides of a view would grow with the mask, and compiled code with them.
-        positions = positions.clone(memory_format=torch.contiguous_format)
-        inputs[f"{side}position_ids"] = positions
-        if length > 1:
-            layer_types = self.config.get_text_config(decoder=True).layer_types
-            has_windows = "sliding_attention" in layer_types
-            check_prompt(attention_mask, length=length, has_windows=has_windows)
-            inputs[f"{side}attention_mask"] = attention_mask
-            # `generate` reads the last logits, even if the user asks for all (0).
-            logits_to_keep = inputs.get("logits_to_keep", 1)
-            if not isinstance(logits_to_keep, torch.Tensor):
-                inputs["logits_to_keep"] = max(logits_to_keep, 1)
-            inputs["count_real_tokens"] = True
+        if kwargs.get("is_first_iteration", True):
+            check_prompt(attention_mask)
+        if is_pair:
+            length = inputs["decoder_input_ids"].shape[1]
+            positions = positions_of_real_tokens(attention_mask)[:, -length:]
+            # A copy, as the strides of a view would grow with the mask, and compiled code with
+            # them.
+            positions = positions.clone(memory_format=torch.contiguous_format)
+            inputs["decoder_position_ids"] = positions
         return inputs
+
+
+def check_prompt(attention_mask: torch.Tensor) -> None:
+    """Refuse prompts `(B, L)` of which a row ends with padding."""
+    is_real = attention_mask != 0
+    # A row of padding alone is the beginning of a longer prompt that is read in parts.
+    ends_with_padding = is_real.any(dim=1) & ~is_real[:, -1]
+    if bool(ends_with_padding.any()):
+        raise ValueError(
+            "the prompt has padding after its last token: pad on the left "
+            "(tokenizer.padding_side = 'left')."
+        )
 
 
 class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
@@ -287,7 +255,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         return output if logits is not None else without_logits(output)
 
 
-class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGenerationMixin):
+class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPaddedGenerationMixin):
     """Left-to-right language modelling, with `generate`. A config without `is_decoder` is copied
     with it."""
 
@@ -339,7 +307,6 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
-        count_real_tokens: bool = False,
         **kwargs: Any,
     ) -> CausalLMOutputWithCrossAttentions:
         """Like `RoFormerLiteModel.forward` and `RoFormerLiteForMaskedLM.forward`.
@@ -351,8 +318,6 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
                 from padding, as in all causal models of transformers.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
-            count_real_tokens: Whether `logits_to_keep` counts the last real tokens of each row,
-                which padding may follow. `generate` sets it.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
         """
         # This is not a named argument, because Trainer expects every argument with "label" in its
@@ -378,9 +343,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         )
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
-            hidden_states = keep_positions(
-                hidden_states, logits_to_keep, attention_mask, count_real_tokens
-            )
+            hidden_states = keep_positions(hidden_states, logits_to_keep)
         logits, loss = self.logits_and_loss(
             hidden_states,
             labels=shift_labels,

@@ -15,8 +15,8 @@ from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
 from .heads_roformer_lite import (
+    LeftPaddedGenerationMixin,
     LMHeadMixin,
-    PaddedGenerationMixin,
     ignore_padding,
     keep_positions,
 )
@@ -193,7 +193,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
 
 
 class RoFormerLiteForConditionalGeneration(
-    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, PaddedGenerationMixin
+    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, LeftPaddedGenerationMixin
 ):
     """An encoder–decoder with an LM head, for translation, summaries and rewriting of text."""
 
@@ -242,7 +242,6 @@ class RoFormerLiteForConditionalGeneration(
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
-        count_real_tokens: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Like `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
@@ -250,7 +249,7 @@ class RoFormerLiteForConditionalGeneration(
         Args:
             labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads
                 them shifted by one. With labels no cache is made unless `use_cache` is True.
-            logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, for the target.
+            logits_to_keep: As for `RoFormerLiteForCausalLM`, for the target.
             skip_logits, num_items_in_batch, smoothing: As for `RoFormerLiteForMaskedLM`.
 
         Returns:
@@ -294,9 +293,7 @@ class RoFormerLiteForConditionalGeneration(
         )
         hidden_states = outputs.last_hidden_state
         if labels is None:
-            hidden_states = keep_positions(
-                hidden_states, logits_to_keep, decoder_attention_mask, count_real_tokens
-            )
+            hidden_states = keep_positions(hidden_states, logits_to_keep)
         else:
             labels = ignore_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(

@@ -1,5 +1,6 @@
 """Makes the layers of transformers models compute only the real tokens of a batch."""
 
 from .switch import padding_free
+from .trial import PaddingFreeError
 
-__all__ = ["padding_free"]
+__all__ = ["PaddingFreeError", "padding_free"]

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from .groups import Slots, is_in_window, slots_of_rows
+from .groups import Slots, SortedRows, is_in_window, slots_of_rows
 from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask
 
 varlen_attn: Callable[..., Any] | None
@@ -62,7 +62,7 @@ def attend_to_batch(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
-    if query.numel() == 0 or key.numel() == 0:
+    if statically_known_true(query.numel() == 0) or statically_known_true(key.numel() == 0):
         # The output is empty or zero. It depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
     if query.device.type == APPLE and query.dtype in HALF_PRECISION:
@@ -135,21 +135,33 @@ def attend_eagerly(
 
 def form_of(query: torch.Tensor, value: torch.Tensor, mask: FlatMask, **kwargs: Any) -> str:
     """How attention of a flat row is computed: "at once", "by document", in "groups" of padded
-    documents, or in padded "rows" under the model's own mask.
+    documents, or in padded "rows" or "sorted rows" under the model's own mask.
 
     Rows are the only form that a graph can hold, and the only correct one if the mask is no pattern
-    of documents. On a CPU, a call for each length of documents costs less than padding; on an
-    accelerator, where a call takes about as long for one short document as for many, it is the
-    other way round. A document without keys needs a call of its own.
+    of documents. An exported graph sorts them by length. On a CPU, a call for each length of
+    documents costs less than padding; on an accelerator, where a call takes about as long for one
+    short document as for many, it is the other way round. A document without keys needs a call of
+    its own.
     """
     if mask.pattern is None:
-        return "rows"
+        return "sorted rows" if may_sort_rows(mask, **kwargs) else "rows"
     if takes_varlen(query, value, **kwargs):
         return "at once"
     is_long = mask.pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
     if query.device.type == "cpu" or is_long or min(mask.keys.lengths) == 0:
         return "by document"
     return "groups"
+
+
+def may_sort_rows(mask: FlatMask, position_bias: torch.Tensor | None = None, **kwargs: Any) -> bool:
+    """Whether attention in a graph can take the rows in groups. It cannot if each head has a mask
+    or a bias of its own, because the columns would have to be collected for every head. Under
+    torch.compile, a length that is read from the data would break the graph."""
+    is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    if not is_exported or mask.keys is not mask.queries or position_bias is not None:
+        return False
+    dense = mask.dense()
+    return dense is not None and dense.shape[1] == 1
 
 
 def attend_to_flat_row(
@@ -177,6 +189,7 @@ def attend_to_flat_row(
         if not statically_known_true(position_bias.shape[-1] == length):
             # UMT5 has computed it for the flat row, which may be shorter than a row of the batch.
             position_bias = module.compute_bias(length, length, device=query.device)
+    slots: tuple[Slots | SortedRows, Slots | SortedRows]
     form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
     if form == "at once":
         return attend_at_once(query, key, value, mask, **kwargs)
@@ -187,6 +200,10 @@ def attend_to_flat_row(
         slots = (groups.queries, groups.keys)
         masks = groups.masks(query.dtype)
         is_causal = groups.is_causal
+    elif form == "sorted rows":
+        rows = SortedRows(mask.queries)
+        slots = (rows, rows)
+        masks = rows.masks(mask.dense_on(query.device))
     else:
         queries = slots_of_rows(mask.queries, query.device)
         keys = queries
@@ -203,7 +220,7 @@ def attend_padded(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    slots: tuple[Slots, Slots],
+    slots: tuple[Slots | SortedRows, Slots | SortedRows],
     masks: list[torch.Tensor | None],
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,

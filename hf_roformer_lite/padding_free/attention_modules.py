@@ -39,7 +39,6 @@ ATTENTION_MODULES = {
     "luke.LukeSelfAttention",
     "megatron_bert.MegatronBertSelfAttention",
     "mpnet.MPNetSelfAttention",
-    "mpt.MptAttention",
     "mvp.MvpAttention",
     "openai.Attention",
     "rembert.RemBertSelfAttention",

@@ -40,7 +40,7 @@ class Slots:
 
     def spread(self, states: torch.Tensor) -> list[torch.Tensor]:
         """`(1, heads, N, head_dim)` to `(n, heads, L, head_dim)` for each group."""
-        rows = states.squeeze(0).transpose(0, 1)  # (N, heads, head_dim)
+        rows = states.transpose(1, 2).squeeze(0)  # (N, heads, head_dim)
         if self.slots is not None:
             rows = Spread.apply(rows, self.tokens, self.slots)
         if len(self.runs) == 1:
@@ -148,6 +148,87 @@ class Groups:
                 is_seen = is_seen | ~is_seen.any(dim=-1, keepdim=True)
         zeros = torch.zeros(is_seen.shape, dtype=dtype, device=self.device)
         return zeros.masked_fill(~is_seen, float("-inf"))
+
+
+class SortedRows:
+    """The rows of the batch in an exported graph, in two groups: the longer and the shorter ones.
+
+    Each group is as long as its longest row. The border between the groups is where they save the
+    most pairs of tokens. The tokens of a row take its first slots in their order, so padding has no
+    slot even if it stands before or between them, and causal attention remains causal. Runtimes do
+    not support a group without rows, so if all rows belong to the second group, the first one has
+    two slots of one row, whose output is not used.
+
+    Args:
+        side: The tokens of a traced graph.
+    """
+
+    def __init__(self, side: FlatTokens):
+        assert side.index is not None
+        self.shape = side.shape
+        self.index = side.index
+        is_kept = side.numbers != 0
+        counts = is_kept.long().sum(dim=1)
+        first = counts.cumsum(0) - counts  # The first token of each row.
+        sorted_counts, order = counts.sort(descending=True)
+        batch_size = self.shape[0]  # `len` would make the size of the sample a constant.
+        ranks = torch.arange(batch_size, device=counts.device)
+        squares = sorted_counts * sorted_counts
+        border = ((batch_size - ranks) * (squares[:1] - squares)).argmax()
+        num_long = symbolic_size(border.clamp(min=1), at_least=1)
+        num_short = symbolic_size((ranks >= border).sum(), at_least=1)
+        # A trace treats a length of 1 as a constant, so no length is smaller than 2.
+        long = symbolic_size((sorted_counts[0] * (border > 0)).clamp(min=2), at_least=2)
+        short = symbolic_size(sorted_counts.gather(0, border).clamp(min=2), at_least=2)
+        in_short = num_long * long + (ranks - border) * short
+        first_slots = in_short.where(ranks >= border, ranks * long)[order.argsort()]
+        places = is_kept.long().cumsum(dim=1) - 1
+        self.slots = (first_slots[:, None] + places).flatten().index_select(0, self.index)
+        self.tokens = []
+        self.is_filled = []
+        for start, number, length in ((0, num_long, long), (border, num_short, short)):
+            rows = order[start + torch.arange(number, device=counts.device)]
+            places = torch.arange(length, device=counts.device)
+            own = counts[rows][:, None]
+            self.tokens.append(first[rows][:, None] + places.minimum(own - 1))
+            self.is_filled.append(places < own)
+
+    def spread(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """`(1, heads, N, head_dim)` to `(n, heads, L, head_dim)` for each group."""
+        rows = states.transpose(1, 2).squeeze(0)
+        return [select(rows, tokens).transpose(1, 2) for tokens in self.tokens]
+
+    def collect(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """`(n, L, heads, head_dim)` of each group to `(1, N, heads, head_dim)`."""
+        rows = torch.cat([output.flatten(0, 1) for output in outputs])
+        return rows.index_select(0, self.slots).unsqueeze(0)
+
+    def masks(self, dense: torch.Tensor | None) -> list[torch.Tensor | None]:
+        """The mask of each group, `(n, 1, L, L)`, from that of the padded batch."""
+        assert dense is not None
+        batch_size, length = self.shape
+        values = dense.expand(batch_size, 1, length, length).flatten()
+        hidden = False if dense.dtype == torch.bool else torch.finfo(dense.dtype).min
+        masks: list[torch.Tensor | None] = []
+        for tokens, is_filled in zip(self.tokens, self.is_filled, strict=True):
+            places = select(self.index, tokens)
+            columns = places - places // length * length
+            mask = select(values, places[:, :, None] * length + columns[:, None])
+            masks.append(mask.masked_fill(~is_filled[:, None], hidden)[:, None])
+        return masks
+
+
+def symbolic_size(value: torch.Tensor, at_least: int) -> int:
+    """A value of the data as a size in a graph. Unlike a size that is computed from that of the
+    batch, it is not taken for the number that it has in the sample."""
+    size: Any = value.item()
+    torch._check(size >= at_least)
+    return size
+
+
+def select(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`states[index]`, which the exporters would translate to a slower operation."""
+    return states.index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
 def slots_of_rows(side: FlatTokens, device: torch.device) -> Slots:

@@ -36,12 +36,11 @@ class Switch:
         previous: The configurations of the model and its parts, each with its previous attention
             implementation; empty for the base model within another model.
         handles: The hooks.
-        is_causal: Whether no token attends to later ones.
+        is_causal: Whether it is known that no token attends to later ones.
         shifts_labels: Whether the head compares each position with the next label.
-        summary: How a sequence-level head summarises the states of a row, as the `summary_type` of
-            transformers: "last" reads the last position. Empty for all other heads.
+        has_summary: Whether the head has a "sequence summary" of transformers, which may read the
+            first or the last position.
         separates_documents: Whether documents of packed rows do not attend to each other.
-        warns: Whether warnings are logged; not in a trial.
     """
 
     head: str = ""
@@ -50,9 +49,8 @@ class Switch:
     handles: list[RemovableHandle] = field(default_factory=list)
     is_causal: bool = False
     shifts_labels: bool = False
-    summary: str = ""
-    separates_documents: bool = False
-    warns: bool = True
+    has_summary: bool = False
+    separates_documents: bool = True
 
 
 def make_plan(
@@ -125,11 +123,10 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
         return True
     if switch.head != "question" or given.get("attention_mask") is None:
         return False
-    if switch.warns:
-        logger.warning_once(
-            f"padding_free: {type(model).__name__} computes padding, because the probability of an "
-            "answer depends on the scores of padding."
-        )
+    logger.warning_once(
+        f"padding_free: {type(model).__name__} computes padding, because the probability of an "
+        "answer depends on the scores of padding."
+    )
     return True
 
 
@@ -148,23 +145,9 @@ def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
-    """The real tokens, `(B, L)`, of a mask of four dimensions. All tokens of a mask that is not
-    `(B, 1, L, L)` are real.
-
-    A token of padding is hidden from all tokens, and sees none, or those that the token before it
-    sees.
-    """
-    if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
-        return mask.new_ones(mask.shape[0], mask.shape[3], dtype=torch.bool)
-    is_seen = mask[:, 0]  # (B, L, L)
-    if is_seen.dtype != torch.bool:
-        is_seen = is_seen > torch.finfo(is_seen.dtype).min
-    is_like_last = F.pad((is_seen[:, 1:] == is_seen[:, :-1]).all(dim=2), pad=(1, 0), value=False)
-    is_blind = ~is_seen.any(dim=2)
-    is_padding = ~is_seen.any(dim=1) & (is_like_last | is_blind)
-    # Where all keys are hidden from a token, some models attend evenly to all of them.
-    is_exact = ~(is_blind & ~is_padding).any(dim=1, keepdim=True)
-    return ~(is_padding & is_exact)
+    """The real tokens, `(B, L)`, of a mask of four dimensions: those that a token attends to."""
+    is_seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+    return is_seen.flatten(1, 2).any(dim=1)
 
 
 def read_positions(
@@ -191,21 +174,20 @@ def read_by_row(
 ) -> torch.Tensor:
     """The positions `(B, L)` that a pooler or a sequence-level head may read: the first one of a
     row, or in causal models the last one whose id is not the padding token."""
-    is_read = torch.zeros_like(rows, dtype=torch.bool)
-    places = torch.arange(rows.shape[1], device=rows.device)
-    if switch.summary:
-        if switch.summary != "first":
-            is_read = is_read | (places == rows.shape[1] - 1)
-        return is_read | (places == 0) if switch.summary != "last" else is_read
+    places = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
+    is_first = places == 0
+    is_last = places == rows.shape[1] - 1
+    if switch.has_summary:
+        return is_first | is_last
     if not switch.is_causal:
-        return is_read | (places == 0)
+        return is_first
     if model.base_model is model:
-        return is_read
+        return torch.zeros_like(is_last)
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     if ids is None or padding is None or ids.flatten(0, -2).shape != rows.shape:
-        return is_read | (places == rows.shape[1] - 1)
+        return is_last
     last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
-    return is_read | (places == last)
+    return places == last
 
 
 def separate_packed_rows(
@@ -231,10 +213,10 @@ def separate_packed_rows(
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        if not switch.separates_documents and switch.warns:
+        if not switch.separates_documents:
             logger.warning_once(
-                f"padding_free: in {type(model).__name__} documents of packed rows attend to each "
-                "other, because transformers' own class does not separate them by position_ids."
+                f"padding_free: in {type(model).__name__} documents of packed rows may attend to "
+                "each other, because its class is not known to separate them by position_ids."
             )
         given["attention_mask"] = None
         values.pop("attention_mask", None)

@@ -399,69 +399,36 @@ MAP_HOOKS = (enter_map, leave_map)
 # Hooks of other code
 
 
-class Registrations:
-    """Counts the modules that have been added to others.
-
-    Attributes:
-        count: The number so far.
-    """
-
-    count = 0
-
-    def note(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
-        self.count += 1
-
-
-registrations = Registrations()
-torch_module.register_module_module_registration_hook(registrations.note)
-
-
 def has_other_hook(module: nn.Module) -> bool:
-    """Whether a hook of other code would get a flat row instead of the batch.
-
-    The hooks of a module are inspected again only after a hook or a module was added anywhere, or
-    if there was such a hook.
-    """
-    if is_tracing():
-        return other_hook_in(module) != ""
-    now = (RemovableHandle.next_id, registrations.count)
-    seen_at, name = vars(module).get("_padding_free_hooks", (None, ""))
-    if name or seen_at != now:
-        name = other_hook_in(module)
-        vars(module)["_padding_free_hooks"] = (now, name)
-    if name:
-        logger.warning_once(
-            f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
-            f"{name}, would get one row of all real tokens instead of the batch."
-        )
-    return name != ""
+    """Whether a hook of other code would get a flat row instead of the batch."""
+    names = map(name_of_hook, hooks_within(module))
+    name = next((name for name in names if name.partition(".")[0] not in LIBRARIES), None)
+    if name is None:
+        return False
+    logger.warning_once(
+        f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
+        f"{name}, would get one row of all real tokens instead of the batch."
+    )
+    return True
 
 
-def forget_other_hooks(model: nn.Module) -> None:
-    """Forget what `has_other_hook` found."""
-    for module in model.modules():
-        vars(module).pop("_padding_free_hooks", None)
-
-
-def other_hook_in(layer: nn.Module) -> str:
-    """The name of the first hook that would get a flat row; empty if there is none."""
-    hooks: list[Any] = []
-    for module in layer.modules():
-        before: list[Any] = list(module._forward_pre_hooks.values())
-        after: list[Any] = list(module._forward_hooks.values())
-        if module is layer:  # Hooks that run before the first or after the second get the batch.
-            before = before[position_of((enter_layer, enter_map), before) + 1 :]
-            after = after[: position_of((leave_layer, leave_map), after)]
-        hooks += before + after
-        hooks += module._backward_hooks.values()
-        hooks += module._backward_pre_hooks.values()
-    # Hooks of all modules have no public name, either.
-    hooks += torch_module._global_forward_pre_hooks.values()
-    hooks += torch_module._global_forward_hooks.values()
-    hooks += torch_module._global_backward_hooks.values()
-    hooks += torch_module._global_backward_pre_hooks.values()
-    names = map(name_of_hook, hooks)
-    return next((name for name in names if name.partition(".")[0] not in LIBRARIES), "")
+def hooks_within(layer: nn.Module) -> Iterator[Any]:
+    """The hooks that get what is computed within a layer. (torch has no public names for them.)"""
+    # Hooks of the layer that run before the first or after the second of ours get the batch.
+    before = list(layer._forward_pre_hooks.values())
+    after = list(layer._forward_hooks.values())
+    yield from before[position_of((enter_layer, enter_map), before) + 1 :]
+    yield from after[: position_of((leave_layer, leave_map), after)]
+    for part in layer.modules():
+        if part is not layer:
+            yield from part._forward_pre_hooks.values()
+            yield from part._forward_hooks.values()
+        yield from part._backward_pre_hooks.values()
+        yield from part._backward_hooks.values()
+    yield from torch_module._global_forward_pre_hooks.values()
+    yield from torch_module._global_forward_hooks.values()
+    yield from torch_module._global_backward_pre_hooks.values()
+    yield from torch_module._global_backward_hooks.values()
 
 
 def position_of(ours: tuple[Any, ...], hooks: list[Any]) -> int:

@@ -7,7 +7,7 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 `FlatMask`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
@@ -34,12 +34,27 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 # The share of real tokens up to which a flat row is faster than the padded batch.
 MAX_REAL = 0.9
 
+# The functions of transformers that make mask functions of documents, each with the argument that
+# has the numbers of documents. `same_document` is of our models.
+DOCUMENTS = {
+    "packed_sequence_mask_function": "packed_sequence_mask",
+    "same_document": "key_documents",
+}
+ONE_SIDED = "sliding_window_overlay"
+# Those of windows, each with what must be added so that the query itself is counted.
+WINDOWS = {ONE_SIDED: 0, "sliding_window_bidirectional_overlay": 1}
 
-SWITCHED = (
-    "A layer got the mask of a flat row, but its model has another attention implementation than "
-    "padding_free by now. Switch the implementation after the backward pass of a model with "
-    "activation checkpointing, which computes its layers again, not before."
-)
+
+class FlatMaskError(AttributeError, TypeError):
+    """The mask of a flat row is used as a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A layer got the mask of a flat row, but its model has another attention "
+            "implementation than padding_free by now. Switch the implementation after the backward "
+            "pass of a model with activation checkpointing, which computes its layers again, not "
+            "before."
+        )
 
 
 class Pattern(NamedTuple):
@@ -59,23 +74,34 @@ class Pattern(NamedTuple):
 
 def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
     """The pattern of a mask function whose definition is known; None for any other function."""
-    if mask_function is bidirectional_mask_function:
-        return Pattern()
-    if mask_function is causal_mask_function:
-        return Pattern(is_causal=True)
+    pattern = Pattern()
+    is_one_sided = False
+    for part in conjuncts(mask_function):
+        factory, given = definition_of(part)
+        if part is causal_mask_function:
+            pattern = pattern._replace(is_causal=True)
+        elif factory in DOCUMENTS and pattern.documents is None:
+            pattern = pattern._replace(documents=given[DOCUMENTS[factory]])
+        elif factory in WINDOWS and pattern.window is None:
+            pattern = pattern._replace(window=given["sliding_window"] + WINDOWS[factory])
+            is_one_sided = factory == ONE_SIDED
+        elif part is not bidirectional_mask_function:
+            return None
+    # A window of this kind bounds only the earlier keys.
+    return None if is_one_sided and not pattern.is_causal else pattern
+
+
+def conjuncts(mask_function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The mask functions, all of which must allow a key."""
     factory, given = definition_of(mask_function)
-    if factory == "same_document":
-        return Pattern(documents=given["key_documents"])
     if factory == "and_masks":
-        return conjunction(given["mask_functions"])
-    if factory == "sliding_window_bidirectional_overlay":
-        return Pattern(window=given["sliding_window"] + 1)
-    if factory == "packed_sequence_mask_function":
-        return Pattern(documents=given["packed_sequence_mask"])
-    if factory == "remap_positions_for_packed_sequence":
+        for part in given["mask_functions"]:
+            yield from conjuncts(part)
+    elif factory == "remap_positions_for_packed_sequence":
         # Positions rise by one within a document, and this mask stands beside that of documents.
-        return pattern_of(given["mask_function"])
-    return None
+        yield from conjuncts(given["mask_function"])
+    else:
+        yield mask_function
 
 
 def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
@@ -90,32 +116,6 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
         return "", {}
     names = mask_function.__code__.co_freevars
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
-
-
-def conjunction(mask_functions: tuple[Callable[..., Any], ...]) -> Pattern | None:
-    """The pattern of a query that attends to the keys that all of several functions allow."""
-    result = Pattern()
-    one_sided: int | None = None
-    for mask_function in mask_functions:
-        factory, given = definition_of(mask_function)
-        if factory == "sliding_window_overlay":
-            # This function bounds only the earlier keys, so it needs a causal one at its side.
-            one_sided = given["sliding_window"]
-            continue
-        pattern = pattern_of(mask_function)
-        if pattern is None:
-            return None
-        is_divided_twice = result.documents is not None and pattern.documents is not None
-        has_two_windows = result.window is not None and pattern.window is not None
-        if is_divided_twice or has_two_windows:
-            return None
-        given = {key: value for key, value in pattern._asdict().items() if value is not None}
-        given["is_causal"] = result.is_causal or pattern.is_causal
-        result = result._replace(**given)
-    if one_sided is None:
-        return result
-    is_simple = result.is_causal and result.window is None
-    return result._replace(window=one_sided) if is_simple else None
 
 
 class FlatMask:
@@ -146,11 +146,11 @@ class FlatMask:
         self._made: dict[Any, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(SWITCHED)
+        raise FlatMaskError
 
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(SWITCHED)
+        raise FlatMaskError
 
     def dense_on(self, device: torch.device) -> torch.Tensor | None:
         """The ordinary mask on a device. In a model that is spread over several devices, layers are
@@ -226,15 +226,6 @@ class DocumentMask:
         if "dense" not in self._made:
             self._made["dense"] = self.make_dense(**self.arguments)
         return self._made["dense"]
-
-    def to(self, dtype: torch.dtype) -> "DocumentMask":
-        """A copy whose ordinary mask has another dtype. MPT converts its mask in this way."""
-
-        def make_dense(**arguments: Any) -> torch.Tensor | None:
-            dense = self.dense()
-            return None if dense is None else dense.to(dtype)
-
-        return DocumentMask(self.plan, make_dense=make_dense, **self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
         """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""

@@ -8,7 +8,7 @@ positions.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from . import attention, trial  # noqa: F401  (registers the attention function)
+from . import attention  # noqa: F401  (registers the attention function)
 from .attention_modules import (
     has_own_attention,
     has_stock_config,
@@ -26,11 +26,19 @@ from .attention_modules import (
     wrap_attention_modules,
 )
 from .inputs import Switch, make_plan
-from .layers import forget_other_hooks, hook_layers, parameters_of
+from .layers import hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
 from .plan import Plan, current, planned
-from .trial import LANGUAGE_HEADS
+from .trial import (
+    LANGUAGE_HEADS,
+    PaddingFreeError,
+    Trial,
+    check_outputs,
+    copy_for_trial,
+    explained,
+    outputs_of_module,
+)
 
 # The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
 # in several tables, of which the first counts.
@@ -70,8 +78,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
 
     Raises:
         TypeError: if there is no transformers model in `model`.
-        ValueError: if a model can't be padding-free, with the reason. All other models in `model`
-            are then restored as well.
+        PaddingFreeError: a `ValueError`, if a model can't be padding-free, with the reason. All
+            models in `model` are then restored.
     """
     models = outermost_models(model)
     if not models:
@@ -119,6 +127,7 @@ def switch_of(model: nn.Module) -> Switch:
     return vars(model)["_padding_free"]
 
 
+@torch.no_grad()
 def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     """Make a copy of the models in `module` padding-free, and compare its outputs for random rows
     before and after.
@@ -127,51 +136,45 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
         The switch of each model, for `switch_on`.
 
     Raises:
-        ValueError: if a flat row would change outputs, with the reason.
+        PaddingFreeError: if a flat row would change outputs, with the reason.
     """
-    with torch.no_grad():
-        with named_error(module):  # Shards, such as FSDP2's, cannot be copied.
-            copied = trial.copy_for_trial(module)
-        trial.shorten(copied)
-        try:
-            trials = stock_trials(copied)
-        except ValueError:  # Some models need all of their layers.
-            copied = trial.copy_for_trial(module)
-            trials = stock_trials(copied)
-        batch = trials[0].batches[0]
-        expected = trial.outputs_of_module(copied, batch)
-        switches = []
-        for each in trials:
-            with named_error(each.model):
-                switches.append(try_model(each, skip_logits))
-        with named_error(module):
-            found = trial.outputs_of_module(copied, batch)
-            trial.check_outputs(
-                found, expected, batch["attention_mask"] != 0, trials[0].model.dtype
-            )
+    copied = copy_for_trial(module)
+    trials = []
+    for model in outermost_models(copied):
+        if not is_own(model):
+            check_model(model)
+            trials.append(Trial(model, head=head_of(model)))
+    batch = trials[0].batches[0]
+    expected = {}
+    if not isinstance(copied, PreTrainedModel):
+        with suppress(Exception):  # The module may take other arguments, and raise any exception.
+            expected = outputs_of_module(copied, batch)
+    switches = [try_model(each, skip_logits) for each in trials]
+    if expected:
+        with explained(copied, "it can't be called any more"):
+            found = outputs_of_module(copied, batch)
+        check_outputs(copied, found, expected, batch["attention_mask"] != 0)
     return switches
 
 
-@contextmanager
-def named_error(module: nn.Module) -> Iterator[None]:
-    """Raise any error as a `ValueError` that names the module."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{type(module).__name__} can't be padding-free: {reason}") from error
-
-
-def stock_trials(module: nn.Module) -> list[trial.Trial]:
-    """The trials of the models in `module` that are not models of this package."""
-    trials = []
-    for model in outermost_models(module):
-        if is_own(model):
-            continue
-        with named_error(model):
-            check_model(model)
-            trials.append(trial.Trial(model, head=head_of(model)))
-    return trials
+def try_model(before: Trial, skip_logits: bool) -> Switch:
+    """Make the copy of a trial padding-free, and compare its outputs."""
+    model = before.model
+    switch = Switch(
+        head=before.head,
+        skip_logits=skip_logits,
+        shifts_labels=before.shifts_labels,
+        has_summary=any("SequenceSummary" in type(part).__name__ for part in model.modules()),
+    )
+    switch_on(model, switch)
+    with explained(model, "its layers use the mask, the cache or the rows of the batch directly"):
+        is_causal = before.is_causal()
+        separates_documents = is_causal and before.separates_documents()
+        for each in (switch, switch_of(model.base_model)):
+            each.is_causal = is_causal
+            each.separates_documents = separates_documents
+        before.compare()
+    return replace(switch, previous=[], handles=[])
 
 
 def check_modules(module: nn.Module) -> None:
@@ -180,48 +183,33 @@ def check_modules(module: nn.Module) -> None:
     only."""
     for part in module.modules():
         if getattr(getattr(part, "config", None), "output_attentions", False):
-            raise ValueError(
-                f"{type(module).__name__} can't be padding-free: its configuration has "
-                "output_attentions=True, which requires eager attention. Set it to False, and pass "
-                "output_attentions=True in a call that needs attentions."
+            raise PaddingFreeError(
+                module,
+                "its configuration has output_attentions=True, which requires eager attention. Set "
+                "it to False, and pass output_attentions=True in a call that needs attentions.",
             )
         expansion = getattr(part, "query_expansion", None)
         if isinstance(expansion, dict) and not expansion.get("attend"):
-            raise ValueError(
-                f"{type(module).__name__} can't be padding-free: it extends queries with padding "
-                "and compares the states of this padding. Set attend=True in query_expansion, or "
-                "query_expansion=None."
+            raise PaddingFreeError(
+                module,
+                "it extends queries with padding and compares the states of this padding. Set "
+                "attend=True in query_expansion, or query_expansion=None.",
             )
 
 
 def check_model(model: PreTrainedModel) -> None:
     """Refuse models whose fault a trial would not detect or would report less clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
-        raise ValueError(
-            "its experts take a fixed number of tokens from a batch, padding included."
+        raise PaddingFreeError(
+            model, "its experts take a fixed number of tokens from a batch, padding included."
         )
     chosen = [config for config, _ in chosen_implementations(model)]
     if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
-        raise ValueError(
+        raise PaddingFreeError(
+            model,
             "its attention does not go through transformers' attention interface, and its modules "
-            "are not among those that are known here."
+            "are not among those that are known here.",
         )
-
-
-def try_model(before: trial.Trial, skip_logits: bool) -> Switch:
-    """Make the copy of a trial padding-free, and compare its outputs."""
-    model = before.model
-    switch = Switch(
-        head=before.head,
-        skip_logits=skip_logits,
-        shifts_labels=before.head in LANGUAGE_HEADS and before.shifts_labels(),
-        summary=summary_of(model),
-        warns=False,
-    )
-    switch_on(model, switch)
-    before.compare([switch, switch_of(model.base_model)])
-    switch.separates_documents = switch.is_causal and before.separates_documents()
-    return replace(switch, previous=[], handles=[], warns=True)
 
 
 def switch_on(model: PreTrainedModel, switch: Switch) -> None:
@@ -241,7 +229,6 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     vars(base)["_padding_free"] = Switch(
         is_causal=switch.is_causal,
         separates_documents=switch.separates_documents,
-        warns=switch.warns,
     )
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
@@ -254,7 +241,6 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
 def switch_off(model: PreTrainedModel) -> None:
     """Undo `switch_on`."""
     unwrap_all(model)
-    forget_other_hooks(model)
     for part in {model, model.base_model}:
         switch = vars(part).pop("_padding_free", None)
         if switch is None:
@@ -325,12 +311,6 @@ def head_of(model: nn.Module) -> str:
     if not type(model).__module__.startswith("transformers."):
         return ""
     return next((head for head, table in HEADS.items() if name in table.values()), "")
-
-
-def summary_of(model: PreTrainedModel) -> str:
-    """The type of transformers' "sequence summary"; empty for models without one."""
-    has_summary = any("SequenceSummary" in type(module).__name__ for module in model.modules())
-    return getattr(model.config, "summary_type", "last") if has_summary else ""
 
 
 def stack_of(model: PreTrainedModel) -> nn.Module | None:

@@ -7,8 +7,9 @@ import gradio
 from transformers import set_seed
 
 from ..answers import SavedModel, open_model
-from ..command_options import SEED, AppArguments
 from ..errors import InputError
+from ..options.models import SEED
+from .app_options import AppArguments
 
 
 def main(options: AppArguments, directory: str) -> None:

@@ -13,21 +13,17 @@ from rich.console import Console
 from hf_roformer_lite.version import __version__
 
 from ..answers import SavedModel, open_model
-from ..command_options import (
-    EVALUATION_FILES,
-    REPORT_FILE,
-    EvaluateArguments,
-)
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..evaluation import Evaluation, evaluate
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..tables import TableWriter
 from ..train.results import table_of
+from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
 PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.

@@ -11,7 +11,6 @@ from hf_roformer_lite.conversion.gguf import export_gguf
 from hf_roformer_lite.padding_free import padding_free
 
 from ..baseline.files import copy_joined
-from ..command_options import ExportArguments
 from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
@@ -26,6 +25,7 @@ from ..saved_model import (
     sentence_modules,
 )
 from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
+from .export_options import ExportArguments
 
 
 def main(options: ExportArguments, source: str, out: Path) -> None:

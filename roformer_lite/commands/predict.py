@@ -14,7 +14,6 @@ from tqdm import tqdm
 from transformers import set_seed
 
 from ..answers import SavedModel, open_model
-from ..command_options import SEED, ReadingArguments
 from ..data.data_files import (
     TABLE_FORMATS,
     file_format,
@@ -25,8 +24,10 @@ from ..data.data_files import (
     value_of,
 )
 from ..errors import InputError
+from ..options.models import SEED
 from ..output import complete_file
 from ..tables import AnswerTable
+from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.
 _BATCHES_AT_ONCE = 32

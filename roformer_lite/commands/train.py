@@ -1,7 +1,7 @@
 """`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on your own
 data."""
 
-from ..run import Run
+from ..options.run import Run
 from ..train.seeds import train_seeds
 from ..train.train import train
 

@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, takewhile, zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,10 +38,9 @@ _CONVERSION = (
     "convert the file with `iconv -f ENCODING -t utf-8 FILE > NEW_FILE`, where ENCODING is, for "
     "example, utf-16, utf-16le, latin1 or gb18030"
 )
-# Lines like this before a sentence in a file of tokens may be comments.
-_MAY_BE_COMMENT = re.compile(r"#(\s|$)")
-# The first column of CoNLL-U: the number of a word, `3-4` for a range, or `3.1` for an empty node.
-_CONLLU_ID = re.compile(r"(\d{1,9})(?:([-.])\d+)?")
+# The number of a word in the first column of a CoNLL-U file, `3-4` for a range, or `3.1` for an
+# empty node.
+_LINE_NUMBER = re.compile(r"\d+([-.]\d+)?")
 # Long lines are cut at the last match of the first pattern that matches: before a single space,
 # where a word ends for all tokenizers that split at white space; after a punctuation mark before a
 # Chinese character; or before any character, which costs a token or two.
@@ -312,151 +311,70 @@ def row_of(columns: dict[str, Any], origin: str) -> Row:
     return row
 
 
-def read_tagged(
-    path: str | Path, token_column: int | None = None, tag_column: int = -1
-) -> Iterator[Row]:
+def read_tagged(path: str | Path) -> Iterator[Row]:
     """Rows `{"tokens", "tags", "origin"}` from a column file: one token per line, and a blank line
     after each sentence.
 
-    Columns are separated by tabs, or by spaces if a line has no tab. Comments, CoNLL-2003's
-    `-DOCSTART-`, and the ranges and empty nodes of CoNLL-U are skipped.
-
-    Args:
-        path: The file.
-        token_column: Counted from 1; -1 is the last. Default: the first, which must not number the
-            lines.
-        tag_column: Also counted from 1, or from the end.
+    The token is in the first column and the tag in the last. Columns are separated by tabs, or by
+    spaces if a line has no tab. All other characters, even other white space, belong to a column.
+    The `-DOCSTART-` of CoNLL-2003 is skipped.
 
     Raises:
-        InputError: for a line without a token or a tag, and for line numbers instead of tokens.
+        InputError: for a line without a token or a tag, for a line with another number of columns
+            than the first line, and if all tokens are numbers of lines.
     """
-    are_numbered = token_column is None
-    has_phrase = False
-    tokens_at = 1 if token_column is None else token_column
-    for lines in _sentences(path, tag_column):
-        rows = [(f"{path}:{number}", _fields(line)) for number, line in lines]
-        first_number = _first_number([fields[0] for _, fields in rows])
-        if tokens_at != 1 and first_number == 1:
-            # Ranges and empty nodes are not words.
-            rows = [row for row in rows if row[1][0].isdecimal()]
-        sentence = _sentence_of(rows, tokens_at, tag_column)
-        if sentence["tokens"]:
-            are_numbered = are_numbered and first_number is not None
-            has_phrase = has_phrase or len(sentence["tokens"]) > 1
-            yield sentence
-    if are_numbered and has_phrase:
+    width = 0
+    has_word = False
+    for sentence in _sentences(path):
+        row: Row = {"tokens": [], "tags": []}
+        for origin, fields in sentence:
+            if fields[0] == "-DOCSTART-":
+                continue
+            width = width or len(fields)
+            _check_fields(fields, width, origin)
+            has_word = has_word or not _LINE_NUMBER.fullmatch(fields[0])
+            row.setdefault("origin", origin)
+            row["tokens"].append(fields[0])
+            row["tags"].append(fields[-1])
+        if row["tokens"]:
+            yield row
+    if width and not has_word:
         raise InputError(
-            f"{path}: the first column numbers the lines of each sentence; choose the column of "
-            "the tokens with --token_column, for example --token_column 2"
+            f"{path}: the first column has only numbers; it must have the tokens (in CoNLL-U, they "
+            "are in the second column: `cut -f 2,4` selects them and the parts of speech)"
         )
 
 
-def _sentence_of(rows: list[tuple[str, list[str]]], token_column: int, tag_column: int) -> Row:
-    """Make a sentence of lines, which are given as origin and columns."""
-    sentence: Row = {"tokens": [], "tags": []}
-    for origin, fields in rows:
-        token_index = _index_of(fields, token_column, origin)
-        if fields[token_index] == "-DOCSTART-":
-            continue
-        tag_index = _index_of(fields, tag_column, origin)
-        # Otherwise every word would become its own tag.
-        if token_index == tag_index:
-            columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
-            raise InputError(
-                f"{origin}: the line has {columns}, and both token and tag would be column "
-                f"{tag_index + 1}; a token and its tag are needed, separated by a tab or spaces "
-                "(see --token_column and --tag_column)"
-            )
-        sentence.setdefault("origin", origin)
-        sentence["tokens"].append(fields[token_index])
-        sentence["tags"].append(fields[tag_index])
-    return sentence
+def _sentences(path: str | Path) -> Iterator[list[tuple[str, list[str]]]]:
+    """The lines between blank lines, as origin and columns."""
+    lines = ((f"{path}:{number}", fields_of(line)) for number, line in numbered_lines(path))
+    for has_fields, sentence in groupby(lines, key=lambda line: any(line[1])):
+        if has_fields:
+            yield list(sentence)
 
 
-def _sentences(path: str | Path, tag_column: int) -> Iterator[list[tuple[int, str]]]:
-    """The lines of each sentence with their numbers, without the comments before its first token.
+def fields_of(line: str) -> list[str]:
+    """The columns of a line, which tabs separate, or spaces if there is no tab.
 
-    A line that begins with a lone `#` is a token and not a comment if another line of the file has
-    the same number of columns and the same tag.
+    `str.split` would also split at no-break spaces, as in `10 000`, and at other white space inside
+    tokens.
     """
-    known: set[tuple[bool, int, str]] = set()
-    for lines in _paragraphs(path):
-        begin = _num_doubtful(lines)
-        if begin and not known:
-            known = {
-                _form(line, tag_column)
-                for others in _paragraphs(path)
-                for _, line in others[_num_doubtful(others) :]
-            }
-        while begin and _form(lines[begin - 1][1], tag_column) in known:
-            begin -= 1
-        if lines[begin:]:
-            yield lines[begin:]
+    if "\t" in line:
+        return line.split("\t")
+    return [field for field in line.split(" ") if field]
 
 
-def _paragraphs(path: str | Path) -> Iterator[list[tuple[int, str]]]:
-    """The lines between blank lines, with their numbers."""
-    for is_blank, lines in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
-        if not is_blank:
-            yield list(lines)
-
-
-def _num_doubtful(lines: list[tuple[int, str]]) -> int:
-    """How many of the first lines may be comments."""
-    texts = [line for _, line in lines]
-    return sum(1 for _ in takewhile(_MAY_BE_COMMENT.match, texts))
-
-
-def _form(line: str, tag_column: int) -> tuple[bool, int, str]:
-    """Whether a line has tabs, the number of its columns, and its tag."""
-    fields = _fields(line)
-    index = _place(fields, tag_column)
-    tag = fields[index] if 0 <= index < len(fields) else ""
-    return "\t" in line, len(fields), tag
-
-
-def _fields(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
-
-
-def _first_number(ids: Sequence[str]) -> int | None:
-    """The number of the first word if `ids` are the numbers of consecutive words; otherwise None.
-    As in CoNLL-U, a range comes before its first word, and an empty node after the word whose
-    number it shares."""
-    matches: list[Any] = [_CONLLU_ID.fullmatch(identifier) for identifier in ids]
-    if not all(matches):
-        return None
-    numbers = [int(match[1]) for match in matches]
-    first = numbers[0] + (matches[0][2] == ".")
-    next_word = first
-    for number, match in zip(numbers, matches, strict=True):
-        if number != next_word - (match[2] == "."):
-            return None
-        if match[2] is None:
-            next_word += 1
-    return first
-
-
-def _place(fields: Sequence[str], column: int) -> int:
-    """The index of a column that is counted from 1, or from the end if it is negative."""
-    return column - 1 if column > 0 else len(fields) + column
-
-
-def _index_of(fields: Sequence[str], column: int, origin: str) -> int:
-    """The index that `_place` returns.
-
-    Raises:
-        InputError: if the column is missing or empty.
-    """
-    index = _place(fields, column)
-    if column == 0 or not 0 <= index < len(fields):
+def _check_fields(fields: list[str], width: int, origin: str) -> None:
+    """Check that a line has as many columns as the first one, with a token and a tag."""
+    if len(fields) < 2 or len(fields) != width:
         raise InputError(
-            f"{origin}: no column {column}; the line has {len(fields)} columns (they are counted "
-            "from 1, and -1 is the last)"
+            f"{origin}: the number of columns is {len(fields)}, and {width} in the first line; each "
+            "line needs the same columns, separated by a tab or spaces, with the token in the first "
+            "and the tag in the last one (remove comments)"
         )
-    if not fields[index].strip():
-        raise InputError(f"{origin}: column {column} is empty")
-    return index
+    for name, field in (("token", fields[0]), ("tag", fields[-1])):
+        if not field.strip():
+            raise InputError(f"{origin}: the {name} is empty")
 
 
 def columns_of(row: Row) -> dict[str, Any]:

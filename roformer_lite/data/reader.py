@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import InputError
-from ..task_options import TaskArguments
+from ..options.tasks import TaskArguments
 from .data_files import Row, read_table
 
 if TYPE_CHECKING:

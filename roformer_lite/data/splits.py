@@ -24,7 +24,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
-from ..task_options import DataArguments
+from ..options.tasks import DataArguments
 from .data_files import Row, row_of
 from .reader import Reader
 

@@ -36,8 +36,8 @@ from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
 from ..loaded_model import Input, LoadedModel, is_empty
+from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved_model import load_complete_model, model_class_of
-from ..task_options import LENGTH_OPTIONS, TaskArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

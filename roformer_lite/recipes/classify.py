@@ -49,7 +49,7 @@ from ..evaluate.report import (
     scores_of,
 )
 from ..loaded_model import Input, LoadedModel
-from ..task_options import ClassifyDataArguments
+from ..options.tasks import ClassifyDataArguments
 from .base import (
     Answer,
     FittedBaseline,

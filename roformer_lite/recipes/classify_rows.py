@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..data.reader import require
-from ..task_options import ClassifyDataArguments
+from ..options.tasks import ClassifyDataArguments
 from .labels import LabelReader
 
 if TYPE_CHECKING:

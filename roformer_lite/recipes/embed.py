@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
-from ..task_options import EmbedDataArguments
+from ..options.tasks import EmbedDataArguments
 from ..teacher import open_teacher, principal_axes, projected, with_vectors
 from .base import Answer, Shown, Start, quoted
 from .sentence import SentenceReader, SentenceRecipe, named_metrics

@@ -16,7 +16,7 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.report import Outcome
 from ..loaded_model import LoadedModel
-from ..task_options import LabelArguments
+from ..options.tasks import LabelArguments
 from .base import AnsweringRecipe
 
 if TYPE_CHECKING:

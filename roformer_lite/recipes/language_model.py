@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..loaded_model import Input, LoadedModel
-from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
+from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Measured, Recipe, padding_right, quoted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..data.reader import require
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
-from ..task_options import RerankDataArguments
+from ..options.tasks import RerankDataArguments
 from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, quoted, significant
 from .sentence import SentenceRecipe, named_metrics
 

@@ -25,8 +25,8 @@ from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs, TfidfCosine
 from ..evaluate.metrics import Metrics
 from ..loaded_model import LoadedModel
+from ..options.tasks import SentenceDataArguments
 from ..sentence_models import make_sentence_model, open_sentence_model
-from ..task_options import SentenceDataArguments
 from .base import (
     OWN_IMPORT,
     FittedBaseline,

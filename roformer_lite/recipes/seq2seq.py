@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
@@ -35,8 +35,8 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import Outcome
 from ..loaded_model import Input, LoadedModel
+from ..options.tasks import Seq2SeqDataArguments
 from ..saved_model import max_positions
-from ..task_options import Seq2SeqDataArguments
 from .base import (
     Answer,
     AnsweringRecipe,

@@ -25,7 +25,7 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 from ..baseline.crf import WordTagger
 from ..baseline.join import Join, choose_join
 from ..baseline.sequences import best_sequence, legal_transitions
-from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..errors import InputError
@@ -33,7 +33,7 @@ from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..loaded_model import Input, LoadedModel
-from ..task_options import TagDataArguments
+from ..options.tasks import TagDataArguments
 from .base import (
     Answer,
     FittedBaseline,
@@ -56,8 +56,10 @@ NUM_INSPECTED = 1000
 # The factors of the transitions of a random field that are tried.
 SCALES = (0.5, 0.7, 1.0)
 DEFAULT_SCALE = 0.7
-# The weight of the encoder is chosen on at most this many sentences.
+# The weight of the encoder is chosen on at most this many sentences, and on fewer if there are many
+# pairs of tags.
 MAX_SENTENCES = 1000
+MAX_PAIRS = 5_000_000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
@@ -75,15 +77,13 @@ class TagReader(LabelReader):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            columns: dict[str, int] = {}
             for name in ("token_column", "tag_column"):
-                column = getattr(self.options, name)
-                if column is None:
-                    continue
-                if not is_place(column):
-                    raise InputError(f"{path}: --{name} must be a number here, not {column}")
-                columns[name] = int(column)
-            yield from read_tagged(path, **columns)
+                if getattr(self.options, name) is not None:
+                    raise InputError(
+                        f"{path}: --{name} is for .jsonl files; in other files, the token is in the "
+                        "first column and the tag in the last (`cut -f 2,4` selects columns)"
+                    )
+            yield from read_tagged(path)
 
     def select_columns(self, row: Row) -> Row:
         tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
@@ -277,14 +277,11 @@ class Tag(LabelRecipe):
     # Answering.
 
     def text_columns(self) -> list[str]:
-        column = self.options.token_column
-        if column is None or is_place(column):
-            # The training data had no column names.
-            return ["tokens"]
-        return [column]
+        return [self.options.token_column or "tokens"]
 
     def input_of_line(self, line: str) -> Input:
-        return self.units(line.split())
+        """The words of a line, which tabs and spaces separate."""
+        return self.units(fields_of(line.replace("\t", " ")))
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""
@@ -358,7 +355,8 @@ class Tag(LabelRecipe):
     ) -> Join:
         if rows is None:
             return Join(weight=0.5, scale=DEFAULT_SCALE)
-        rows = rows.select(sample_rows(range(len(rows)), MAX_SENTENCES))
+        num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
+        rows = rows.select(sample_rows(range(len(rows)), num_sentences))
         sentences = [self.units(tokens) for tokens in rows["tokens"]]
         logits = saved.in_batches(sentences, batch_size, answer=partial(self.encoder_logits, saved))
         of_field = [baseline.scores(units) for units in sentences]
@@ -465,11 +463,6 @@ class Tag(LabelRecipe):
             "print([(token, model.config.id2label[tags[first[i]]]) "
             "for i, token in enumerate(tokens)])"
         )
-
-
-def is_place(column: str) -> bool:
-    """Whether a column is given by its number, as in files without column names."""
-    return re.fullmatch(r"-?\d+", column) is not None
 
 
 def are_texts(value: Any) -> bool:

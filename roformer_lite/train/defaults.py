@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from ..options.run import Run
+from ..options.tasks import ClassifyDataArguments
 from ..output import RESULTS_FILE
-from ..run import Run
 from ..saved_model import read_optional_object
-from ..task_options import ClassifyDataArguments
 
 _DEFAULTS = {
     "learning_rate": 5e-4,

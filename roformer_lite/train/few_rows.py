@@ -17,8 +17,8 @@ from torch import nn
 from transformers import Trainer, TrainingArguments, get_linear_schedule_with_warmup
 
 from ..data.splits import MIN_ROWS_TO_SPLIT
+from ..options.run import Run
 from ..recipes.classify_rows import SINGLE, problem_type_in
-from ..run import Run
 from .head import output_layer
 
 # The options that say how a model is fine-tuned. Their defaults depend on the task.

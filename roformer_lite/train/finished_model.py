@@ -18,11 +18,11 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.confusion_picture import draw_reliability
 from ..evaluation import Evaluation, evaluate
-from ..options import PublishingOptions
+from ..options.common import PublishingOptions
+from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..recipes.classify import Classify
-from ..run import Run
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
 from .training_directory import TrainingDirectory

@@ -8,13 +8,13 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError
+from ..options.run import Run
+from ..options.tasks import LabelArguments
 from ..output import is_disk_full
 from ..recipes.base import Recipe, Start
-from ..run import Run
-from ..task_options import LabelArguments
 from .few_rows import FewRows, train_contrastively
 from .head import fit_head
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
@@ -106,7 +106,7 @@ def complete_arguments(
         if "per_device_train_batch_size" in run.filled and tokens:
             max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
             args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
-    if options.stock.get("metric_for_best_model") is None:
+    if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
 

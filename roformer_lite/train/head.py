@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    from ..run import Run
+    from ..options.run import Run
 
 # The head is fitted on about this many texts or words.
 MAX_FITTED_ITEMS = 20_000

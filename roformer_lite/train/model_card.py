@@ -12,8 +12,8 @@ from transformers import PreTrainedConfig
 from ..data.data_files import Row
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
+from ..options.run import Run
 from ..recipes.base import Recipe
-from ..run import Run
 from .results import FinishedTraining, comparison_table, seeds_sentence
 
 LIMITATIONS = (

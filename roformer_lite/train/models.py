@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import (
     AUTO_CLASSES,
     RoFormerLiteConfig,
@@ -24,12 +24,12 @@ from hf_roformer_lite.model.configuration_roformer_lite import (
 from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
     RoFormerLiteForConditionalGeneration,
 )
-from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
+from ..options.run import Run
 from ..recipes.base import Recipe, Start
-from ..run import Run
 from ..saved_model import (
     check_vocabulary,
     load_config,
@@ -254,7 +254,7 @@ def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
     try:
         padding_free(model)
         keeps_apart = separates_documents(model)
-    except ValueError as error:
+    except PaddingFreeError as error:
         messages.append(f"{error} Its padding is computed")
     if getattr(recipe.options, "packing", False) and not keeps_apart:
         raise InputError(

@@ -21,11 +21,11 @@ from hf_roformer_lite.version import __version__
 from ..baseline.join import Join
 from ..data.data_files import Row
 from ..evaluate.baselines import Baselines, BaselinesRight
-from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, is_within_chance, mcnemar
+from ..evaluate.metrics import LOWER_IS_BETTER, is_within_chance, mcnemar
 from ..evaluation import Evaluation
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
+from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
-from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
 # The training arguments that shape the result.
@@ -59,8 +59,6 @@ SHOWN_OPTIONS = (
 )
 # A difference with a smaller p-value is significant.
 SIGNIFICANCE_LEVEL = 0.05
-# A smaller relative rise of the loss is not regarded as overfitting.
-MIN_LOSS_RISE = 0.01
 RELIABILITY_FILE = "reliability.png"
 
 
@@ -183,15 +181,13 @@ def summarise(
         "rows": finished.row_counts,
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(finished.start.tokenizer),
-        "training": facts_of_training(finished, evaluations),
+        "training": facts_of_training(finished),
         "machine": facts_of_machine(finished.trainer.args),
         "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
     }
 
 
-def facts_of_training(
-    finished: FinishedTraining, evaluations: Sequence[Evaluation]
-) -> dict[str, Any]:
+def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     trainer = finished.trainer
     args = trainer.args
     state = trainer.state
@@ -200,7 +196,7 @@ def facts_of_training(
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
         "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
-        "what_happened": what_happened(finished, evaluations),
+        "what_happened": what_happened(finished),
         "chosen_step": finished.chosen_step,
         "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
         "greater_is_better": args.greater_is_better,
@@ -305,7 +301,7 @@ def verdict(
     return f"A baseline is better: {comparison}."
 
 
-def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
+def what_happened(finished: FinishedTraining) -> str:
     """Sentences for the summary and the card about a training that made no step, or whose best
     checkpoint is kept; empty for all others."""
     if not finished.trainer.state.global_step:
@@ -333,52 +329,7 @@ def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation])
             f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
             "improved."
         )
-    overfits_since = epoch_of_lowest_loss(measured)
-    if not has_learned(finished, evaluations, metric, best[key]):
-        sentences.append("That is no better than the simplest baseline: the model did not learn.")
-    elif overfits_since is not None:
-        sentences.append(
-            f"The validation loss has risen since epoch {overfits_since:.4g}: the model overfits "
-            "from there on."
-        )
-    elif best is last and len(measured) > 1 and not is_perfect(evaluations):
-        sentences.append("The model was still improving: a longer training may help.")
     return " ".join(sentences)
-
-
-def epoch_of_lowest_loss(measured: Sequence[dict[str, float]]) -> float | None:
-    """The epoch with the lowest validation loss, or None if the loss has not risen since then."""
-    losses = [entry for entry in measured if "eval_loss" in entry]
-    lowest = min(losses, key=itemgetter("eval_loss"), default=None)
-    if lowest is None or losses[-1]["eval_loss"] <= lowest["eval_loss"] * (1 + MIN_LOSS_RISE):
-        return None
-    return lowest["epoch"]
-
-
-def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether a metric of the first evaluation has the best possible value."""
-    return any(1 in map(entry.metrics.get, FRACTIONS) for entry in evaluations[:1])
-
-
-def has_learned(
-    finished: FinishedTraining, evaluations: Sequence[Evaluation], metric: str, of_checkpoint: float
-) -> bool:
-    """Whether the final model is significantly better on the validation data than the baseline that
-    requires no learning, the most frequent class or the mean of the numbers. Only classifiers have
-    such a baseline. A model that a baseline joins is judged as a whole, any other by its
-    checkpoint.
-    """
-    simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
-    if finished.recipe.name != "classify" or metric not in simplest or not evaluations:
-        return True
-    validation = evaluations[0]
-    value = of_checkpoint
-    if finished.joined is not None:
-        value = validation.metrics.get(metric, of_checkpoint)
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    is_better = sign * value > sign * simplest[metric]
-    is_chance = is_within_chance(metric, value, simplest[metric], validation.measurements)
-    return is_better and not is_chance
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:

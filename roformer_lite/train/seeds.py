@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
-from ..run import Run
 from ..saved_model import read_object
 from .defaults import with_defaults
 from .finished_model import create_repository, publish

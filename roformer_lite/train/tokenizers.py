@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
-from ..options import ModelArguments
+from ..options.common import ModelArguments
+from ..options.run import Run
 from ..recipes.base import Recipe
-from ..run import Run
 from ..saved_model import load_tokenizer, require_tokenizer, try_tokenizer
 
 # A new tokenizer is trained on at most about this many characters.

@@ -12,9 +12,9 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits
 from ..errors import InputError
+from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
-from ..run import Run
 from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
@@ -63,7 +63,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, of_seeds, start is not run)
         recipe = RECIPES[run.task].inspect(options.data, rows)
-        recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+        recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
         if args.should_save and not of_seeds:
             recommend_pretrained_start(run, rows["train"])
         tokenizer, recipe = make_tokenizer(

@@ -30,7 +30,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from ..options import TrainingOptions
+from ..options.common import TrainingOptions
 from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,

@@ -1,21 +1,21 @@
 """Makes the `TrainingArguments` of a run from our options, defaults for small models, and the
 arguments in `--training_arguments`."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, get_type_hints
 
 import torch
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 
-from hf_roformer_lite.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
-from ..options import TrainingOptions
-from ..run import Run
+from ..options.common import TrainingOptions
+from ..options.run import Run
+from ..options.values import converted
 from .muon import MUON, muon_arguments
 
 MIN_EPOCHS = 3
@@ -53,8 +53,8 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     for name, value in vars(options).items():
         if name in kind.__dataclass_fields__ and value is not None:
             values[name] = value
-    values |= options.stock
-    _align_strategies(values, options.stock)
+    values |= options.training_arguments
+    _align_strategies(values, options.training_arguments)
     values["output_dir"] = str(run.checkpoints)
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
@@ -94,39 +94,29 @@ def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
                 values[f"{name}_{part}"] = value
 
 
-class _Parser(HfArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise an error that names the option that was given. argparse's `argument --optim: …` may
-        refer to an item of --training_arguments."""
-        name, _, problem = message.removeprefix("argument --").partition(": ")
-        name = name.partition("/")[0]
-        option = f"--training_arguments {name}"
-        if name in TrainingOptions.__dataclass_fields__:
-            option = f"--{name}"
-        raise InputError(f"{option}: {problem}")
-
-
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """Make an object of `kind` with transformers' own parser, which checks types and choices. The
-    class itself checks combinations."""
-    known = [option.name for option in fields(kind) if option.init]
-    words = []
+    """Make an object of `kind`. The types are checked here, combinations by the class itself."""
+    hints = get_type_hints(kind)
+    known = {option.name: option for option in fields(kind) if option.init}
+    typed: dict[str, Any] = {}
     for name, value in values.items():
+        is_own = name in TrainingOptions.__dataclass_fields__
+        option = f"--{name} {value}" if is_own else f"--training_arguments {name}={value}"
         if name not in known:
             raise InputError(
-                f"--training_arguments {name}={value}: {kind.__name__} has no field {name}"
-                f"{did_you_mean(name, known)}"
+                f"{option}: {kind.__name__} has no field {name}{did_you_mean(name, known)}"
             )
         if value is None:
             continue
-        if isinstance(value, dict):
-            value = json.dumps(value)
-        words.append(f"--{name}")
-        words += map(str, value if isinstance(value, list) else [value])
+        try:
+            typed[name] = converted(value, hints[name])
+            choices = known[name].metadata.get("choices")
+            if choices and typed[name] not in choices:
+                raise ValueError(f"one of {', '.join(choices)} is needed")
+        except ValueError as error:
+            raise InputError(f"{option}: {error}") from error
     try:
-        (args,) = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)
-    except InputError:
-        raise
+        args = kind(**typed)
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(

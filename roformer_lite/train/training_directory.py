@@ -10,8 +10,8 @@ from filelock import FileLock, Timeout
 from transformers import TrainingArguments
 
 from ..errors import InputError
+from ..options.run import RUN_FILE, Run, read_run_file
 from ..output import RESULTS_FILE, check_output_dir, is_disk_full
-from ..run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE = "lock"
 # This is the last file that the Trainer writes into a checkpoint.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_roformer_lite.checkpoint_files import ConversionError, check_shards
+from hf_roformer_lite.conversion.checkpoint_files import ConversionError, check_shards
 from roformer_lite.errors import InputError
 from roformer_lite.saved_model import sentence_modules
 

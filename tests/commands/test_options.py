@@ -8,7 +8,7 @@ import pytest
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.run import parse_run
+from roformer_lite.options.run import parse_run
 from roformer_lite.train.defaults import with_defaults
 from roformer_lite.train.fit import trainer_class
 from roformer_lite.train.training_arguments import make_training_arguments
@@ -49,7 +49,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
 def test_refused_by_the_quick_check(task, options, message, monkeypatch):
-    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
     with pytest.raises(InputError, match=message):
         parse_run(task, [*NEEDED, *options.split()])
 

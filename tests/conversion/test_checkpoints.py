@@ -16,11 +16,11 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 import hf_roformer_lite as rl
-from hf_roformer_lite import checkpoint_files
 from hf_roformer_lite.conversion import (
     CONVERTERS,
     ConversionError,
     ConvertedModel,
+    checkpoint_files,
     convert,
     convert_checkpoint,
     export,

@@ -78,6 +78,11 @@ MASKS = {
     "an empty row": rows([9, 0, 4], 9),
     "one token": rows([1], 1),
     "only empty rows": rows([0, 0], 3),
+    "shortest first": rows([1, 3, 3, 8, 12], 12),
+    "longest first": rows([12, 8, 3, 3, 1], 12),
+    "one long row": rows([2, 3, 30, 2, 1, 3], 30, left=(1, 4)),
+    "equal rows with padding": rows([6, 6, 6], 10, left=(1,)),
+    "a row on the left": rows([3], 7, left=(0,)),
 }
 
 

@@ -1,6 +1,7 @@
 """A directory that was exported to ONNX needs no other files for the answers of the model."""
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from transformers import AutoTokenizer
 
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
+from roformer_lite.errors import InputError
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
 
@@ -58,7 +60,14 @@ def assert_same_answers(case: str, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_classifier(tmp_path, capsys):
+    reported: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: reported.append(record.getMessage())
+    logging.getLogger("transformers").addHandler(handler)
     assert_same_answers("classify", tmp_path)
+    logging.getLogger("transformers").removeHandler(handler)
+    # transformers would report that it does not know the class of the graph.
+    assert not [message for message in reported if "OnnxModel" in message]
     for directory, options, message in (
         ("out", [], "give --engine onnx"),
         ("model", ["--engine", "onnx"], "has no folder onnx"),
@@ -103,10 +112,11 @@ def give_other_version_names(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_models_that_generate(tmp_path):
-    """Graphs that this or another version of transformers exported give the texts of the model.
+    """Exported graphs give the texts of the model.
 
     The loop is transformers' own, so the same random numbers are drawn. With beams, the
-    rows of the cache change places.
+    rows of the cache change places. Graphs whose keys and values have the name of another version
+    are not opened.
     """
     options = {
         "causal": [
@@ -129,17 +139,17 @@ def test_models_that_generate(tmp_path):
             config["sliding_window"] = 3
             (directory / "config.json").write_text(json.dumps(config), "utf-8")
         assert main(["export", str(directory), str(out)]) == 0
-        other = tmp_path / f"{case}-other"
-        shutil.copytree(out, other)
-        give_other_version_names(other / "onnx")
         for given in each:
             answers = []
-            for place, engine in ((directory, "torch"), (out, "onnx"), (other, "onnx")):
+            for place, engine in ((directory, "torch"), (out, "onnx")):
                 saved = open_model(place, engine=engine)
                 torch.manual_seed(3)
                 answers.append(shown_answers(saved, LINES, batch_size=5, **given))
-            assert answers[0] == answers[1] == answers[2], (case, given)
+            assert answers[0] == answers[1], (case, given)
             assert len({answer.line for answer in answers[0]}) > 1
+        give_other_version_names(out / "onnx")
+        with pytest.raises(InputError, match="export the model again"):
+            open_model(out, engine="onnx")
 
 
 @pytest.mark.slow

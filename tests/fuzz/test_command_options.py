@@ -4,19 +4,19 @@ The error is one sentence that names the option. The options are read from the p
 commands. A command ends where its work would begin.
 """
 
-import argparse
 from importlib import import_module
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import pytest
 from saved_models import save_model
-from transformers.hf_argparser import string_to_bool
 from transformers.utils.logging import disable_progress_bar
 
 from hf_roformer_lite import conversion
 from roformer_lite.cli import COMMANDS, main
-from roformer_lite.command_parser import CommandParser
-from roformer_lite.task_options import TASK_ARGUMENTS
+from roformer_lite.options.parser import CommandParser
+from roformer_lite.options.tasks import TASK_ARGUMENTS
+from roformer_lite.options.values import choices_of, kinds_of
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 "
@@ -34,13 +34,12 @@ RIGHT = {
     "export": "mlm out",
     "convert": "mlm out --to roformer",
     "verify": "roformer --from roformer",
-    "serve": "mlm",
     "app": "mlm",
 }
 WRONG = {
     int: ["x", "1.5"],
     float: ["x"],
-    string_to_bool: ["perhaps"],
+    bool: ["perhaps"],
 }
 # These options name a file or a directory that must exist.
 READ = (
@@ -95,7 +94,6 @@ def only_options(monkeypatch) -> None:
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
         "verify": ("verify",),
-        "serve": ("main",),
         "app": ("open_model",),
     }
     for command, names in works.items():
@@ -104,26 +102,29 @@ def only_options(monkeypatch) -> None:
             monkeypatch.setattr(module, name, begin)
 
 
-def options_of(command: str) -> list[argparse.Action]:
-    """List all options of the parser of a command that have values."""
-    found: list[argparse.Action] = []
+def options_of(command: str) -> dict[str, Any]:
+    """Return the type hints of all options of the parser of a command."""
+    found: dict[str, Any] = {}
 
     def spy(parser: CommandParser, *words: list[str]) -> None:
-        found.extend(action for action in parser._actions if action.option_strings)
+        found.update(parser.hints)
         raise Begun
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Begun):
-        patch.setattr(CommandParser, "parse", spy)
+        patch.setattr(CommandParser, "given", spy)
         main([*command.split(), *RIGHT[command].split()])
-    return [action for action in found if action.nargs != 0]
+    return found
 
 
-def wrong_values(option: argparse.Action) -> list[str]:
-    if option.dest in READ:
+def wrong_values(name: str, hint: Any) -> list[str]:
+    if name in READ:
         return ["./nowhere/x"]
-    if option.choices:
+    kind = kinds_of(hint)[0]
+    if choices_of(kind):
         return ["nonsense"]
-    return WRONG.get(option.type, [])
+    if get_origin(kind) is list:
+        (kind,) = get_args(kind)
+    return WRONG.get(kind, [])
 
 
 def test_every_command_is_here():
@@ -134,9 +135,9 @@ def test_every_command_is_here():
 def test_wrong_values_of_every_option(command, place, only_options, capsys):
     before = {path.name for path in place.iterdir()}
     tried = 0
-    for option in options_of(command):
-        name = option.option_strings[0]
-        for value in wrong_values(option):
+    for option, hint in options_of(command).items():
+        name = f"--{option}"
+        for value in wrong_values(option, hint):
             tried += 1
             words = [*command.split(), *RIGHT[command].split(), f"{name}={value}"]
             assert main(words) == 2, words

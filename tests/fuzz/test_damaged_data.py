@@ -243,7 +243,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "a token without a tag": (
         "tag",
         {"a.conll": "Anna B\nlives\n"},
-        "a.conll:2: the line has 1 column",
+        "a.conll:2: the number of columns is 1",
     ),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
@@ -273,7 +273,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "no such column": (
         "tag --tag_column 4",
         {"a.txt": "EU NNP B-ORG\n"},
-        "a.txt:1: no column 4; the line has 3",
+        "a.txt: --tag_column is for .jsonl files",
     ),
     "tags of another number": (
         "tag",

@@ -298,7 +298,6 @@ SILENT = [
         )
         for command in (PREDICT, ["export", "{}", "out"], EVALUATE, TUNE)
     ),
-    ("causal", _set("config.json", pad_token_id=7), ["serve", "{}"], "pad_token_id=7"),
     (
         "sentence",
         lambda folder: (folder / "modules.json").unlink(),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 from datasets import Dataset
+from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -20,6 +21,7 @@ from hf_roformer_lite import (
     RoFormerLiteForMaskedLM,
     RoFormerLiteTokenizer,
 )
+from hf_roformer_lite.model.losses import linear_cross_entropy
 
 HEADS = {
     "mlm": lambda **fields: build(RoFormerLiteForMaskedLM, stack_config(**fields)),
@@ -139,6 +141,47 @@ def test_autocast():
         assert loss.dtype == torch.float32
     for half, exact in zip(*found, strict=True):
         assert (half - exact).norm() <= 0.05 * exact.norm() + 1e-4
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16 weights", "bfloat16 autocast"])
+def test_loss_in_chunks_is_as_exact_as_that_of_all_logits(precision, smoothing):
+    """Both losses and all gradients are about as far from those in float64, and the loss is in
+    float32."""
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if precision == "bfloat16 weights" else torch.float32
+    head = nn.Linear(64, 500).to(dtype)
+    labels = torch.randint(0, 500, (1000,))
+    # The states resemble those of a trained model, whose largest logits are those of the labels.
+    states = (torch.randn(1000, 64) + 8 * head.weight.float()[labels]).to(dtype).detach()
+    exact_head = copy.deepcopy(head).double()
+
+    def all_logits(states, head):
+        logits = head(states)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+    def in_chunks(states, head):
+        return linear_cross_entropy(states, head, labels, label_smoothing=smoothing)
+
+    def loss_and_gradients(loss_of, states, head):
+        head.zero_grad()
+        states = states.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in precision):
+            loss = loss_of(states, head)
+        (loss / len(labels)).backward()
+        return [loss.detach(), states.grad, head.weight.grad, head.bias.grad]
+
+    exact_states = states.double().requires_grad_()
+    exact_loss = all_logits(exact_states, exact_head)
+    (exact_loss / len(labels)).backward()
+    exact = [exact_loss, exact_states.grad, exact_head.weight.grad, exact_head.bias.grad]
+    usual = loss_and_gradients(all_logits, states, head)
+    found = loss_and_gradients(in_chunks, states, head)
+    assert found[0].dtype == torch.float32
+    for own, other, expected in zip(found, usual, exact, strict=True):
+        bound = 1.5 * (other.double() - expected).norm() + 1e-6 * expected.norm()
+        assert (own.double() - expected).norm() <= bound
 
 
 TEXTS = [f"the number {n} and the number {n + 1}" for n in range(40)]

@@ -85,8 +85,9 @@ def test_loss_beside_a_given_cache():
     "name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"]
 )
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
-def test_prompts_padded_on_any_side(name, cache, mode):
-    """Padding on either side does not change the tokens of a prompt, with any cache."""
+def test_padded_prompts(name, cache, mode):
+    """Padding on the left does not change the tokens of a prompt, with any cache. On the right, it is
+    refused."""
     model = causal_model(name, eos_token_id=None)
     options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
     prompts = [random_ids(length, seed=length) for length in (3, 7, 5)]
@@ -98,7 +99,7 @@ def test_prompts_padded_on_any_side(name, cache, mode):
     for side in ("left", "right"):
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
         of_cache = CACHES[cache](model.config)
-        if name == "sliding" and side == "right":
+        if side == "right":
             with pytest.raises(ValueError, match="pad on the left"):
                 model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
             continue
@@ -115,15 +116,13 @@ def test_a_mask_of_other_numbers_counts_tokens():
 
 
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_decoder_prompt_of_a_pair(side, cache):
-    """A row with padding is continued as if it were the only one."""
+def test_padded_decoder_prompt_of_a_pair(cache):
+    """A row with padding on the left is continued as if it were the only one."""
     model = pair_model()
     ids = random_ids(2, 6)
     prompt = ids[:, :4].clone()
     mask = torch.ones(2, 4, dtype=torch.long)
-    padding = slice(0, 2) if side == "left" else slice(2, 4)
-    mask[1, padding] = 0
+    mask[1, :2] = 0
     options = {
         "max_new_tokens": 4,
         "do_sample": False,
@@ -138,21 +137,27 @@ def test_padded_decoder_prompt_of_a_pair(side, cache):
     alone = model.generate(ids[1:], decoder_input_ids=prompt[1:, mask[1] != 0], **options).scores
     for step, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(step[1:], expected, **CLOSE)
+    with pytest.raises(ValueError, match="pad on the left"):
+        model.generate(
+            ids, decoder_input_ids=prompt, decoder_attention_mask=mask.flip(1), **options
+        )
 
 
 def test_generation_follows_the_last_real_token():
-    """Padding on the right is skipped, whichever logits are kept, and with an assistant too."""
+    """Padding on the left is skipped, whichever logits are kept, and with an assistant too. It may be
+    longer than the parts in which a prompt is read."""
     model = causal_model()
     ids = random_ids(1, 5)
     padded = {
-        "input_ids": torch.nn.functional.pad(ids, (0, 4)),
-        "attention_mask": torch.tensor([[1] * 5 + [0] * 4]),
+        "input_ids": torch.nn.functional.pad(ids, (4, 0)),
+        "attention_mask": torch.tensor([[0] * 4 + [1] * 5]),
     }
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
     for more in (
         {},
         {"logits_to_keep": 0},
+        {"prefill_chunk_size": 3},
         {"assistant_model": model},
         {"prompt_lookup_num_tokens": 2},
     ):
@@ -186,33 +191,19 @@ def test_logits_to_keep():
     padded = model(ids, mask).logits
     # The last positions may be padding, as in all models of transformers.
     torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])
-    of_real = model(ids, mask, logits_to_keep=2, count_real_tokens=True).logits
-    torch.testing.assert_close(of_real, padded[[[0], [1]], [[4, 5], [7, 8]]])
-    of_real = model(ids, mask, logits_to_keep=7, count_real_tokens=True).logits
-    torch.testing.assert_close(
-        of_real, padded[[[0], [1]], [[8, 0, 1, 2, 3, 4, 5], [1, 2, 4, 5, 6, 7, 8]]]
-    )
 
 
 def test_logits_to_keep_in_the_pair():
-    """A pair keeps the last logits, or those at the last real tokens, and all with labels."""
+    """A pair keeps the last logits, and all with labels."""
     model = pair_model()
     source, target = random_ids(2, 2, 9)
     # Without the start token, `generate` would insert it before the target.
     target[:, 0] = model.config.decoder_start_token_id
-    mask = torch.ones_like(target)
-    mask[0, 6:] = 0
     inputs = {"input_ids": source, "decoder_input_ids": target, "use_cache": False}
     full = model(**inputs).logits
     torch.testing.assert_close(model(**inputs, logits_to_keep=2).logits, full[:, -2:], **CLOSE)
-    padded = model(
-        **inputs, decoder_attention_mask=mask, logits_to_keep=1, count_real_tokens=True
-    ).logits
-    torch.testing.assert_close(padded[:, 0], full[[0, 1], [5, 8]], **CLOSE)
     torch.testing.assert_close(
         model(**inputs, labels=target, logits_to_keep=1).logits, full, **CLOSE
     )
-    tokens = model.generate(
-        source, decoder_input_ids=target, decoder_attention_mask=mask, max_new_tokens=1
-    )
-    assert tokens[:, 9].tolist() == full[[0, 1], [5, 8]].argmax(-1).tolist()
+    tokens = model.generate(source, decoder_input_ids=target, max_new_tokens=1)
+    assert tokens[:, 9].tolist() == full[:, -1].argmax(-1).tolist()

@@ -107,7 +107,7 @@ def test_inputs_beside_a_cache():
         with pytest.raises(ValueError, match="packed documents"):
             model(IDS[:1], past_key_values=DynamicCache(), **packed)
     right = (torch.arange(8) < torch.tensor([[8], [2], [8], [8]])).long()
-    with pytest.raises(ValueError, match="prefill_chunk_size"):
+    with pytest.raises(ValueError, match="pad on the left"):
         model.generate(
             IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False
         )

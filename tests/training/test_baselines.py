@@ -14,8 +14,8 @@ from roformer_lite.evaluate.baselines import (
     tagging_baselines,
     text_to_text_baselines,
 )
+from roformer_lite.options.tasks import ClassifyDataArguments
 from roformer_lite.recipes.classify import Classify
-from roformer_lite.task_options import ClassifyDataArguments
 
 ANIMALS = "the cat sat by the dog"
 STARS = "a star shines on the moon"

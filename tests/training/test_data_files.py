@@ -7,7 +7,6 @@ import csv
 import gzip
 import io
 import random
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -26,11 +25,11 @@ from roformer_lite.data.data_files import (
 )
 from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
+from roformer_lite.options.tasks import ClassifyDataArguments, TagDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.classify import Classify
 from roformer_lite.recipes.classify_rows import MULTI, SINGLE, ClassifyReader, problem_type_in
 from roformer_lite.recipes.tag import Tag
-from roformer_lite.task_options import ClassifyDataArguments, TagDataArguments
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -94,7 +93,7 @@ def test_lines_too_long_for_a_text_are_refused(name, write):
     """A compressed file of only a few kilobytes may hold such a line."""
     read = read_table
     if name == "a.conll.gz":
-        read = partial(read_tagged, token_column=1, tag_column=-1)
+        read = read_tagged
     first_line = "{}" if "json" in name else "a\tB"
     path = write(name, f"{first_line}\n" + "x" * 2**24)
     message = rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines"
@@ -146,73 +145,46 @@ def test_parallel_files_must_agree(write):
 
 
 def test_tagged_columns(write):
-    content = "-DOCSTART- -X- O\n\n# text = # is a sign\n1\t#\tO\n# \tB-X\tO\n\n\n1\tBerlin\tB-LOC"
-    path = write("a.iob2", content.replace("-DOCSTART- -X- O", "0\t-DOCSTART-\tO"))
-    rows = list(read_tagged(path, token_column=2, tag_column=3))
+    path = write("a.iob2", "-DOCSTART- -X- O\n\n# X O\nBerlin NNP B-LOC\n \n\n1\tCD\tO\n")
+    rows = list(read_tagged(path))
     assert [(row["tokens"], row["tags"]) for row in rows] == [
-        (["#", "B-X"], ["O", "O"]),
-        (["Berlin"], ["B-LOC"]),
+        (["#", "Berlin"], ["O", "B-LOC"]),
+        (["1"], ["O"]),
     ]
-    assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
-    spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
-    assert next(read_tagged(spaces, token_column=1, tag_column=-1))["tags"] == ["B-ORG", "O"]
+    assert [row["origin"] for row in rows] == [f"{path}:3", f"{path}:7"]
 
 
-WORDS = ["#", "Berlin", "-", "1", "2-1", "3.1", "New"]
-TAGS = ["O", "B-LOC", "SYM"]
+# White space and invisible characters that may occur inside a token, but separate no columns.
+INSIDE_TOKENS = "\u00a0\u202f\u2009\u3000\x85\u2028\u2029\x0b\x0c\x1c\u200b\ufeff"
 
 
-def written_sentences(layout: str, seed: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
-    """Return the text of a file in a layout, and the sentences that it holds.
-
-    Any token of the sentences may be `#`.
-    """
-    chance = random.Random(seed)
-    sentences = [(["#", "x", "Berlin"], ["O", "SYM", "B-LOC"])]
-    for _ in range(12):
-        words = chance.choices(WORDS, k=chance.randint(1, 5))
-        sentences.append((words, chance.choices(TAGS, k=len(words))))
-    chance.shuffle(sentences)
-    separator = " " if layout == "conll" else "\t"
-    lines = []
-    for words, tags in sentences:
-        if layout == "conllu":
-            lines += [
-                "# sent_id = 1",
-                f"# text = {' '.join(words)}",
-                "1-2\t_\t_\t_",
-            ]
-        if layout == "germeval":
-            lines.append(chance.choice(["#\thttp://a.b [2009]", "#\tsource\t[2010-01-01]\t"]))
-        if layout == "conll" and chance.random() < 0.5:
-            lines += ["# a comment of more words", "# word"]
-        for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
-            fields = {
-                "conll": [word, "X", tag],
-                "tabs": [word, tag],
-                "conllu": [str(number), word, "_", tag],
-                "germeval": [str(number), word, tag, "O"],
-            }[layout]
-            lines.append(separator.join(fields))
-            if layout == "conllu" and chance.random() < 0.3:
-                lines.append(f"{number}.1\tnothing\t_\tSYM")
-        lines += [""] * chance.randint(1, 2)
-    return "\n".join(lines) + "\n", sentences
+@pytest.mark.parametrize("separator", [" ", "\t"])
+@pytest.mark.parametrize("inside", INSIDE_TOKENS, ids=ascii)
+def test_only_tabs_and_spaces_separate_tokens(inside, separator, write):
+    """Both in a file and in a line of `predict`, a token such as 10 000 stays whole."""
+    token = f"10{inside}000"
+    path = write("a.conll", f"Preis{separator}O\n{token}{separator}B-NUM\n")
+    rows = list(read_tagged(path))
+    assert [row["tokens"] for row in rows] == [["Preis", token]]
+    recipe = RECIPES["tag"](TagDataArguments(train_file=[str(path)], unit="words"))
+    assert recipe.input_of_line(f" Preis{separator}{token} ") == ["Preis", token]
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("layout", ["conll", "tabs", "conllu", "germeval"])
-def test_no_token_is_lost_and_no_comment_is_one(layout, line_end, write):
-    columns = {"conllu": (2, 4), "germeval": (2, 3)}.get(layout, (None, -1))
-    for seed in range(20):
-        text, expected = written_sentences(layout, seed)
-        path = write("a.txt", text.replace("\n", line_end))
-        assert [(row["tokens"], row["tags"]) for row in read_tagged(path, *columns)] == expected
-        if columns[0] is not None:
-            with pytest.raises(InputError, match="numbers the lines.*--token_column"):
-                list(read_tagged(path))
-            numbers_as_tokens = read_tagged(path, token_column=1, tag_column=columns[1])
-            assert len(list(numbers_as_tokens)) == len(expected)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a O\nNew York B-LOC\n", r":2: the number of columns is 3, and 2 in the first line"),
+        ("a X O\nb O\n", r":2: the number of columns is 2, and 3 in the first line"),
+        ("# text = a b\na O\n", r":2: .*remove comments"),
+        ("a\n", r":1: the number of columns is 1"),
+        ("a\tO\n\tO\n", r":2: the token is empty"),
+        ("a\tO\nb\t\n", r":2: the tag is empty"),
+        ("1\ta\tO\n2\tb\tO\n\n1-2\tc\tO\n", r"only numbers; .*cut -f 2,4"),
+    ],
+)
+def test_wrong_lines_of_a_column_file(content, message, write):
+    with pytest.raises(InputError, match=message):
+        list(read_tagged(write("a.conll", content)))
 
 
 CELLS = ["a", "", "b\nc", "d\r\ne", 'f "g"', "h,i", " j ", "\r\n", "k\n\nl"]
@@ -309,14 +281,6 @@ def test_words_are_split_into_characters_with_a_word_about_it(caplog):
         tagger("characters", ["北京", "大"], ["U-LOC", "O"])
     with pytest.raises(InputError, match="single tag, _.*--tag_column"):
         tagger("auto", ["Rome", "is"], ["_", "_"])
-
-
-def test_numbers_in_another_column_than_the_tokens(tmp_path):
-    """Amounts in the first column are not mistaken for ids of CoNLL-U."""
-    path = tmp_path / "amounts.conll"
-    path.write_text("12 mg B\n3.5 ml B\n\n7 kg B\n8 g B\n\n1 l B\n2.5 dl B\n")
-    found = [row["tokens"] for row in read_tagged(path, token_column=2)]
-    assert found == [["mg", "ml"], ["kg", "g"], ["l", "dl"]]
 
 
 def test_labels_after_a_thousand_rows_without_any(write, tmp_path):

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
-from roformer_lite.run import read_run_file
+from roformer_lite.options.run import read_run_file
 from roformer_lite.train import fit
 from roformer_lite.train.callbacks import TrainingClock
 

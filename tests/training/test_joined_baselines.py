@@ -62,7 +62,7 @@ def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
     options = ["--validation_file", str(tmp_path / "rows.tsv")]
     if separator:
         options += ["--label_separator", separator]
-    # Rows that are learned twice have the same support vectors, so the validation rows differ.
+    # The validation rows are the training rows, which the machine learns twice in the end.
     model = train(tmp_path, rows, *options)
     saved = open_model(model, device="cpu")
     stock = AutoModelForSequenceClassification.from_pretrained(model)
@@ -240,7 +240,7 @@ def test_a_saved_baseline_is_equal(tmp_path):
     np.testing.assert_array_equal(again.scores(chinese), machine.scores(chinese))
 
 
-def test_the_random_field_is_that_of_crfsuite():
+def test_the_random_field_is_that_of_crfsuite(tmp_path):
     import pycrfsuite
 
     from roformer_lite.baseline.crf import word_features
@@ -255,10 +255,9 @@ def test_the_random_field_is_that_of_crfsuite():
     )
     for words, own in zip(sentences, tags, strict=True):
         trainer.append(word_features(words), own)
-    trainer.train("crf-of-test")
+    trainer.train(str(tmp_path / "crf"))
     tagger = pycrfsuite.Tagger()
-    tagger.open("crf-of-test")
-    Path("crf-of-test").unlink()
+    tagger.open(str(tmp_path / "crf"))
     others = [["Rome", "is", "fine"], ["a", "Film", "by", "Ann"], ["x"]]
     for words in sentences + others:
         found = [names[number] for number in field.tag(words)]
@@ -281,6 +280,8 @@ def test_the_best_sequence_is_that_of_all_sequences(has_start):
         found = best_sequence(scores, transitions, start if has_start else None)
         assert found == list(best)
     assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
+    scores = np.random.default_rng(1).normal(size=(50, 3))
+    assert best_sequence(scores, np.zeros((3, 3))) == scores.argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
 from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
+from roformer_lite.options.tasks import ClassifyDataArguments, LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
-from roformer_lite.task_options import ClassifyDataArguments, LanguageModelDataArguments
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "

@@ -30,9 +30,9 @@ from roformer_lite.evaluate.metrics import (
 )
 from roformer_lite.evaluate.report import Outcome, report_of_entities
 from roformer_lite.evaluation import Evaluation
+from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
-from roformer_lite.task_options import LanguageModelDataArguments
 
 
 def test_translation():

@@ -12,10 +12,10 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from roformer_lite.errors import InputError
-from roformer_lite.options import PublishingOptions
+from roformer_lite.options.common import PublishingOptions
+from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.base import Start
-from roformer_lite.run import parse_run
 from roformer_lite.train import finished_model
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.run import parse_run, read_run_file
+from roformer_lite.options.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = (
@@ -58,7 +58,7 @@ def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
 
 
 def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
     monkeypatch.chdir(trained)
     out = tmp_path / "out"
     out.mkdir()
@@ -76,7 +76,7 @@ def test_options_after_the_file_override_it(trained):
         ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
     )
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
-    assert run.training.stock == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
+    assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
     difference = run.difference(read_run_file(path))
     assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = run.command()
@@ -96,7 +96,7 @@ def test_a_person_edits_it(trained, tmp_path):
     assert (
         run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
     )
-    assert run.training.stock == {"adam_beta2": 0.9}
+    assert run.training.training_arguments == {"adam_beta2": 0.9}
     assert run.output_dir == tmp_path / "out"
 
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 import hf_roformer_lite as rl
-from roformer_lite.options import TrainingOptions
+from roformer_lite.options.common import TrainingOptions
 from roformer_lite.train.callbacks import SeededCollator
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 

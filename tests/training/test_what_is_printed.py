@@ -3,13 +3,11 @@
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.evaluation import Evaluation
-from roformer_lite.train.results import FinishedTraining, print_summary, what_happened
+from roformer_lite.train.results import print_summary
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -89,41 +87,6 @@ def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shi
     printed = capsys.readouterr().out
     assert ("probabilities" in printed) == bool(shift)
     assert ".png" not in printed
-
-
-@pytest.mark.parametrize("has_baseline", [True, False])
-@pytest.mark.parametrize("of_whole", [1.0, 0.26])
-def test_what_is_kept_decides_whether_it_has_learned(has_baseline, of_whole):
-    """The encoder is as good as the most frequent class, but the joined answer is judged."""
-    args = SimpleNamespace(
-        metric_for_best_model="eval_accuracy",
-        greater_is_better=True,
-        load_best_model_at_end=True,
-        num_train_epochs=2.0,
-    )
-    log = [{"step": step, "epoch": step / 10, "eval_accuracy": 0.25} for step in (10, 20)]
-    state = SimpleNamespace(log_history=log, global_step=20, max_steps=20)
-    finished = FinishedTraining(
-        run=None,
-        start=SimpleNamespace(recipe=SimpleNamespace(name="classify")),
-        trainer=SimpleNamespace(args=args, state=state, clock=SimpleNamespace(is_over=False)),
-        rows=None,
-        encoded=None,
-        baselines={"most frequent class": {"validation": {"accuracy": 0.25}}},
-        baselines_right={},
-        joined=SimpleNamespace() if has_baseline else None,
-    )
-    validation = Evaluation(
-        split="validation",
-        metrics={"accuracy": of_whole if has_baseline else 0.25},
-        outcomes=[],
-        measurements=100,
-        rows=100,
-        seconds=1.0,
-        report=None,
-    )
-    has_learned = has_baseline and of_whole == 1.0
-    assert ("did not learn" in what_happened(finished, [validation])) == (not has_learned)
 
 
 @pytest.mark.parametrize("width", [40, 80])

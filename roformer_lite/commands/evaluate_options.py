@@ -1,0 +1,106 @@
+"""The options of `roformer-lite evaluate`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from ..errors import (
+    MAX_BATCH_SIZE,
+    TRAINING_PACKAGES,
+    InputError,
+    check_file,
+    check_model_name,
+    check_number,
+    require_packages,
+)
+from ..options.common import DatasetArguments
+from ..options.models import MODEL_HELP, DeviceArguments
+from ..options.parser import CommandParser, help_texts
+from ..options.tasks import TASK_ARGUMENTS
+from ..output import RESULTS_FILE, check_output_dir, check_place
+
+REPORT_FILE = "report.txt"
+# A finished evaluation consists of these files.
+EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
+
+
+@dataclass
+class EvaluateArguments(DatasetArguments, DeviceArguments):
+    """Options of `roformer-lite evaluate`, except the model directory and `measuring_arguments`.
+
+    Args:
+        test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
+            another.
+        test_split: Split of --dataset_name.
+        output_dir: Directory for results, report, picture and the table of all predictions.
+            Default: none.
+        overwrite_output_dir: Replace an earlier evaluation there.
+        table_format: Format of the table of predictions.
+        examples: How many of the worst answers to print.
+        batch_size: Rows in a batch. Default: the same as in the evaluation after training,
+            otherwise 64.
+    """
+
+    test_file: list[str] | None = None
+    test_split: str = "test"
+    output_dir: str | None = None
+    overwrite_output_dir: bool = False
+    table_format: Literal["csv", "jsonl"] = "csv"
+    examples: int = 5
+    batch_size: int | None = None
+
+    def __post_init__(self):
+        if (self.test_file is None) == (self.dataset_name is None):
+            raise InputError("give either --test_file or --dataset_name")
+        if self.dataset_name is None:
+            self.refuse_hub_options("--test_file", "test_split")
+        for path in self.test_file or ():
+            check_file("test_file", path)
+        check_number("examples", self.examples, minimum=0)
+        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
+        if self.output_dir is not None:
+            self.output_dir = check_place("output_dir", self.output_dir)
+            check_output_dir(
+                Path(self.output_dir), self.overwrite_output_dir, EVALUATION_FILES, "an evaluation"
+            )
+
+
+def measuring_arguments() -> type:
+    """A dataclass of the options of `train` that determine how labelled data are read and
+    evaluated, for all tasks together. None stands for the value in the model's training."""
+    tasks: dict[str, list[str]] = {}
+    for task, arguments in TASK_ARGUMENTS.items():
+        for name in arguments.measuring_options:
+            tasks.setdefault(name, []).append(task)
+    options = []
+    for name, of_tasks in tasks.items():
+        arguments = TASK_ARGUMENTS[of_tasks[0]]
+        help = f"{', '.join(of_tasks)}: {help_texts(arguments).get(name)}"
+        hint = get_type_hints(arguments)[name] | None
+        options.append((name, hint, field(default=None, metadata={"help": help})))
+    group = "reading and measuring (defaults are those of the model's training)"
+    return make_dataclass("MeasuringArguments", options, namespace={"group": group})
+
+
+def parse(
+    argv: Sequence[str],
+) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
+    """The options of `roformer-lite evaluate`.
+
+    Returns:
+        Its own options, the given options about reading and evaluating data, the directory of the
+        model, and the command line, which the results show.
+    """
+    parser = CommandParser(
+        "evaluate",
+        "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
+        "label, and the worst predictions.",
+        [EvaluateArguments, measuring_arguments()],
+        DIR=MODEL_HELP,
+    )
+    options, measuring, directory = parser.parse(argv)
+    given = {name: value for name, value in vars(measuring).items() if value is not None}
+    require_packages("evaluating", TRAINING_PACKAGES)
+    check_model_name(directory)
+    return options, given, directory, argv

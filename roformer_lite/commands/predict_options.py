@@ -1,0 +1,175 @@
+"""The options of `roformer-lite predict`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..data.data_files import TABLE_FORMATS, file_format
+from ..errors import (
+    MAX_BATCH_SIZE,
+    MAX_BEAMS,
+    InputError,
+    check_file,
+    check_model_name,
+    check_number,
+)
+from ..export.formats import check_engine
+from ..options.common import MAX_SEED, TableArguments
+from ..options.models import MODEL_HELP, EngineArguments
+from ..options.parser import CommandParser
+from ..output import check_answers_file, check_output_file
+from ..tables import check_table_name
+
+# Dividing logits by a smaller number would overflow in float16.
+MIN_TEMPERATURE = 1e-3
+_SAMPLING = ("temperature", "top_p", "top_k", "seed")
+
+
+@dataclass
+class ReadingArguments(TableArguments, EngineArguments):
+    """The input and output of `roformer-lite predict`, in addition to the model directory.
+
+    Args:
+        input_file: UTF-8 text, also .gz. Default: standard input.
+        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
+            also .gz. Default: standard output.
+        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl); the output is then
+            a table as well. Default: the column of the training data if the table has it, otherwise
+            every line of the input is a text.
+        text_pair_column: Column of the second text, for rerankers and classifiers of pairs.
+        prefix: Prefix for the names of the columns that are added to a table.
+        batch_size: Texts in a batch.
+        dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
+    """
+
+    group: ClassVar[str] = "reading and writing"
+
+    input_file: str | None = None
+    output_file: str | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    prefix: str | None = None
+    batch_size: int = 32
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self):
+        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
+        if self.dtype != "float32" and self.engine != "torch":
+            raise InputError(
+                f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
+            )
+        if self.input_file is not None:
+            check_file("input_file", self.input_file, may_be_pipe=True)
+        if self.output_file is not None:
+            check_output_file(self.output_file, "--output_file")
+        if self.text_column is None:
+            # A table can also be read by the column names of the model's training data.
+            may_be_table = file_format(self.input_file or "") in TABLE_FORMATS
+            of_tables = ["text_pair_column"]
+            if not may_be_table:
+                of_tables += ["column_names", "prefix"]
+            for name in of_tables:
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} is for tables, not for lines; name the column of the texts "
+                        "with --text_column"
+                    )
+        elif self.input_file is None:
+            raise InputError(
+                f"--text_column {self.text_column} needs a table; give it as --input_file"
+            )
+        else:
+            check_table_name("--input_file", self.input_file)
+            if self.output_file is not None:
+                check_table_name("--output_file", self.output_file)
+
+
+@dataclass
+class AnsweringArguments:
+    """Options of the predictions. Each applies to some tasks, and is refused for models of others.
+
+    Args:
+        top_k: classify: return this many labels, the most probable first. causal: sample from this
+            many of the most probable tokens. Default: one label; all tokens.
+        threshold: classify: leave out labels with a lower probability. Default: no threshold if
+            each text has one label, 0.5 if it can have several.
+        none_label: classify: output for a label below the threshold. Default: -
+        beams: seq2seq, causal: number of beams. Default: as saved with the model.
+        max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
+            otherwise as saved with the model.
+        greedy: causal: always choose the most probable token instead of sampling.
+        temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
+        top_p: causal: sample from the most probable tokens whose probabilities add up to this.
+            Default: 0.95
+        repetition_penalty: causal: values above 1 penalise tokens that already occur in the text.
+        seed: causal: seed of the sampling. Default: 42
+    """
+
+    group: ClassVar[str] = "answers"
+
+    top_k: int | None = None
+    threshold: float | None = None
+    none_label: str | None = None
+    beams: int | None = None
+    max_new_tokens: int | None = None
+    greedy: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self):
+        for name in ("top_k", "max_new_tokens"):
+            check_number(name, getattr(self, name), minimum=1)
+        check_number("beams", self.beams, minimum=1, maximum=MAX_BEAMS)
+        check_number("threshold", self.threshold, minimum=0, maximum=1)
+        check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
+        check_number(
+            "repetition_penalty",
+            self.repetition_penalty,
+            minimum=MIN_TEMPERATURE,
+            maximum=1 / MIN_TEMPERATURE,
+        )
+        check_number("top_p", self.top_p, above=0, maximum=1)
+        check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
+        given = self.given
+        searching = [name for name in ("greedy", "beams") if name in given]
+        sampling = [name for name in _SAMPLING if name in given]
+        if len(searching) > 1:
+            raise InputError("--greedy can't be combined with --beams; give one of them")
+        if searching and sampling:
+            raise InputError(
+                f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"
+            )
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by their names."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and value is not False
+        }
+
+
+def parse(
+    argv: Sequence[str],
+) -> tuple[ReadingArguments, dict[str, Any], str]:
+    """The options of `roformer-lite predict`: input and output, the given options of the
+    predictions, and the directory of the model."""
+    parser = CommandParser(
+        "predict",
+        "Read lines, or a column of a table, and write one prediction for each: generated text, "
+        "label and probability, or tagged tokens, depending on the task of the model.",
+        [ReadingArguments, AnsweringArguments],
+        DIR=MODEL_HELP,
+    )
+    files, answering, directory = parser.parse(argv)
+    options = answering.given
+    if files.text_pair_column is not None:
+        options["text_pair_column"] = files.text_pair_column
+    check_model_name(directory)
+    if files.output_file is not None:
+        check_answers_file(files.output_file, files.input_file, directory)
+    check_engine(files.engine, directory, files.device)
+    return files, options, directory

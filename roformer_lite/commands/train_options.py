@@ -1,0 +1,34 @@
+"""The options of `roformer-lite train`, which `options/` defines."""
+
+import argparse
+from collections.abc import Sequence
+
+from ..errors import TRAINING_PACKAGES, require_packages
+from ..options.run import Run, parse_run
+from ..options.tasks import TASK_ARGUMENTS
+
+
+def parse(argv: Sequence[str]) -> tuple[Run]:
+    """The run that the command line of `roformer-lite train` describes."""
+    width = max(map(len, TASK_ARGUMENTS))
+    tasks = "\n".join(
+        f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog="roformer-lite train",
+        description="Train a model on your own data.",
+        usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
+        epilog=(
+            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. The file "
+            "run.yaml, which every\ntraining writes with its model, repeats that training; options "
+            "after it override it."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "task", metavar="TASK|run.yaml", help="a task, or the description of a training"
+    )
+    task = parser.parse_args(argv[:1]).task
+    run = parse_run(task, argv[1:])
+    require_packages("training", TRAINING_PACKAGES | run.data.packages)
+    return (run,)

@@ -1,0 +1,374 @@
+"""Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
+publishing.
+
+`parser.py` turns every field into an option. The fields hold the values that were given: None stands
+for a default that depends on other options and is filled in by a property or by `train/defaults.py`.
+Nothing here imports torch, so that `--help` and error messages appear quickly.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import yaml
+
+from ..errors import InputError, check_file, check_number
+from ..output import check_place
+from .values import assignment_of
+
+MAX_SEED = 2**32 - 1
+
+
+def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
+    """Refuse `options` that have a value, because the option `given` makes them ineffective."""
+    ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    if ignored:
+        raise InputError(
+            f"{' '.join(ignored)} has no effect with {given}, {why}; leave out one of the two"
+        )
+
+
+@dataclass
+class TableArguments:
+    """Tables without a header line.
+
+    Args:
+        column_names: Names of the columns of .tsv and .csv files that have no header line.
+    """
+
+    column_names: list[str] | None = None
+
+
+@dataclass
+class DatasetArguments(TableArguments):
+    """A dataset on the Hub.
+
+    Args:
+        dataset_name: A dataset on the Hub, instead of files.
+        dataset_config_name: Configuration of that dataset, if it has several.
+    """
+
+    dataset_name: str | None = None
+    dataset_config_name: str | None = None
+
+    def is_given(self, name: str) -> bool:
+        """Whether the option `name` differs from its default."""
+        return getattr(self, name) != getattr(type(self), name)
+
+    def refuse_hub_options(self, given: str, *names: str) -> None:
+        """Refuse the options with these `names`, which are for a dataset on the Hub, if the option
+        `given` names files instead."""
+        ignored: dict[str, Any] = {}
+        for name in ("dataset_config_name", *names):
+            if self.is_given(name):
+                ignored[name] = getattr(self, name)
+        refuse_ignored(ignored, given, "which names files and not a dataset on the Hub")
+
+
+@dataclass
+class DataArguments(DatasetArguments):
+    """Where the examples come from.
+
+    Args:
+        train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
+            another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and its tag
+            on each line.
+        validation_file: Validation data, measured during training and at the end.
+        test_file: Test data, measured only at the end.
+        validation_fraction: Hold out this fraction of the training data (0.05 is one row in
+            twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
+            without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
+            for a classifier that starts from a sentence encoder) are not split.
+        train_split: Split of --dataset_name to train on.
+        validation_split: Split of --dataset_name for validation. The default split is optional.
+        test_split: Split of --dataset_name for testing. The default split is optional.
+    """
+
+    group: ClassVar[str] = "data"
+
+    train_file: list[str] | None = None
+    validation_file: list[str] | None = None
+    test_file: list[str] | None = None
+    validation_fraction: float | None = None
+    train_split: str = "train"
+    validation_split: str = "validation"
+    test_split: str = "test"
+
+    def __post_init__(self):
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("give either --train_file or --dataset_name")
+        check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
+        if self.validation_fraction and self.validation_file:
+            refuse_ignored(
+                {"validation_fraction": self.validation_fraction},
+                given="--validation_file",
+                why="whose rows are used",
+            )
+        if self.dataset_name is not None and (self.validation_file or self.test_file):
+            raise InputError(
+                "--validation_file and --test_file go with --train_file, not with --dataset_name"
+            )
+        if self.dataset_name is None:
+            self.refuse_hub_options("--train_file", "train_split", "validation_split", "test_split")
+        for name in ("train_file", "validation_file", "test_file"):
+            for path in getattr(self, name) or ():
+                check_file(name, path)
+
+
+@dataclass
+class ModelArguments:
+    """The model and its tokenizer.
+
+    Args:
+        tokenizer: Tokenizer to use. Default: train one on the training data.
+        vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
+        tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
+            bpe.
+        tokenizer_min_frequency: How often a token must occur in the training data to enter the
+            vocabulary of a new tokenizer. Default: 2.
+        size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
+        config: Fields of the configuration that differ from those of the size, as name=value, for
+            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
+            change only one of the two.
+        model_name_or_path: Start from the weights and the tokenizer of this model instead of from
+            scratch: a directory or a name on the Hub. It can be a model of this package or of
+            transformers, such as BERT.
+    """
+
+    group: ClassVar[str] = "model and tokenizer"
+
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
+    tokenizer_min_frequency: int | None = None
+    size: Literal["tiny", "mini", "small", "base"] | None = None
+    config: list[str] = field(default_factory=list)
+    model_name_or_path: str | None = None
+
+    def __post_init__(self):
+        if self.tokenizer is not None:
+            refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
+        check_number("vocab_size", self.vocab_size, minimum=1)
+        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, minimum=0)
+        if self.model_name_or_path is not None:
+            new = {"size": self.size, **self.new_tokenizer}
+            refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
+
+    @property
+    def pretrained(self) -> list[str]:
+        """The models whose weights the training starts from."""
+        return [] if self.model_name_or_path is None else [self.model_name_or_path]
+
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        """The options of a new tokenizer that were given."""
+        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass
+class Seq2SeqModelArguments(ModelArguments):
+    """The model and its tokenizer, or the encoder of a new encoder–decoder.
+
+    Args:
+        encoder_name_or_path: Start from this encoder and its tokenizer, without its head. The
+            decoder is new; --size sets its size, and it shares the token embeddings of the encoder.
+    """
+
+    encoder_name_or_path: str | None = None
+
+    def __post_init__(self):
+        if self.encoder_name_or_path is not None:
+            if self.model_name_or_path is not None:
+                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+            new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
+            refuse_ignored(new, "--encoder_name_or_path", "which has its own tokenizer")
+        super().__post_init__()
+
+    @property
+    def pretrained(self) -> list[str]:
+        encoder = self.encoder_name_or_path
+        return super().pretrained if encoder is None else [encoder]
+
+
+@dataclass
+class TrainingOptions:
+    """How the model is trained. The other `TrainingArguments` of transformers are in
+    `training_arguments`.
+
+    Args:
+        output_dir: Directory of the finished model. Required.
+        overwrite_output_dir: Replace a finished model, and discard an unfinished training with
+            other options.
+        num_train_epochs: Passes over the training data. Default: enough for 300,000 examples or,
+            with labels, for 8 million tokens if that is fewer, but at least 3 and at most 20;
+            fine-tuning: 4.
+        max_steps: Number of training steps, instead of epochs.
+        time_limit_minutes: Stop training after this time. The learning rate follows its schedule
+            over all steps, regardless of the limit. Data preparation and the final evaluation take
+            additional time.
+        per_device_train_batch_size: Rows in a training batch on each device. Default: 32, or fewer
+            with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
+            64, rerank 16.
+        max_tokens_per_batch: Limit on the real tokens in a training batch on each device, instead
+            of a fixed number of rows.
+        per_device_eval_batch_size: Rows in an evaluation batch on each device.
+        learning_rate: Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4
+            for models that this command has trained from scratch.
+        warmup_steps: Steps of warm-up; a number below 1 is a fraction of the training. Default:
+            0.06; fine-tuning: 0.1.
+        weight_decay: Weight decay.
+        optim: The optimizer: one of transformers, or muon, which uses torch's Muon for the matrices
+            of the layers and AdamW for the rest. Arguments of Muon are given like
+            --training_arguments optim_args=lr=0.02.
+        bf16: Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU with
+            instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for embed and
+            rerank.
+        ema_decay: Evaluate and save an exponential moving average of the weights with this decay.
+            Default: no average; 0.999 for new classifiers and taggers, where 0 disables it.
+        word_dropout: Fraction of the tokens in a training batch to replace by [MASK], or by the
+            unknown or padding token if there is no mask token; not for mlm, embed and rerank.
+            Default: 0; 0.2 for new classifiers and taggers.
+        early_stopping_patience: Stop after this many consecutive evaluations without improvement,
+            if the best checkpoint is kept; 0: never.
+        baselines: Evaluate baselines, such as a linear model, on the same data; takes seconds.
+        seed: Seed of initialisation, shuffling and dropout.
+        seeds: Train once with each of these seeds, keep the model that is best on the validation
+            data, and report mean and standard deviation of all metrics. The first seed chooses the
+            held-out rows for all of them.
+        keep_checkpoints: Keep the checkpoints after the model is finished.
+        use_cpu: Train on the CPU, even if there is a GPU.
+        disable_tqdm: Show no progress bars.
+        training_arguments: Any other field of transformers' TrainingArguments (of
+            Seq2SeqTrainingArguments for seq2seq), as name=value, for example
+            lr_scheduler_type=cosine adam_beta2=0.98.
+    """
+
+    group: ClassVar[str] = "training"
+
+    output_dir: str | None = None
+    overwrite_output_dir: bool = False
+    num_train_epochs: float | None = None
+    max_steps: int | None = None
+    time_limit_minutes: float | None = None
+    per_device_train_batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    per_device_eval_batch_size: int = 64
+    learning_rate: float | None = None
+    warmup_steps: float | None = None
+    weight_decay: float = 0.01
+    optim: str = "adamw_torch_fused"
+    bf16: bool | None = None
+    ema_decay: float | None = None
+    word_dropout: float | None = None
+    early_stopping_patience: int = 4
+    baselines: bool = True
+    seed: int = 42
+    seeds: list[int] | None = None
+    keep_checkpoints: bool = False
+    use_cpu: bool = False
+    disable_tqdm: bool = False
+    training_arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("give --output_dir, the directory of the finished model")
+        self.output_dir = check_place("output_dir", self.output_dir)
+        for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
+            check_number(name, getattr(self, name), above=0)
+        for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
+            check_number(name, getattr(self, name), minimum=1)
+        for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
+            check_number(name, getattr(self, name), minimum=0)
+        for name in ("ema_decay", "word_dropout"):
+            check_number(name, getattr(self, name), minimum=0, below=1)
+        for seed in (self.seed, *(self.seeds or ())):
+            check_number("seed", seed, minimum=0, maximum=MAX_SEED)
+        num_different = len(set(self.seeds or ()))
+        if self.seeds is not None and (num_different < 2 or num_different < len(self.seeds)):
+            raise InputError(
+                f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
+            )
+        for name, value in self.training_arguments.items():
+            given = f"--training_arguments {assignment_of(name, value)}"
+            if name in _REFUSED:
+                raise InputError(f"{given}: {_REFUSED[name]}")
+            if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
+                text = given.partition("=")[2]
+                raise InputError(f"{given}: give the option --{name} {text}")
+
+
+# Arguments of transformers that would be overridden or do harm.
+_REFUSED = {
+    "resume_from_checkpoint": "the same command continues an interrupted training by itself",
+    "hub_token": (
+        "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN"
+    ),
+    "save_only_model": "an interrupted training would continue with a new optimizer",
+}
+
+
+@dataclass
+class PublishingOptions:
+    """The parts of the model card that are not measured, and the upload to the Hub.
+
+    Args:
+        title: Title of the model card. Default: name of the directory.
+        language: Language codes, for example en de.
+        license: Licence of the model, for example apache-2.0.
+        dataset_title: Name of the data on the card. Default: the file names.
+        datasets: Names of the datasets on the Hub, if the files are copies of them.
+        limitations: A sentence on what the model should not be used for.
+        card_example: Show a row of the validation data in the card's code instead of a made-up one.
+        push_to_hub: Upload the finished model to the Hub.
+        hub_model_id: Repository to upload to. Default: name of the directory, under your account.
+        remote_code: Save the package's code with the model, for people who have not installed the
+            package.
+    """
+
+    group: ClassVar[str] = "model card and Hub"
+
+    title: str | None = None
+    language: list[str] = field(default_factory=list)
+    license: str | None = None
+    dataset_title: str | None = None
+    datasets: list[str] = field(default_factory=list)
+    limitations: str | None = None
+    card_example: bool = False
+    push_to_hub: bool = False
+    hub_model_id: str | None = None
+    remote_code: bool = False
+
+
+def assignments(given: Any) -> dict[str, Any]:
+    """The arguments of transformers by name.
+
+    Args:
+        given: Texts such as `name=value`, whose values are parsed as YAML, or a mapping.
+
+    Raises:
+        InputError: for a text of another form.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(given, dict):
+        found = {str(name): value for name, value in given.items()}
+    else:
+        for text in given if isinstance(given, list) else [given]:
+            name, value = _assignment(str(text))
+            found[name] = value
+    for name, value in found.items():
+        if value is False and name.endswith("_strategy"):
+            # In YAML, the `no` of eval_strategy=no means false.
+            found[name] = "no"
+    return found
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--training_arguments {text}: name=value is needed")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(
+            f"--training_arguments {text}: the value is not YAML: {' '.join(str(error).split())}"
+        ) from error

@@ -1,0 +1,435 @@
+"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels and defaults.
+
+`TASK_ARGUMENTS` lists the tasks. Nothing here imports torch, unlike their implementations in
+`recipes/`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ..errors import InputError, check_number, require_packages
+from .common import (
+    DataArguments,
+    ModelArguments,
+    Seq2SeqModelArguments,
+    TrainingOptions,
+    refuse_ignored,
+)
+
+# The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
+MIN_TEXT_LENGTH = 3
+MIN_PAIR_LENGTH = 5
+MIN_BLOCK_SIZE = 8
+# The options of all tasks that limit the number of tokens.
+LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
+# The tokenizers of sacrebleu, which is only imported for evaluation.
+BleuTokenizer = Literal[
+    "13a",
+    "zh",
+    "char",
+    "intl",
+    "none",
+    "ja-mecab",
+    "ko-mecab",
+    "spm",
+    "flores101",
+    "flores200",
+    "spBLEU-1K",
+]
+
+
+@dataclass
+class TaskArguments(DataArguments):
+    """Data options of a task, and the properties of the task that the command line depends on.
+
+    Attributes:
+        task: The name of the task.
+        summary: Its description in the help.
+        example: The options of an example in the help, without `--output_dir`.
+        usual_options: Its options that `--help` shows.
+        model_arguments: The class of its model options.
+        training_defaults: Its defaults of training options, if they differ from the usual ones.
+        packages: The packages that it needs in addition to the extra `train`, with the extra that
+            installs each.
+        measuring_options: The options that determine how labelled data are read and evaluated. They
+            are saved with the model.
+    """
+
+    task: ClassVar[str]
+    summary: ClassVar[str]
+    example: ClassVar[str] = "--train_file train.csv"
+    usual_options: ClassVar[tuple[str, ...]] = ()
+    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
+    training_defaults: ClassVar[dict[str, Any]] = {}
+    packages: ClassVar[dict[str, str]] = {}
+    measuring_options: ClassVar[tuple[str, ...]]
+
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        """Refuse options of model and training that can't be combined with those of the data.
+
+        Raises:
+            InputError: naming both.
+        """
+        if training.word_dropout and self.task == "mlm":
+            raise InputError(
+                f"--word_dropout {training.word_dropout}: mlm already masks tokens; see "
+                "--mlm_probability"
+            )
+
+
+# On a few thousand labels a model overfits within a few epochs unless noise is added; see
+# docs/defaults.md.
+_FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
+
+
+@dataclass
+class LabelArguments(TaskArguments):
+    """The options that classify and tag share.
+
+    Args:
+        join_baseline: Let the baseline of the card join the answer of the encoder: a linear SVM on
+            n-grams (classify) or a conditional random field on words (tag). The validation data
+            choose the weight of the two. Default: true for new models, false for regression and
+            with --model_name_or_path.
+        fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
+            before the whole model is trained. For this, a sentence encoder is converted to a model
+            of this package, whose head reads the sentence vectors; with false it keeps its own
+            class.
+    """
+
+    join_baseline: bool | None = None
+    fit_head: bool = True
+
+
+@dataclass
+class Seq2SeqDataArguments(TaskArguments):
+    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target
+    lines.
+
+    Args:
+        source_column: Column of the input text.
+        target_column: Column of the output text.
+        max_source_length: Truncate inputs to this many tokens.
+        max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
+            it as well, unless --max_new_tokens is given.
+        bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
+            sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
+            targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
+            languages without spaces, otherwise 13a.
+    """
+
+    task = "seq2seq"
+    summary = "text to text: translation, normalisation, spelling …"
+    usual_options = ("source_column", "target_column")
+    model_arguments = Seq2SeqModelArguments
+    measuring_options = (
+        "source_column",
+        "target_column",
+        "max_source_length",
+        "max_target_length",
+        "bleu_tokenizer",
+    )
+
+    source_column: str = "source"
+    target_column: str = "target"
+    max_source_length: int = 128
+    max_target_length: int = 128
+    bleu_tokenizer: BleuTokenizer | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_source_length", self.max_source_length, minimum=MIN_TEXT_LENGTH)
+        # The shortest target consists of one token and [SEP].
+        check_number("max_target_length", self.max_target_length, minimum=2)
+
+
+@dataclass
+class LanguageModelDataArguments(TaskArguments):
+    """Text of language models. A .txt file is one document, or one document per line with
+    --line_by_line; other files have one document in each row.
+
+    Args:
+        text_column: Column of the text in tables and datasets.
+        block_size: Split documents into blocks of at most this many tokens. Default: 256.
+        line_by_line: Every line of a .txt file is a document.
+        packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
+            each other. Documents are then split at this length, unless --block_size is given.
+        streaming: Read the training data during training, without a copy on disk; needs
+            --max_steps.
+    """
+
+    task = "causal"
+    training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
+    summary = "causal language model: a decoder learns to continue text"
+    example = "--train_file book.txt"
+    usual_options = ("text_column", "block_size")
+    measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
+
+    text_column: str = "text"
+    block_size: int | None = None
+    line_by_line: bool = False
+    packing: int | None = None
+    streaming: bool = False
+
+    def __post_init__(self):
+        check_number("packing", self.packing, minimum=MIN_BLOCK_SIZE)
+        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
+        if self.packing is not None and self.packing < self.longest_block:
+            raise InputError(
+                f"--packing {self.packing} is below the length of the blocks; give at least "
+                f"{self.longest_block}"
+            )
+        if self.streaming and self.validation_fraction:
+            raise InputError(
+                f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
+                "give --validation_file, or leave the option out to hold out the first rows "
+                "(--validation_fraction 0 holds out none)"
+            )
+        super().__post_init__()
+
+    @property
+    def longest_block(self) -> int:
+        """`block_size`, or its default."""
+        return self.block_size or self.packing or 256
+
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
+        for name in ("packing", "streaming"):
+            if getattr(self, name) and training.max_tokens_per_batch:
+                raise InputError(
+                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of "
+                    "the two"
+                )
+        if self.streaming and training.max_steps is None:
+            raise InputError("--streaming needs --max_steps, because a stream has no known length")
+
+
+@dataclass
+class MaskedLMDataArguments(LanguageModelDataArguments):
+    """Text and masking of masked language models.
+
+    Args:
+        mlm_probability: Fraction of the tokens to mask and predict.
+    """
+
+    task = "mlm"
+    training_defaults = {"per_device_train_batch_size": 8}
+    summary = "masked language model: an encoder learns a language from plain text"
+    measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
+
+    mlm_probability: float = 0.3
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("mlm_probability", self.mlm_probability, above=0, maximum=1)
+
+
+@dataclass
+class ClassifyDataArguments(LabelArguments):
+    """Columns and labels of classification.
+
+    Args:
+        text_column: Column of the text.
+        text_pair_column: Column of a second text, for pairs.
+        label_column: Column of the label, any text or number.
+        max_length: Truncate texts (a pair together) to this many tokens. Default: 2048;
+            fine-tuning: 256, or as many as the model has positions for.
+        problem_type: single_label_classification, multi_label_classification or regression.
+            Default: multi_label with lists of labels or --label_separator, otherwise single_label.
+        label_separator: Text between several labels of one row. Default: a row has one label.
+        teacher: A model of sentence-transformers, as a directory or a name on the Hub. A new model
+            uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
+            of single tokens.
+        class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
+            same total weight, and the best model is the one with the highest macro F1. Default: all
+            rows have the same weight.
+        min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
+            so that this fraction of the predictions on the validation data is right, for example
+            0.95. Default: every text gets a label.
+    """
+
+    task = "classify"
+    training_defaults = _FOR_LABELS
+    summary = "text classification: one label, several, or a number"
+    usual_options = ("text_column", "label_column")
+    measuring_options = (
+        "text_column",
+        "text_pair_column",
+        "label_column",
+        "label_separator",
+        "max_length",
+    )
+
+    text_column: str = "text"
+    text_pair_column: str | None = None
+    label_column: str = "label"
+    max_length: int | None = None
+    problem_type: (
+        Literal["single_label_classification", "multi_label_classification", "regression"] | None
+    ) = None
+    label_separator: str | None = None
+    teacher: str | None = None
+    class_weights: Literal["balanced"] | None = None
+    min_precision: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.min_precision is not None:
+            check_number("min_precision", self.min_precision, above=0, maximum=1)
+            if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
+                raise InputError(
+                    "--validation_fraction 0 leaves no data for choosing the threshold of "
+                    "--min_precision; leave out one of the two"
+                )
+        shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
+        check_number("max_length", self.max_length, minimum=shortest)
+        for name in ("text_column", "text_pair_column"):
+            if getattr(self, name) == self.label_column:
+                raise InputError(
+                    f"--{name} {self.label_column} is also the column of the label; choose another "
+                    "one with --label_column"
+                )
+
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
+        if self.teacher is not None:
+            require_packages("--teacher", EmbedDataArguments.packages)
+            refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
+            if model.pretrained or model.tokenizer:
+                raise InputError(
+                    "--teacher is for a new model with the teacher's tokenizer; it can't be "
+                    "combined with --model_name_or_path and --tokenizer"
+                )
+
+
+@dataclass
+class TagDataArguments(LabelArguments):
+    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
+    has a token on each line, in the first column, with its tag in the last one, and a blank line
+    after each sentence (CoNLL, IOB2). Tabs or spaces separate the columns.
+
+    Args:
+        train_file: Training data: .jsonl with lists of tokens and of tags, or any other text file
+            with a token and its tag on each line; also .gz. Several are read one after another.
+        token_column: Column of the tokens in .jsonl files. Default: tokens
+        tag_column: Column of the tags in .jsonl files. Default: tags
+        unit: The unit that gets a tag. characters splits the words of the data, for languages
+            without spaces; auto does so if most of the training text is Chinese characters and the
+            tags are IOB1 or IOB2.
+        max_length: Truncate training sentences to this many tokens.
+    """
+
+    task = "tag"
+    training_defaults = _FOR_LABELS
+    summary = "tagging: entities, parts of speech; a tag for every token"
+    example = "--train_file train.conll"
+    usual_options = ("token_column", "tag_column")
+    measuring_options = ("token_column", "tag_column")
+
+    token_column: str | None = None
+    tag_column: str | None = None
+    unit: Literal["auto", "words", "characters"] = "auto"
+    max_length: int = 512
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
+        if self.token_column is not None and self.token_column == self.tag_column:
+            raise InputError(
+                f"--token_column and --tag_column are both {self.tag_column}; the tags need another "
+                "column"
+            )
+
+
+@dataclass
+class SentenceDataArguments(TaskArguments):
+    """The options that embed and rerank share. The columns determine the kind of training: anchor
+    and positive, with or without negative; or sentence1, sentence2 and score.
+
+    Args:
+        max_length: Truncate texts to this many tokens.
+    """
+
+    usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
+    training_defaults = {"per_device_train_batch_size": 64}
+    packages = {"sentence_transformers": "embed"}
+    measuring_options = ("max_length",)
+
+    max_length: int = 128
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
+
+    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_combination(model, training)
+        if training.max_tokens_per_batch or training.word_dropout:
+            raise InputError(
+                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "
+                "trainer of sentence-transformers makes its own batches; leave them out"
+            )
+        if training.training_arguments.get("label_smoothing_factor"):
+            raise InputError(
+                f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses "
+                "have no labels; leave it out"
+            )
+
+
+@dataclass
+class EmbedDataArguments(SentenceDataArguments):
+    """Pairs, triplets or scores, or only the column text with a teacher. A .txt file has one text
+    on each line.
+
+    Args:
+        teacher: A model of sentence-transformers, as a directory or a name on the Hub, whose
+            vectors of the texts in the column text are learned. A new model also uses its tokenizer
+            and is initialised from its vectors of single tokens, unless options such as
+            --vocab_size request a new tokenizer.
+        matryoshka: Make vectors usable when cut to these dimensions, for example 128 64.
+    """
+
+    task = "embed"
+    summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
+    usual_options = ("max_length", "teacher")
+
+    teacher: str | None = None
+    matryoshka: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__post_init__()
+        for width in self.matryoshka:
+            check_number("matryoshka", width, minimum=1)
+
+
+@dataclass
+class RerankDataArguments(SentenceDataArguments):
+    """Pairs, triplets or scores for reranking. A score lies between 0 and 1.
+
+    Args:
+        max_length: Truncate pairs of texts to this many tokens together.
+    """
+
+    task = "rerank"
+    summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
+    # Each query is scored with several documents, so batches are small.
+    training_defaults = {"per_device_train_batch_size": 16}
+
+    max_length: int = 256
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, minimum=MIN_PAIR_LENGTH)
+
+
+TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
+    arguments.task: arguments
+    for arguments in (
+        Seq2SeqDataArguments,
+        MaskedLMDataArguments,
+        LanguageModelDataArguments,
+        ClassifyDataArguments,
+        TagDataArguments,
+        EmbedDataArguments,
+        RerankDataArguments,
+    )
+}
