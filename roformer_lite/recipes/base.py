@@ -8,12 +8,11 @@ start of the training, return another recipe. Before, a `Reader` reads the data.
 
 What all tasks share is elsewhere: `train/train.py` trains a run, and `train/fit.py` resumes a
 killed one. `answers.py` opens a saved model. The text of the card is in
-`train/model_card_template.md.jinja`.
+`train/model_card_template.md.jinja`, and its code in `train/model_card_code.md.jinja`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +48,6 @@ Answer = dict[str, Any]
 Measured = tuple[Metrics, list[Outcome]]
 # The metrics of each baseline, and whether each of its predictions is right.
 MeasuredBaselines = tuple[Baselines, BaselinesRight]
-OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
 @dataclass(frozen=True)
@@ -553,25 +551,6 @@ class Recipe(ABC):
         given = self.input_of_row(row)
         return given if isinstance(given, str) else "\t".join(given)
 
-    @abstractmethod
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Python code that uses `model` and `tokenizer` on a row."""
-
-    def loading_code(self, model_id: str, has_own_class: bool) -> str:
-        """The lines of Python that make `model` and `tokenizer`.
-
-        Args:
-            model_id: The name of the model on the Hub.
-            has_own_class: Whether the model is of this package.
-        """
-        own = OWN_IMPORT if has_own_class else ""
-        auto = self.auto_model.__name__
-        return (
-            f"{own}from transformers import {auto}, AutoTokenizer\n\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({quoted(model_id)})\n"
-            f"model = {auto}.from_pretrained({quoted(model_id)})\n"
-        )
-
 
 class AnsweringRecipe(Recipe):
     """A task whose models are evaluated by their predictions for labelled rows."""
@@ -615,8 +594,3 @@ def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 def significant(number: float) -> float:
     """A number rounded to six significant digits."""
     return float(f"{number:.6g}")
-
-
-def quoted(value: str | list[str]) -> str:
-    """Text as a Python literal in double quotes, with characters beyond ASCII kept readable."""
-    return json.dumps(value, ensure_ascii=False)

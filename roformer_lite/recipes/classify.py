@@ -56,7 +56,6 @@ from .base import (
     MeasuredBaselines,
     Shown,
     Start,
-    quoted,
     significant,
 )
 from .classify_rows import (
@@ -608,18 +607,6 @@ class Classify(LabelRecipe):
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = ", ".join(map(quoted, self.texts([row])))
-        answers = {
-            SINGLE: "model.config.id2label[logits.argmax().item()]",
-            MULTI: "[name for i, name in model.config.id2label.items() if logits[0, i] > 0]",
-            REGRESSION: "logits.item()",
-        }
-        return (
-            f"logits = model(**tokenizer({texts}, return_tensors='pt')).logits\n"
-            f"print({answers[self.problem_type]})"
-        )
 
 
 def text_for_baseline(given: Input) -> str:

@@ -23,7 +23,7 @@ from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import EmbedDataArguments
 from ..teacher import open_teacher, principal_axes, projected, with_vectors
-from .base import Answer, Shown, Start, quoted
+from .base import Answer, Shown, Start
 from .sentence import SentenceReader, SentenceRecipe, named_metrics
 
 if TYPE_CHECKING:
@@ -279,10 +279,6 @@ class Embed(SentenceRecipe):
                 f"{parts}."
             )
         return notes
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = list(self.texts([row]))[:2]
-        return f"vectors = model.encode({quoted(texts)})\nprint(model.similarity(vectors, vectors))"
 
 
 def search(rows: Dataset) -> dict[str, Any]:

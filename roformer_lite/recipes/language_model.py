@@ -30,7 +30,7 @@ from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Measured, Recipe, padding_right, quoted
+from .base import Answer, Measured, Recipe, padding_right
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -271,13 +271,6 @@ class MaskedLM(LanguageModel):
         _, _, rest = rest.partition(" ")
         return f"{first} {tokenizer.mask_token} {rest}".strip()
 
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"inputs = tokenizer({quoted(self.example_line(row, tokenizer))}, return_tensors='pt')\n"
-            "logits = model(**inputs).logits[inputs['input_ids'] == tokenizer.mask_token_id]\n"
-            "print(tokenizer.convert_ids_to_tokens(logits.topk(5).indices[0].tolist()))"
-        )
-
 
 @dataclass(frozen=True)
 class CausalLM(LanguageModel):
@@ -369,15 +362,6 @@ class CausalLM(LanguageModel):
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The first words of the text."""
         return " ".join(row["text"].split()[:5])
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            "start = tokenizer.cls_token or tokenizer.bos_token\n"
-            f"prompt = start + {quoted(self.example_line(row, tokenizer))}\n"
-            "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
-            "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], "
-            "skip_special_tokens=True))"
-        )
 
 
 def require_word(rows: Dataset, options: dict[str, Any]) -> None:

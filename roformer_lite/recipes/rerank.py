@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row
@@ -17,7 +17,7 @@ from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import RerankDataArguments
-from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, quoted, significant
+from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, significant
 from .sentence import SentenceRecipe, named_metrics
 
 if TYPE_CHECKING:
@@ -155,7 +155,3 @@ class Rerank(SentenceRecipe):
             "are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 and "
             "map depend on the ranks of all of them."
         ]
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = ", ".join(map(quoted, self.input_of_row(row)))
-        return f"print(model.predict([({texts})]))"

@@ -28,13 +28,11 @@ from ..loaded_model import LoadedModel
 from ..options.tasks import SentenceDataArguments
 from ..sentence_models import make_sentence_model, open_sentence_model
 from .base import (
-    OWN_IMPORT,
     FittedBaseline,
     Measured,
     MeasuredBaselines,
     Recipe,
     Start,
-    quoted,
 )
 
 if TYPE_CHECKING:
@@ -274,13 +272,6 @@ class SentenceRecipe(Recipe):
 
     def neutral_example(self) -> Row:
         return {"anchor": "a question", "positive": "its answer"}
-
-    def loading_code(self, model_id: str, has_own_class: bool) -> str:
-        name = self.sentence_class().__name__
-        own = OWN_IMPORT if has_own_class else ""
-        return (
-            f"{own}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
-        )
 
 
 def named_metrics(

@@ -43,7 +43,6 @@ from .base import (
     FittedBaseline,
     Measured,
     MeasuredBaselines,
-    quoted,
 )
 
 if TYPE_CHECKING:
@@ -281,12 +280,6 @@ class Seq2Seq(AnsweringRecipe):
 
     def neutral_example(self) -> Row:
         return {"source": "a line of text", "target": ""}
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
-            "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
-        )
 
 
 def bleu_tokenizer_of(rows: Dataset) -> str:

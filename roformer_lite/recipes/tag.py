@@ -40,7 +40,6 @@ from .base import (
     MeasuredBaselines,
     Shown,
     padding_right,
-    quoted,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
@@ -452,17 +451,6 @@ class Tag(LabelRecipe):
 
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return " ".join(self.units(row["tokens"]))
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"tokens = {quoted(self.units(row['tokens']))}\n"
-            "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
-            "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
-            "places = [i for i, token in enumerate(inputs.tokens()) if token.strip('▁Ġ')]\n"
-            "first = {inputs.token_to_word(place): place for place in reversed(places)}\n"
-            "print([(token, model.config.id2label[tags[first[i]]]) "
-            "for i, token in enumerate(tokens)])"
-        )
 
 
 def are_texts(value: Any) -> bool:
