@@ -124,6 +124,7 @@ class Recipe(ABC):
         baseline_class: The class of that baseline.
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
+        answer_column: The name of the column of a prediction in a table.
         truncates: Whether the model reads only the beginning of a text that is too long.
 
     Args:
@@ -147,6 +148,7 @@ class Recipe(ABC):
     baseline_class: ClassVar[type[BaselineModel] | None] = None
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
+    answer_column: ClassVar[str] = "prediction"
     truncates: ClassVar[bool] = False
 
     options: Any
@@ -472,7 +474,7 @@ class Recipe(ABC):
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         """The names of the columns of a prediction in a table."""
-        return ["prediction"]
+        return [self.answer_column]
 
     def show(self, answer: Any, options: dict[str, Any]) -> Shown:
         """A prediction in the form that `predict` writes: by default, a text. Its line breaks are
@@ -538,10 +540,11 @@ class Recipe(ABC):
         """Notes that define the metrics for the reader."""
         return []
 
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         """Notes on the predictions for a split."""
         return []
 
+    @property
     @abstractmethod
     def neutral_example(self) -> Row:
         """A made-up row, for a card that does not show any data."""

@@ -584,7 +584,7 @@ class Classify(LabelRecipe):
             )
         return [about_metrics, *super().notes()]
 
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
         scores = scores_of(outcomes)
         if self.options.min_precision is None or self.threshold is None or scores is None:
@@ -602,6 +602,7 @@ class Classify(LabelRecipe):
             f"labels {is_sure.mean():.3f} of the rows{precision}.",
         ]
 
+    @property
     def neutral_example(self) -> Row:
         row = {"text": "a text to classify"}
         if self.takes_pairs:

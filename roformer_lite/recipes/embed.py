@@ -62,6 +62,7 @@ class Embed(SentenceRecipe):
     pipeline_tag = "sentence-similarity"
     architecture = "Model"
     auto_model = AutoModel
+    answer_column = "embedding"
     compared_kinds = ("pairs", "scores")
 
     options: EmbedDataArguments
@@ -228,9 +229,6 @@ class Embed(SentenceRecipe):
         """The vector as `embedding`."""
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"embedding": vector} for vector in vectors.tolist()]
-
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["embedding"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """A JSON list with the precision of 32-bit numbers."""

@@ -124,7 +124,7 @@ class LabelRecipe(AnsweringRecipe):
         """
         for split, own_rows in rows.items():
             if split != "train":
-                for note in self.notes_on_unseen_labels(split, own_rows):
+                for note in self.notes_on(split, own_rows):
                     print(note, file=sys.stderr)
         return self
 
@@ -132,7 +132,7 @@ class LabelRecipe(AnsweringRecipe):
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
         """The labels of each labelled item: of each row, or of each token."""
 
-    def notes_on_unseen_labels(self, split: str, rows: Dataset) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         """A sentence on the items of a split that have an unseen label: one that the training data
         lack, so that the model cannot predict it.
 
@@ -219,13 +219,8 @@ class LabelRecipe(AnsweringRecipe):
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         # Labels of a wrong column are refused before anything is predicted.
-        self.notes_on_unseen_labels("test", rows)
+        self.notes_on("test", rows)
         return self
-
-    # What the card shows.
-
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
-        return self.notes_on_unseen_labels(split, rows)
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

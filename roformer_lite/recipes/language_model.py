@@ -207,6 +207,7 @@ class MaskedLM(LanguageModel):
     auto_model = AutoModelForMaskedLM
     metric_names = ("perplexity", "accuracy")
     main_metric = "perplexity"
+    neutral_example = {"text": "The weather is fine today."}
     is_causal = False
 
     def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -262,9 +263,6 @@ class MaskedLM(LanguageModel):
             "models."
         ]
 
-    def neutral_example(self) -> Row:
-        return {"text": "The weather is fine today."}
-
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The text with a mask instead of its second word."""
         first, _, rest = row["text"].strip().partition(" ")
@@ -282,6 +280,7 @@ class CausalLM(LanguageModel):
     auto_model = AutoModelForCausalLM
     metric_names = ("perplexity", "accuracy", "bits_per_byte")
     main_metric = "bits_per_byte"
+    neutral_example = {"text": "Once upon a time"}
     is_causal = True
     answer_options = (
         "max_new_tokens",
@@ -355,9 +354,6 @@ class CausalLM(LanguageModel):
             "exponential. bits_per_byte, the loss of the text in bits per UTF-8 byte, can be "
             "compared between models with different vocabularies."
         ]
-
-    def neutral_example(self) -> Row:
-        return {"text": "Once upon a time"}
 
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The first words of the text."""

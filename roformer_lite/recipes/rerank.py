@@ -40,6 +40,7 @@ class Rerank(SentenceRecipe):
     pipeline_tag = "text-ranking"
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
+    answer_column = "score"
     answer_options = ("text_pair_column",)
     takes_pairs = True
 
@@ -125,9 +126,6 @@ class Rerank(SentenceRecipe):
         """The `score` of each pair."""
         scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"score": score} for score in scores.tolist()]
-
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["score"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         score = significant(answer["score"])

@@ -100,6 +100,7 @@ class SentenceRecipe(Recipe):
     truncates = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False
+    neutral_example = {"anchor": "a question", "positive": "its answer"}
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
 
     options: SentenceDataArguments
@@ -269,9 +270,6 @@ class SentenceRecipe(Recipe):
             "queries with a relevant document among the first k, and mrr@10 is the mean of 1/rank "
             "among the first ten. Larger splits are harder."
         ]
-
-    def neutral_example(self) -> Row:
-        return {"anchor": "a question", "positive": "its answer"}
 
 
 def named_metrics(

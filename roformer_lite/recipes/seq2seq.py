@@ -110,6 +110,7 @@ class Seq2Seq(AnsweringRecipe):
     truncates = True
     metric_names = ("bleu", "chrf", "exact_match")
     main_metric = "chrf"
+    neutral_example = {"source": "a line of text", "target": ""}
 
     options: Seq2SeqDataArguments
     bleu_tokenizer: str = ""
@@ -277,9 +278,6 @@ class Seq2Seq(AnsweringRecipe):
             "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
-
-    def neutral_example(self) -> Row:
-        return {"source": "a line of text", "target": ""}
 
 
 def bleu_tokenizer_of(rows: Dataset) -> str:

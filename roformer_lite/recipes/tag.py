@@ -123,6 +123,7 @@ class Tag(LabelRecipe):
     pipeline_tag = "token-classification"
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
+    answer_column = "tags"
     label_word = "tag"
     baseline_class = WordTagger
     baseline_name = CRF
@@ -374,9 +375,6 @@ class Tag(LabelRecipe):
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["tags"]
-
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`token/TAG token/TAG …` as a line; only the tags as a column."""
         pairs = zip(answer["tokens"], answer["tags"], strict=True)
@@ -443,6 +441,7 @@ class Tag(LabelRecipe):
             )
         return [about_metrics, *super().notes()]
 
+    @property
     def neutral_example(self) -> Row:
         tokens = ["This", "is", "a", "sentence", "."]
         if self.unit == CHARACTERS:
