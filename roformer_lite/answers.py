@@ -116,6 +116,8 @@ def open_model(
             model.float()
     positions = positions_of(model, config)
     if positions is not None:
+        # A checkpoint of another program does not say how long the texts of its training were.
+        recipe = recipe.limited_to(positions, recipe.options)
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
         if hasattr(model, "max_seq_length"):
             model.max_seq_length = min(model.max_seq_length or positions, positions)

@@ -105,7 +105,7 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
     """
     for architecture in config.architectures or []:
         for package in (hf_roformer_lite, transformers):
-            found = getattr(package, architecture, None)
+            found: Any = getattr(package, architecture, None)
             if getattr(found, "config_class", None) is type(config):
                 return found
     raise InputError(

@@ -19,7 +19,6 @@ from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..evaluation import Evaluation, evaluate
 from ..options.common import TrainingOptions
-from ..options.tasks import LENGTH_OPTIONS
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..tables import TableWriter
@@ -59,7 +58,8 @@ def main(
         rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
         recipe = recipe.for_rows(saved, rows)
         found = evaluate(
-            saved,
+            # Its pipeline is made again, with the given lengths.
+            replace(saved, recipe=recipe),
             recipe,
             split="test",
             rows=rows,
@@ -109,22 +109,14 @@ def recipe_for(
     data["train_file"] = options.test_file
     options_of_data = replace(saved.recipe.options, **data, **given)
     recipe = kind.of_model(options_of_data, saved.model.config, settings)
+    if saved.positions is not None:
+        recipe = recipe.limited_to(saved.positions, recipe.options)
     set_lengths(saved, recipe, given)
     return recipe
 
 
 def set_lengths(saved: SavedModel, recipe: Recipe, given: dict[str, Any]) -> None:
-    """Let the model read and generate as many tokens as the given options say.
-
-    Raises:
-        InputError: for a length beyond the positions of the model.
-    """
-    for name in LENGTH_OPTIONS:
-        if saved.positions is not None and given.get(name, 0) > saved.positions:
-            raise InputError(
-                f"--{name} {given[name]}: this model has positions for only {saved.positions} "
-                "tokens; give a smaller number"
-            )
+    """Let the model read and generate as many tokens as the given options say."""
     if given.keys() & {"max_length", "max_source_length"}:
         saved.tokenizer.model_max_length = recipe.max_length
         if hasattr(saved.model, "max_seq_length"):

@@ -222,6 +222,7 @@ def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Itera
 def _progress(path: str | None, read: Callable[[str], Iterable[Any]]) -> tqdm:
     """A bar on standard error, if that is a terminal and the input is a file, which can be read
     twice."""
-    is_shown = path is not None and Path(path).is_file() and sys.stderr.isatty()
-    total = sum(1 for _ in read(path)) if is_shown else None
-    return tqdm(total=total, unit=" texts", delay=1, disable=not is_shown)
+    total = None
+    if path is not None and Path(path).is_file() and sys.stderr.isatty():
+        total = sum(1 for _ in read(path))
+    return tqdm(total=total, unit=" texts", delay=1, disable=total is None)

@@ -44,7 +44,7 @@ CRF = "CRF"
 _WORD = re.compile(r"\b\w+\b")
 
 
-def _sampled(train: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
+def _sampled(train: tuple[Any, Any]) -> tuple[Any, Any]:
     """The inputs and the answers of the rows from which a baseline learns."""
     return sample_rows(train[0], MAX_ROWS), sample_rows(train[1], MAX_ROWS)
 

@@ -207,9 +207,9 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
     data, model, training, card = parser.objects(values | given)
     run = Run(data=data, model=model, training=training, card=card)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
-        name = getattr(options, option, None)
-        if name is not None:
-            check_model_name(name, f"--{option} {name}")
+        model_name = getattr(options, option, None)
+        if model_name is not None:
+            check_model_name(model_name, f"--{option} {model_name}")
     return run
 
 

@@ -8,12 +8,11 @@ start of the training, return another recipe. Before, a `Reader` reads the data.
 
 What all tasks share is elsewhere: `train/train.py` trains a run, and `train/fit.py` resumes a
 killed one. `answers.py` opens a saved model. The text of the card is in
-`train/model_card_template.md.jinja`.
+`train/model_card_template.md.jinja`, and its code in `train/model_card_code.md.jinja`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +48,6 @@ Answer = dict[str, Any]
 Measured = tuple[Metrics, list[Outcome]]
 # The metrics of each baseline, and whether each of its predictions is right.
 MeasuredBaselines = tuple[Baselines, BaselinesRight]
-OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,11 @@ class Recipe(ABC):
         baseline_class: The class of that baseline.
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
+        answer_column: The name of the column of a prediction in a table.
         truncates: Whether the model reads only the beginning of a text that is too long.
 
     Args:
-        options: The options of the task.
+        options: The options of the task, an object of `options_class`.
     """
 
     name: ClassVar[str]
@@ -149,9 +148,10 @@ class Recipe(ABC):
     baseline_class: ClassVar[type[BaselineModel] | None] = None
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
+    answer_column: ClassVar[str] = "prediction"
     truncates: ClassVar[bool] = False
 
-    options: TaskArguments
+    options: Any
 
     def __init_subclass__(cls) -> None:
         if "options_class" in vars(cls):
@@ -223,15 +223,17 @@ class Recipe(ABC):
 
         Args:
             positions: The number of positions that the model has learned.
-            given: The options of the task as the user gave them.
+            given: The options of the task as the user passed them.
 
         Raises:
             InputError: for a greater length that was given.
         """
         options = self.options
         for name in LENGTH_OPTIONS:
-            length = getattr(options, name, 0) or self.max_length
-            if not hasattr(options, name) or length <= positions:
+            if not hasattr(options, name):
+                continue
+            length = getattr(options, name) or self.max_length or 0
+            if length <= positions:
                 continue
             if given.is_given(name):
                 raise InputError(
@@ -391,7 +393,8 @@ class Recipe(ABC):
             InputError: if one of its files is missing or wrong.
         """
         model_class = model_class_of(config, directory)
-        return load_complete_model(directory, config, model_class).to(device)
+        model: Any = load_complete_model(directory, config, model_class)
+        return model.to(device)
 
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         """Refuse options of `predict` that a saved model does not use, before its weights are read.
@@ -471,7 +474,7 @@ class Recipe(ABC):
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         """The names of the columns of a prediction in a table."""
-        return ["prediction"]
+        return [self.answer_column]
 
     def show(self, answer: Any, options: dict[str, Any]) -> Shown:
         """A prediction in the form that `predict` writes: by default, a text. Its line breaks are
@@ -537,10 +540,11 @@ class Recipe(ABC):
         """Notes that define the metrics for the reader."""
         return []
 
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         """Notes on the predictions for a split."""
         return []
 
+    @property
     @abstractmethod
     def neutral_example(self) -> Row:
         """A made-up row, for a card that does not show any data."""
@@ -549,25 +553,6 @@ class Recipe(ABC):
         """A line of input for `predict`, made from a row."""
         given = self.input_of_row(row)
         return given if isinstance(given, str) else "\t".join(given)
-
-    @abstractmethod
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Python code that uses `model` and `tokenizer` on a row."""
-
-    def loading_code(self, model_id: str, has_own_class: bool) -> str:
-        """The lines of Python that make `model` and `tokenizer`.
-
-        Args:
-            model_id: The name of the model on the Hub.
-            has_own_class: Whether the model is of this package.
-        """
-        own = OWN_IMPORT if has_own_class else ""
-        auto = self.auto_model.__name__
-        return (
-            f"{own}from transformers import {auto}, AutoTokenizer\n\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({quoted(model_id)})\n"
-            f"model = {auto}.from_pretrained({quoted(model_id)})\n"
-        )
 
 
 class AnsweringRecipe(Recipe):
@@ -612,8 +597,3 @@ def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 def significant(number: float) -> float:
     """A number rounded to six significant digits."""
     return float(f"{number:.6g}")
-
-
-def quoted(value: str | list[str]) -> str:
-    """Text as a Python literal in double quotes, with characters beyond ASCII kept readable."""
-    return json.dumps(value, ensure_ascii=False)

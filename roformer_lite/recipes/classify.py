@@ -21,6 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
+from ..baseline.files import JoinedBaseline
 from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
@@ -55,7 +56,6 @@ from .base import (
     MeasuredBaselines,
     Shown,
     Start,
-    quoted,
     significant,
 )
 from .classify_rows import (
@@ -157,14 +157,12 @@ class Classify(LabelRecipe):
             return found
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
         separator = found.label_separator if problem_type == MULTI else None
-        cls.check_labels(options, names, separator)
+        cls.check_labels(names, separator)
         warn_of_equal_numbers(names)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 
     @classmethod
-    def of_model(
-        cls, options: ClassifyDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
-    ) -> Self:
+    def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
         problem_type = problem_type_of(config)
         # Checkpoints of other programs do not say whether they take pairs.
         takes_pairs = settings.get("pairs", options.text_pair_column is not None)
@@ -272,7 +270,7 @@ class Classify(LabelRecipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        logits = prediction.predictions[: len(rows)]
+        logits = np.asarray(prediction.predictions)[: len(rows)]
         return measure_logits(self.problem_type, logits, self.truth(rows))
 
     def with_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> Self:
@@ -333,7 +331,7 @@ class Classify(LabelRecipe):
     ) -> list[Answer]:
         """The score of each label with the highest first, or the number as `value`."""
         if saved.joined is not None:
-            return self.joined_answer(saved, inputs)
+            return self.joined_answer(saved, saved.joined, inputs)
         found = self.encoder_answer(saved, inputs, ACTIVATIONS[self.problem_type])
         if self.problem_type == REGRESSION:
             return [{"value": next(iter(scores.values()))} for scores in found]
@@ -366,13 +364,15 @@ class Classify(LabelRecipe):
         found = self.encoder_answer(saved, inputs, "none")
         return [np.array([scores[label] for label in self.labels]) for scores in found]
 
-    def joined_answer(self, saved: LoadedModel, inputs: list[Input]) -> list[Answer]:
+    def joined_answer(
+        self, saved: LoadedModel, joined: JoinedBaseline, inputs: list[Input]
+    ) -> list[Answer]:
         """The joint scores of the encoder and the baseline, with the highest first."""
         texts = [text_for_baseline(given) for given in inputs]
         logits = joint_logits(
-            saved.joined.join,
+            joined.join,
             logits=np.stack(self.encoder_logits(saved, inputs)),
-            distances=saved.joined.model.scores(texts),
+            distances=joined.model.scores(texts),
         )
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
@@ -584,13 +584,14 @@ class Classify(LabelRecipe):
             )
         return [about_metrics, *super().notes()]
 
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
-        if self.options.min_precision is None:
+        scores = scores_of(outcomes)
+        if self.options.min_precision is None or self.threshold is None or scores is None:
             return notes
         if self.threshold == UNREACHABLE:
             return [*notes, self.sentence_on_no_threshold()]
-        is_sure = scores_of(outcomes) >= self.threshold
+        is_sure = np.asarray(scores >= self.threshold)
         precision = ""
         if is_sure.any():
             precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are right"
@@ -601,23 +602,12 @@ class Classify(LabelRecipe):
             f"labels {is_sure.mean():.3f} of the rows{precision}.",
         ]
 
+    @property
     def neutral_example(self) -> Row:
         row = {"text": "a text to classify"}
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = ", ".join(map(quoted, self.texts([row])))
-        answers = {
-            SINGLE: "model.config.id2label[logits.argmax().item()]",
-            MULTI: "[name for i, name in model.config.id2label.items() if logits[0, i] > 0]",
-            REGRESSION: "logits.item()",
-        }
-        return (
-            f"logits = model(**tokenizer({texts}, return_tensors='pt')).logits\n"
-            f"print({answers[self.problem_type]})"
-        )
 
 
 def text_for_baseline(given: Input) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,11 @@ from ..baseline.join import Join
 from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
 from .classify_rows import MULTI, REGRESSION
 
-if TYPE_CHECKING:
-    from transformers.modeling_outputs import SequenceClassifierOutput
-
 
 def weighted_loss(
     weights: torch.Tensor,
     smoothing: float,
-    outputs: SequenceClassifierOutput,
+    outputs: Any,
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import EmbedDataArguments
 from ..teacher import open_teacher, principal_axes, projected, with_vectors
-from .base import Answer, Shown, Start, quoted
+from .base import Answer, Shown, Start
 from .sentence import SentenceReader, SentenceRecipe, named_metrics
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Embed(SentenceRecipe):
     pipeline_tag = "sentence-similarity"
     architecture = "Model"
     auto_model = AutoModel
+    answer_column = "embedding"
     compared_kinds = ("pairs", "scores")
 
     options: EmbedDataArguments
@@ -208,7 +209,7 @@ class Embed(SentenceRecipe):
             options |= search(rows)
             # Without these functions, the library takes that of the model.
             options["score_functions"] = {"cosine": cos_sim}
-        evaluators = {"": kind(**options)}
+        evaluators: dict[str, Any] = {"": kind(**options)}
         for width in self.widths:
             evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
         return partial(named_metrics, evaluators=evaluators, keys=keys)
@@ -228,9 +229,6 @@ class Embed(SentenceRecipe):
         """The vector as `embedding`."""
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"embedding": vector} for vector in vectors.tolist()]
-
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["embedding"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """A JSON list with the precision of 32-bit numbers."""
@@ -279,10 +277,6 @@ class Embed(SentenceRecipe):
                 f"{parts}."
             )
         return notes
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = list(self.texts([row]))[:2]
-        return f"vectors = model.encode({quoted(texts)})\nprint(model.similarity(vectors, vectors))"
 
 
 def search(rows: Dataset) -> dict[str, Any]:

@@ -91,13 +91,10 @@ class LabelRecipe(AnsweringRecipe):
         return numbers
 
     @classmethod
-    def check_labels(
-        cls, options: LabelArguments, labels: Iterable[str], separator: str | None
-    ) -> None:
+    def check_labels(cls, labels: Iterable[str], separator: str | None) -> None:
         """Refuse labels that would be ambiguous in the output of `predict`.
 
         Args:
-            options: The options of the task.
             labels: The labels of the training data.
             separator: The text between several labels of a row, if a row may have several.
 
@@ -112,7 +109,7 @@ class LabelRecipe(AnsweringRecipe):
                 )
             if separator is not None and separator in label:
                 remedy = "rename it"
-                if hasattr(options, "label_separator"):
+                if hasattr(cls.options_class, "label_separator"):
                     remedy = "choose another separator with --label_separator"
                 raise InputError(
                     f"the {cls.label_word} {label!r} contains {separator!r}, which separates "
@@ -127,7 +124,7 @@ class LabelRecipe(AnsweringRecipe):
         """
         for split, own_rows in rows.items():
             if split != "train":
-                for note in self.notes_on_unseen_labels(split, own_rows):
+                for note in self.notes_on(split, own_rows):
                     print(note, file=sys.stderr)
         return self
 
@@ -135,7 +132,7 @@ class LabelRecipe(AnsweringRecipe):
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
         """The labels of each labelled item: of each row, or of each token."""
 
-    def notes_on_unseen_labels(self, split: str, rows: Dataset) -> list[str]:
+    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         """A sentence on the items of a split that have an unseen label: one that the training data
         lack, so that the model cannot predict it.
 
@@ -222,18 +219,13 @@ class LabelRecipe(AnsweringRecipe):
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         # Labels of a wrong column are refused before anything is predicted.
-        self.notes_on_unseen_labels("test", rows)
+        self.notes_on("test", rows)
         return self
-
-    # What the card shows.
-
-    def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome]) -> list[str]:
-        return self.notes_on_unseen_labels(split, rows)
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:
     """The labels of a model, in the order of their numbers."""
-    return [str(label) for _, label in sorted(config.id2label.items())]
+    return [str(label) for _, label in sorted((config.id2label or {}).items())]
 
 
 def shown(labels: Iterable[str]) -> str:

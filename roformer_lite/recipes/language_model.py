@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,7 +30,7 @@ from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Measured, Recipe, padding_right, quoted
+from .base import Answer, Measured, Recipe, padding_right
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -133,7 +133,7 @@ class LanguageModel(Recipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        return self.metrics_of(prediction.predictions, rows)
+        return self.metrics_of(np.asarray(prediction.predictions), rows)
 
     # Answering.
 
@@ -141,13 +141,6 @@ class LanguageModel(Recipe):
         return row["text"]
 
     # Measuring.
-
-    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        if saved.positions is None:
-            return self
-        # A checkpoint of another program does not say how long the blocks of its training were.
-        longest = min(self.options.longest_block, saved.positions)
-        return replace(self, options=replace(self.options, block_size=longest))
 
     @torch.inference_mode()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
@@ -177,13 +170,13 @@ class LanguageModel(Recipe):
         self,
         tokenizer: PreTrainedTokenizerBase,
         number: int,
-        ids: Sequence[int],
+        ids: list[int],
         scores: np.ndarray,
         labels: np.ndarray,
     ) -> Outcome:
         """The outcome of a block of text, with its loss as severity. The row that it comes from is
         not known."""
-        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
         loss, tokens, right = scores.tolist()
         mean = loss / max(tokens, 1)
         columns = {
@@ -214,6 +207,7 @@ class MaskedLM(LanguageModel):
     auto_model = AutoModelForMaskedLM
     metric_names = ("perplexity", "accuracy")
     main_metric = "perplexity"
+    neutral_example = {"text": "The weather is fine today."}
     is_causal = False
 
     def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -234,9 +228,10 @@ class MaskedLM(LanguageModel):
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The text with the most probable token instead of each mask, as `prediction`."""
-        saved.check_positions(inputs)
+        texts = list(map(str, inputs))
+        saved.check_positions(texts)
         tokenizer = saved.tokenizer
-        encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
+        encoded = tokenizer(texts, padding=True, return_tensors="pt", verbose=False)
         encoded = encoded.to(saved.model.device)
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
@@ -244,7 +239,7 @@ class MaskedLM(LanguageModel):
         best = logits.argmax(-1)
         is_mask = encoded["input_ids"] == tokenizer.mask_token_id
         answers = []
-        for text, own_best, own_masks in zip(inputs, best, is_mask, strict=True):
+        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
             text = filled(tokenizer, text, own_best[own_masks].tolist())
             answers.append({"prediction": text.strip()})
         return answers
@@ -268,21 +263,11 @@ class MaskedLM(LanguageModel):
             "models."
         ]
 
-    def neutral_example(self) -> Row:
-        return {"text": "The weather is fine today."}
-
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The text with a mask instead of its second word."""
         first, _, rest = row["text"].strip().partition(" ")
         _, _, rest = rest.partition(" ")
         return f"{first} {tokenizer.mask_token} {rest}".strip()
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"inputs = tokenizer({quoted(self.example_line(row, tokenizer))}, return_tensors='pt')\n"
-            "logits = model(**inputs).logits[inputs['input_ids'] == tokenizer.mask_token_id]\n"
-            "print(tokenizer.convert_ids_to_tokens(logits.topk(5).indices[0].tolist()))"
-        )
 
 
 @dataclass(frozen=True)
@@ -295,6 +280,7 @@ class CausalLM(LanguageModel):
     auto_model = AutoModelForCausalLM
     metric_names = ("perplexity", "accuracy", "bits_per_byte")
     main_metric = "bits_per_byte"
+    neutral_example = {"text": "Once upon a time"}
     is_causal = True
     answer_options = (
         "max_new_tokens",
@@ -369,21 +355,9 @@ class CausalLM(LanguageModel):
             "compared between models with different vocabularies."
         ]
 
-    def neutral_example(self) -> Row:
-        return {"text": "Once upon a time"}
-
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """The first words of the text."""
         return " ".join(row["text"].split()[:5])
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            "start = tokenizer.cls_token or tokenizer.bos_token\n"
-            f"prompt = start + {quoted(self.example_line(row, tokenizer))}\n"
-            "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
-            "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], "
-            "skip_special_tokens=True))"
-        )
 
 
 def require_word(rows: Dataset, options: dict[str, Any]) -> None:
@@ -406,7 +380,8 @@ def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> 
     for token, part in zip(tokens, parts, strict=True):
         # A token may begin with a space, or continue the word before it, as `##s` does.
         before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
-        new = tokenizer.decode([*before, token]).removeprefix(tokenizer.decode(before))
+        old = str(tokenizer.decode(before))
+        new = str(tokenizer.decode([*before, token])).removeprefix(old)
         if not found or found[-1].isspace():
             new = new.lstrip()
         found += new + part

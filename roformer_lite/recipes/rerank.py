@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row
@@ -17,7 +17,7 @@ from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..loaded_model import Input, LoadedModel
 from ..options.tasks import RerankDataArguments
-from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, quoted, significant
+from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, significant
 from .sentence import SentenceRecipe, named_metrics
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Rerank(SentenceRecipe):
     pipeline_tag = "text-ranking"
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
+    answer_column = "score"
     answer_options = ("text_pair_column",)
     takes_pairs = True
 
@@ -91,12 +92,16 @@ class Rerank(SentenceRecipe):
     def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
         from sentence_transformers.cross_encoder import evaluation
 
-        options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "write_csv": False,
+            "show_progress_bar": False,
+        }
         made: Any
         if self.are_correlations:
             first, second, scores = self.scored_pairs(rows)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
+            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, list(scores), **options)
         else:
             # The wrong documents of each query depend on the order of the rows. The rows are
             # therefore put into an order that depends only on their content, and in which
@@ -121,9 +126,6 @@ class Rerank(SentenceRecipe):
         """The `score` of each pair."""
         scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
         return [{"score": score} for score in scores.tolist()]
-
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["score"]
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         score = significant(answer["score"])
@@ -151,7 +153,3 @@ class Rerank(SentenceRecipe):
             "are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 and "
             "map depend on the ranks of all of them."
         ]
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        texts = ", ".join(map(quoted, self.input_of_row(row)))
-        return f"print(model.predict([({texts})]))"

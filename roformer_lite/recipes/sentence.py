@@ -28,13 +28,11 @@ from ..loaded_model import LoadedModel
 from ..options.tasks import SentenceDataArguments
 from ..sentence_models import make_sentence_model, open_sentence_model
 from .base import (
-    OWN_IMPORT,
     FittedBaseline,
     Measured,
     MeasuredBaselines,
     Recipe,
     Start,
-    quoted,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +100,7 @@ class SentenceRecipe(Recipe):
     truncates = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False
+    neutral_example = {"anchor": "a question", "positive": "its answer"}
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
 
     options: SentenceDataArguments
@@ -152,9 +151,10 @@ class SentenceRecipe(Recipe):
     # The model, and its training.
 
     def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+        model: Any = start.model
         made = make_sentence_model(
             self.sentence_class(),
-            start.model.to(device),
+            model.to(device),
             start.tokenizer,
             self.max_length,
             modules_of=modules_of,
@@ -270,16 +270,6 @@ class SentenceRecipe(Recipe):
             "queries with a relevant document among the first k, and mrr@10 is the mean of 1/rank "
             "among the first ten. Larger splits are harder."
         ]
-
-    def neutral_example(self) -> Row:
-        return {"anchor": "a question", "positive": "its answer"}
-
-    def loading_code(self, model_id: str, has_own_class: bool) -> str:
-        name = self.sentence_class().__name__
-        own = OWN_IMPORT if has_own_class else ""
-        return (
-            f"{own}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
-        )
 
 
 def named_metrics(

@@ -43,12 +43,11 @@ from .base import (
     FittedBaseline,
     Measured,
     MeasuredBaselines,
-    quoted,
 )
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, GenerationConfig, TrainingArguments
+    from transformers import EvalPrediction, GenerationConfig
 
 
 # The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
@@ -111,6 +110,7 @@ class Seq2Seq(AnsweringRecipe):
     truncates = True
     metric_names = ("bleu", "chrf", "exact_match")
     main_metric = "chrf"
+    neutral_example = {"source": "a line of text", "target": ""}
 
     options: Seq2SeqDataArguments
     bleu_tokenizer: str = ""
@@ -176,9 +176,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # The model, and its training.
 
-    def prepare_generation(
-        self, model: PreTrainedModel, args: TrainingArguments
-    ) -> GenerationConfig | None:
+    def prepare_generation(self, model: PreTrainedModel, args: Any) -> GenerationConfig | None:
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
         model.generation_config.max_length = max_length
@@ -190,7 +188,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # Choosing a checkpoint.
 
-    def metrics_in_training(self, args: TrainingArguments) -> list[str]:
+    def metrics_in_training(self, args: Any) -> list[str]:
         if args.predict_with_generate:
             return super().metrics_in_training(args)
         return ["loss"]
@@ -228,14 +226,10 @@ class Seq2Seq(AnsweringRecipe):
     # Measuring.
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        recipe = self
-        if not self.bleu_tokenizer:
-            recipe = replace(self, bleu_tokenizer=bleu_tokenizer_of(rows))
+        tokenizer = self.bleu_tokenizer or bleu_tokenizer_of(rows)
+        recipe = replace(self, bleu_tokenizer=tokenizer)
         recipe.check_bleu_tokenizer()
-        if saved.positions is None:
-            return recipe
-        longest = min(self.options.max_target_length, saved.positions)
-        return replace(recipe, options=replace(self.options, max_target_length=longest))
+        return recipe
 
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
@@ -284,15 +278,6 @@ class Seq2Seq(AnsweringRecipe):
             "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
-
-    def neutral_example(self) -> Row:
-        return {"source": "a line of text", "target": ""}
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
-            "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
-        )
 
 
 def bleu_tokenizer_of(rows: Dataset) -> str:

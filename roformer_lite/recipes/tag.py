@@ -40,7 +40,6 @@ from .base import (
     MeasuredBaselines,
     Shown,
     padding_right,
-    quoted,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
@@ -124,6 +123,7 @@ class Tag(LabelRecipe):
     pipeline_tag = "token-classification"
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
+    answer_column = "tags"
     label_word = "tag"
     baseline_class = WordTagger
     baseline_name = CRF
@@ -141,7 +141,7 @@ class Tag(LabelRecipe):
     def inspect(cls, options: TagDataArguments, rows: DatasetDict) -> Self:
         scheme = scheme_of(rows["train"]["tags"])
         tags = set(chain.from_iterable(rows["train"]["tags"]))
-        cls.check_labels(options, tags, separator=" ")
+        cls.check_labels(tags, separator=" ")
         added: set[str] = set()
         if scheme in ("IOB1", "IOB2"):
             # These tags may be needed inside a word.
@@ -311,7 +311,7 @@ class Tag(LabelRecipe):
             scores = logits
             transitions = np.zeros((len(names), len(names)))
             if saved.joined is not None:
-                field = saved.joined.model
+                field: Any = saved.joined.model
                 join = saved.joined.join
                 scores, transitions = joint_scores(join, logits, field.scores(units), field)
             if self.unit == CHARACTERS:
@@ -375,9 +375,6 @@ class Tag(LabelRecipe):
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)
 
-    def answer_columns(self, options: dict[str, Any]) -> list[str]:
-        return ["tags"]
-
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`token/TAG token/TAG …` as a line; only the tags as a column."""
         pairs = zip(answer["tokens"], answer["tags"], strict=True)
@@ -424,7 +421,9 @@ class Tag(LabelRecipe):
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
         examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
         train = examples.pop("train")
-        field = fitted.final
+        # Every tagger has this baseline.
+        assert fitted is not None
+        field: Any = fitted.final
         names = list(self.labels)
         return tagging_baselines(self.scheme, train, examples, field, names), {}
 
@@ -442,6 +441,7 @@ class Tag(LabelRecipe):
             )
         return [about_metrics, *super().notes()]
 
+    @property
     def neutral_example(self) -> Row:
         tokens = ["This", "is", "a", "sentence", "."]
         if self.unit == CHARACTERS:
@@ -450,17 +450,6 @@ class Tag(LabelRecipe):
 
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         return " ".join(self.units(row["tokens"]))
-
-    def snippet(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return (
-            f"tokens = {quoted(self.units(row['tokens']))}\n"
-            "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
-            "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
-            "places = [i for i, token in enumerate(inputs.tokens()) if token.strip('▁Ġ')]\n"
-            "first = {inputs.token_to_word(place): place for place in reversed(places)}\n"
-            "print([(token, model.config.id2label[tags[first[i]]]) "
-            "for i, token in enumerate(tokens)])"
-        )
 
 
 def are_texts(value: Any) -> bool:

@@ -8,6 +8,7 @@ that no rows need to be held out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,7 +125,7 @@ def train_contrastively(trainer: Trainer, train: Dataset) -> None:
         trainer: The trainer, before it trains. If there are several processes, each does the same.
         train: The encoded training data: few rows with one label each.
     """
-    model = trainer.model
+    model: Any = trainer.model
     layer = output_layer(model)
     if layer is None or model.config.classifier_pooling == "late":
         return

@@ -161,7 +161,7 @@ def _labelled_states(
     trainer: Trainer, train: Dataset, layer: nn.Linear
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The inputs of the last layer for training data in random order, and their labels."""
-    model = trainer.model
+    model: Any = trainer.model
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     states: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
@@ -191,7 +191,7 @@ def _training_loss(trainer: Trainer, train: Dataset) -> float:
     It reveals states that hardly differ, such as those of an untrained encoder: a head fitted to
     them has weights so large that dropout outweighs the differences.
     """
-    model = trainer.model
+    model: Any = trainer.model
     rows = train.select(range(min(len(train), NUM_COMPARED_TEXTS)))
     losses = []
     was_training = model.training

@@ -1,7 +1,9 @@
 """The model card: metadata for the Hub, then the results, how to use the model, and how it was
 trained."""
 
+import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ LIMITATIONS = (
     "it."
 )
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
+CODE_TEMPLATE = Path(__file__).with_name("model_card_code.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
 # If there are more labels, the card only shows the metrics of the best and the worst ones.
 MAX_LABELS = 30
@@ -50,6 +53,16 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     class_name = type(finished.model).__name__
     task = recipe.summary.partition(":")[0]
     teacher = getattr(run.data, "teacher", None)
+    code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
+        recipe=recipe,
+        has_own_class=has_own_class,
+        model_id=model_id,
+        example=example,
+        given=recipe.input_of_row(example),
+        line=line,
+        # Text as a Python literal in double quotes, with characters beyond ASCII kept readable.
+        quoted=partial(json.dumps, ensure_ascii=False),
+    )
     card = ModelCard.from_template(
         _metadata(results, finished, _widget(recipe, example, line)),
         template_path=str(TEMPLATE),
@@ -59,7 +72,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         comparison=comparison_table(results),
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if has_own_class else recipe.library,
-        snippet=recipe.loading_code(model_id, has_own_class) + recipe.snippet(example, tokenizer),
+        snippet=code.rstrip(),
         command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
@@ -168,7 +181,7 @@ def _own_tags(config: PreTrainedConfig) -> list[str]:
 def _model_id(run: Run) -> str:
     """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
-    if run.card.push_to_hub:
+    if run.card.push_to_hub and run.card.hub_model_id:
         return run.card.hub_model_id
     if run.output_dir.is_absolute():
         return run.output_dir.name
@@ -178,7 +191,7 @@ def _model_id(run: Run) -> str:
 def _title(run: Run) -> str:
     if run.card.title:
         return run.card.title
-    if run.card.push_to_hub:
+    if run.card.push_to_hub and run.card.hub_model_id:
         return run.card.hub_model_id
     return run.output_dir.name
 

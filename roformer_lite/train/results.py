@@ -122,7 +122,7 @@ class FinishedTraining:
         source = self.rows.get("validation", self.rows["train"])
         if from_data and isinstance(source, Dataset):
             return source[0]
-        return self.recipe.neutral_example()
+        return self.recipe.neutral_example
 
 
 def summarise(

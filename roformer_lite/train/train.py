@@ -12,10 +12,9 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight
 from ..options.run import Run
 from ..recipes import RECIPES
-from ..recipes.base import FittedBaseline, Recipe
+from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
 from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
@@ -64,7 +63,8 @@ def train(run: Run) -> dict[str, Any] | None:
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
-        recipe = inspect(options, args, rows)
+        recipe = RECIPES[run.task].inspect(options.data, rows)
+        recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
         if args.should_save:
             recommend_pretrained_start(run, rows["train"])
         tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
@@ -72,24 +72,25 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
         encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
-        fitted = fit_baseline(run, recipe, rows, args.should_save)
-        baselines, baselines_right = measure_baselines(
-            run, recipe, rows, encoded, fitted, args.should_save
-        )
+        fitted = None
+        measured: MeasuredBaselines = ({}, {})
+        if args.should_save:
+            fitted, measured = fit_baselines(run, recipe, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded, started)
         fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
-            begun.model.generation_config = generation_config
+            if generation_config is not None:
+                begun.model.generation_config = generation_config
             finished = FinishedTraining(
                 run=run.whole or run,
                 start=begun,
                 trainer=trainer,
                 rows=rows,
                 encoded=encoded,
-                baselines=baselines,
-                baselines_right=baselines_right,
+                baselines=measured[0],
+                baselines_right=measured[1],
                 joined=fitted if run.joins_baseline else None,
                 is_one_of_several=run.whole is not None,
             )
@@ -105,7 +106,7 @@ def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
         return False
     if run.data.dataset_name is not None:
         return True
-    size = sum(Path(file).stat().st_size for file in run.data.train_file)
+    size = sum(Path(file).stat().st_size for file in run.data.train_file or ())
     return size >= MIN_BYTES_FOR_PROGRESS
 
 
@@ -137,41 +138,25 @@ def read_rows(
     return rows, few_rows
 
 
-def inspect(run: Run, args: TrainingArguments, rows: DatasetDict) -> Recipe:
-    """The task with the labels and metrics that are found in the data."""
-    recipe = RECIPES[run.task].inspect(run.data, rows)
-    recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-    return recipe
+def fit_baselines(
+    run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict
+) -> tuple[FittedBaseline | None, MeasuredBaselines]:
+    """Fit the baseline that may join the answer, and measure all baselines if there are validation
+    or test data and the user wants it.
 
-
-def fit_baseline(
-    run: Run, recipe: Recipe, rows: DatasetDict, is_main_process: bool
-) -> FittedBaseline | None:
-    """Fit the baseline that may join the answer, if it joins the answer or is measured."""
+    Returns:
+        The fitted baseline, if it is needed, and the metrics of all baselines.
+    """
     is_measured = run.training.baselines and len(rows) > 1
-    if is_main_process and (run.joins_baseline or is_measured):
-        return recipe.fit_baseline(rows)
-    return None
-
-
-def measure_baselines(
-    run: Run,
-    recipe: Recipe,
-    rows: DatasetDict,
-    encoded: DatasetDict,
-    fitted: FittedBaseline | None,
-    is_main_process: bool,
-) -> tuple[Baselines, BaselinesRight]:
-    """The metrics of the baselines, and whether each of their predictions is right. Both are empty
-    if there are neither validation nor test data."""
-    if not run.training.baselines or not is_main_process or len(rows) < 2:
-        return {}, {}
-    measured = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
-    baselines, right = recipe.baselines(DatasetDict(measured), fitted)
+    fitted = recipe.fit_baseline(rows) if run.joins_baseline or is_measured else None
+    if not is_measured:
+        return fitted, ({}, {})
+    splits = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
+    baselines, right = recipe.baselines(DatasetDict(splits), fitted)
     for name, by_split in baselines.items():
         values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
         print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
-    return baselines, right
+    return fitted, (baselines, right)
 
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
@@ -211,6 +196,7 @@ def leave_process_group(trainer: Trainer) -> None:
     wrapper, while the interpreter's lock is held. Destroying it waits for gloo's threads, one of
     which may be waiting for that lock.
     """
-    trainer.model_wrapped = trainer.model
+    model: Any = trainer.model
+    trainer.model_wrapped = model
     trainer.accelerator.free_memory()
     trainer.accelerator.end_training()

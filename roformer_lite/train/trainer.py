@@ -202,7 +202,7 @@ class RoFormerLiteTrainer(Trainer):
         replacement = next(number for number in candidates if number is not None)
         special = torch.tensor(tokenizer.all_special_ids, device=input_ids.device)
         drawn = torch.rand(input_ids.shape, device=input_ids.device)
-        dropped = (drawn < self.options.word_dropout) & ~torch.isin(input_ids, special)
+        dropped = (drawn < (self.options.word_dropout or 0.0)) & ~torch.isin(input_ids, special)
         return input_ids.masked_fill(dropped, replacement)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -261,7 +261,7 @@ class RoFormerLiteTrainer(Trainer):
         average the means of the batches."""
         self.measured_loss = 0.0
         self.measured_labels = 0
-        output = super().evaluation_loop(*args, **kwargs)
+        output: Any = super().evaluation_loop(*args, **kwargs)
         key = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
         own = [self.measured_loss, float(self.measured_labels)]
         sums = torch.tensor([own], device=self.args.device)
