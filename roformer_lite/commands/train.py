@@ -2,13 +2,13 @@
 data."""
 
 from ..options.run import Run
+from ..train.finished_model import publish
 from ..train.seeds import train_seeds
 from ..train.train import train
 
 
 def main(run: Run) -> None:
     """Run `roformer-lite train`."""
-    if run.training.seeds:
-        train_seeds(run)
-    else:
-        train(run)
+    results = train_seeds(run) if run.training.seeds else train(run)
+    if results is not None:
+        publish(results, run)

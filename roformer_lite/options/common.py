@@ -78,6 +78,8 @@ class DataArguments(DatasetArguments):
             twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
+        validation_seed: Seed that chooses the rows to hold out, of which there must be some. Default:
+            the one of the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The default split is optional.
         test_split: Split of --dataset_name for testing. The default split is optional.
@@ -89,6 +91,7 @@ class DataArguments(DatasetArguments):
     validation_file: list[str] | None = None
     test_file: list[str] | None = None
     validation_fraction: float | None = None
+    validation_seed: int | None = None
     train_split: str = "train"
     validation_split: str = "validation"
     test_split: str = "test"
@@ -97,6 +100,7 @@ class DataArguments(DatasetArguments):
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("give either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
+        check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
         if self.validation_fraction and self.validation_file:
             refuse_ignored(
                 {"validation_fraction": self.validation_fraction},
@@ -234,7 +238,7 @@ class TrainingOptions:
         seed: Seed of initialisation, shuffling and dropout.
         seeds: Train once with each of these seeds, keep the model that is best on the validation
             data, and report mean and standard deviation of all metrics. The first seed chooses the
-            held-out rows for all of them.
+            held-out rows for all of them, unless --validation_seed does.
         keep_checkpoints: Keep the checkpoints after the model is finished.
         use_cpu: Train on the CPU, even if there is a GPU.
         disable_tqdm: Show no progress bars.
@@ -288,6 +292,10 @@ class TrainingOptions:
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
+        self._check_training_arguments()
+
+    def _check_training_arguments(self) -> None:
+        """Refuse arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
             given = f"--training_arguments {assignment_of(name, value)}"
             if name in _REFUSED:

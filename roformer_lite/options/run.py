@@ -68,6 +68,8 @@ class Run:
     Args:
         data, model, training, card: The options by group.
         shown: The command that the card shows, if it is not `train`.
+        whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
+            all seeds.
         filled: The training options that `with_defaults` of `train/defaults.py` has filled in.
     """
 
@@ -76,6 +78,7 @@ class Run:
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
     shown: str = ""
+    whole: "Run | None" = None
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):

@@ -64,7 +64,6 @@ def decide(
     args: TrainingArguments,
     rows: DatasetDict,
     from_sentence_encoder: bool,
-    is_one_of_several: bool,
 ) -> FewRows:
     """Decide what is done because the data have few rows. Only classifiers with one label in each
     row learn from pairs, and only in one process.
@@ -74,8 +73,6 @@ def decide(
         args: The arguments of the Trainer.
         rows: All rows of the data.
         from_sentence_encoder: Whether the training starts from a converted sentence encoder.
-        is_one_of_several: Whether this is one of several seeds, of which held-out rows choose the
-            best.
     """
     if run.task != "classify" or problem_type_in(run.data, rows) != SINGLE:
         return FewRows()
@@ -83,7 +80,7 @@ def decide(
     if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
     may_stop = may_stop_after_fitting(run, args)
-    learns_all = may_stop and from_sentence_encoder and not is_one_of_several
+    learns_all = may_stop and from_sentence_encoder
     return FewRows(
         min_rows_to_split=MAX_CONTRASTIVE_ROWS if learns_all else MIN_ROWS_TO_SPLIT,
         learns_from_pairs=True,
@@ -105,6 +102,9 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
         return False
     data = run.data
     if data.class_weights or data.min_precision or data.join_baseline:
+        return False
+    if data.validation_seed is not None:
+        # Rows are held out, which a training without fine-tuning does not use.
         return False
     options = run.training
     is_changed = any(

@@ -197,7 +197,7 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     card.hub_model_id = repo.repo_id
 
 
-def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
+def publish(results: dict[str, Any], run: Run) -> None:
     """Print a summary, and upload the finished model if requested.
 
     Raises:
@@ -207,12 +207,13 @@ def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
     if not run.card.push_to_hub:
         return
     repository = run.card.hub_model_id
+    revision = run.training.training_arguments.get("hub_revision")
     try:
         commit = HfApi().upload_folder(
             repo_id=repository,
             folder_path=run.output_dir,
             commit_message="Upload the trained model",
-            revision=args.hub_revision,
+            revision=revision,
         )
     # The error depends on the HTTP library here, too, and the message has to say where the model is.
     except Exception as error:

@@ -14,7 +14,7 @@ from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved_model import read_object
 from .defaults import with_defaults
-from .finished_model import create_repository, publish
+from .finished_model import create_repository
 from .fit import trainer_class
 from .model_card import add_seeds
 from .results import chosen_by
@@ -23,13 +23,15 @@ from .training_arguments import is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory
 
 
-def train_seeds(run: Run) -> None:
-    """Train with each of `--seeds`, save the model that is best on the validation data, and print
-    the results.
+def train_seeds(run: Run) -> dict[str, Any]:
+    """Train with each of `--seeds`, and save the model that is best on the validation data.
 
     The directory of the checkpoints contains the finished model of each seed in `seed-N` and its
     checkpoints in `seed-N.training`. An interrupted command can be continued without training the
     finished seeds again.
+
+    Returns:
+        The contents of `results.json`.
 
     Raises:
         InputError: in the same cases as `train`, and for options that can't be combined with
@@ -52,7 +54,7 @@ def train_seeds(run: Run) -> None:
             if seed in _finished(run):
                 continue
             print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed), run)
+            train(_of_seed(run, seed))
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
         found = _finished(run)
@@ -72,7 +74,7 @@ def train_seeds(run: Run) -> None:
                     shutil.rmtree(path)
         else:
             directory.clear()
-        publish(results, run, args)
+        return results
 
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
@@ -94,10 +96,15 @@ def _finished(run: Run) -> dict[int, dict[str, Any]]:
 
 
 def _of_seed(run: Run, seed: int) -> Run:
-    """The run of one seed."""
+    """The run of one seed. All seeds hold out the same rows."""
+    data = run.data
+    seeds = run.training.seeds or [seed]
+    if data.validation_seed is None:
+        data = replace(data, validation_seed=seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=None, output_dir=output_dir)
-    return replace(run, training=training, card=replace(run.card, push_to_hub=False))
+    card = replace(run.card, push_to_hub=False)
+    return replace(run, data=data, training=training, card=card, whole=run)
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
 from ..saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
-from .finished_model import create_repository, publish, save_finished_model
+from .finished_model import create_repository, save_finished_model
 from .fit import fit, make_trainer, trainer_class
 from .head import convert_sentence_encoder
 from .models import make_start, pretrained_config
@@ -34,15 +34,16 @@ MIN_ROWS_FOR_NEW_MODEL = 10_000
 TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
 
 
-def train(run: Run, of_seeds: Run | None = None) -> None:
-    """Read the data, train and save tokenizer and model, evaluate the saved model, and print the
-    results.
+def train(run: Run) -> dict[str, Any] | None:
+    """Read the data, train and save tokenizer and model, and evaluate the saved model.
 
     An interrupted training continues from its last checkpoint when the same run is started again.
 
     Args:
         run: The options, with one seed; see `train_seeds` for several.
-        of_seeds: The run of all seeds, if this is one of several.
+
+    Returns:
+        The contents of `results.json`; None in a process that does not save the model.
 
     Raises:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
@@ -61,14 +62,12 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         if not shows_progress_bars(run, args):
             disable_progress_bars()
         set_seed(args.seed)
-        rows, few_rows = read_rows(options, args, cache, of_seeds, start is not run)
+        rows, few_rows = read_rows(options, args, cache, start is not run)
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-        if args.should_save and not of_seeds:
+        if args.should_save:
             recommend_pretrained_start(run, rows["train"])
-        tokenizer, recipe = make_tokenizer(
-            start, recipe, args, rows["train"], (of_seeds or run).checkpoints
-        )
+        tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         begun = make_start(start, recipe, args, tokenizer, given)
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
@@ -85,7 +84,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
-                run=of_seeds or run,
+                run=run.whole or run,
                 start=begun,
                 trainer=trainer,
                 rows=rows,
@@ -93,13 +92,11 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
                 baselines=measured[0],
                 baselines_right=measured[1],
                 joined=fitted if run.joins_baseline else None,
-                is_one_of_several=of_seeds is not None,
+                is_one_of_several=run.whole is not None,
             )
             if not args.should_save:
-                return
-            results = save_finished_model(finished, directory)
-        if of_seeds is None:
-            publish(results, run, args)
+                return None
+            return save_finished_model(finished, directory)
 
 
 def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
@@ -114,19 +111,14 @@ def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
 
 
 def read_rows(
-    run: Run,
-    args: TrainingArguments,
-    cache: Path,
-    of_seeds: Run | None,
-    from_sentence_encoder: bool,
+    run: Run, args: TrainingArguments, cache: Path, from_sentence_encoder: bool
 ) -> tuple[DatasetDict, FewRows]:
-    """Read the data, and hold out validation data. All seeds of a run hold out the same rows.
+    """Read the data, and hold out validation data.
 
     Args:
         run: The run with its defaults filled in.
         args: The arguments of the training.
         cache: Where the rows are stored.
-        of_seeds: The run of all seeds, if this is one of several.
         from_sentence_encoder: Whether the training starts from a converted sentence encoder.
 
     Returns:
@@ -134,12 +126,13 @@ def read_rows(
     """
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
-    few_rows = decide(run, args, rows, from_sentence_encoder, of_seeds is not None)
-    seeds = (of_seeds or run).training.seeds or [args.seed]
-    rows = hold_out(reader, run.data, rows, seeds[0], few_rows.min_rows_to_split)
-    if of_seeds and "validation" not in rows:
+    few_rows = decide(run, args, rows, from_sentence_encoder)
+    chosen_by = run.data.validation_seed
+    seed = args.seed if chosen_by is None else chosen_by
+    rows = hold_out(reader, run.data, rows, seed, few_rows.min_rows_to_split)
+    if chosen_by is not None and "validation" not in rows:
         raise InputError(
-            "--seeds: there are no validation data for choosing the best model; give "
+            "there are no validation data, which --seeds and --validation_seed need; pass "
             "--validation_file or a --validation_fraction"
         )
     return rows, few_rows

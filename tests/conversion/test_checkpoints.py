@@ -237,7 +237,7 @@ def test_command_line(tmp_path, capsys):
     assert "A checkpoint of modernbert" in capsys.readouterr().out
     for wrong, message in {
         (source, ours, "--from", "modernbert"): "exists already",
-        (source, back + "2", "--from", "bert", "--to", "bert"): "not allowed with argument",
+        (source, back + "2", "--from", "bert", "--to", "bert"): "can't be combined with --to",
         (source, back + "2", "--from", "brt"): "no source 'brt'; choose one of deeplotx, ",
         (ours, back + "2", "--to", "walkthrough"): "exported to walkthrough; choose one of bert, ",
         (ours, back + "2", "--to", "modernbrt"): "no source 'modernbrt'; choose one of ",

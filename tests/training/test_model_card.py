@@ -12,7 +12,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from roformer_lite.errors import InputError
-from roformer_lite.options.common import PublishingOptions
+from roformer_lite.options.common import PublishingOptions, TrainingOptions
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.base import Start
@@ -221,6 +221,7 @@ def test_a_failed_upload_says_where_the_finished_model_is(tmp_path, monkeypatch)
     monkeypatch.setattr(HfApi, "upload_folder", fail)
     monkeypatch.setattr(finished_model, "print_summary", lambda *arguments: None)
     card = PublishingOptions(push_to_hub=True, hub_model_id="me/m")
-    run = SimpleNamespace(card=card, output_dir=tmp_path / "m")
+    training = TrainingOptions(output_dir=str(tmp_path / "m"))
+    run = SimpleNamespace(card=card, training=training, output_dir=tmp_path / "m")
     with pytest.raises(InputError, match="hf upload me/m .*m"):
-        finished_model.publish({}, run, SimpleNamespace(hub_revision=None))
+        finished_model.publish({}, run)

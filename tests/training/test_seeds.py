@@ -148,7 +148,7 @@ def test_refused_before_anything_is_trained(folder, capsys):
     # None of fewer than 100 rows are held out.
     assert main([*typed, "--seeds", *SEEDS, "--output_dir", str(folder / "no")]) == 2
     assert (
-        "--seeds: there are no validation data for choosing the best model"
+        "there are no validation data, which --seeds and --validation_seed need"
         in capsys.readouterr().err
     )
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()
