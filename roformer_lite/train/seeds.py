@@ -37,7 +37,7 @@ def train_seeds(run: Run) -> dict[str, Any]:
         InputError: in the same cases as `train`, and for options that can't be combined with
             several seeds.
     """
-    seeds = run.training.seeds or []
+    seeds = run.training.seeds
     if "LOCAL_RANK" in os.environ:
         raise InputError(
             f"--seeds {seeds} can't be used with a launcher of processes, because its process group "
@@ -91,15 +91,16 @@ def _folder(run: Run, seed: int) -> Path:
 
 def _finished(run: Run) -> dict[int, dict[str, Any]]:
     """The results of the seeds whose training is finished, in order."""
-    files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds or []}
+    files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds}
     return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
 def _of_seed(run: Run, seed: int) -> Run:
     """The run of one seed. All seeds hold out the same rows."""
     data = run.data
-    if data.validation_seed is None and run.training.seeds:
-        data = replace(data, validation_seed=run.training.seeds[0])
+    seeds = run.training.seeds or [seed]
+    if data.validation_seed is None:
+        data = replace(data, validation_seed=seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=None, output_dir=output_dir)
     card = replace(run.card, push_to_hub=False)

@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import build, stack_config
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
-from roformer_lite.options.run import read_run_file
+from roformer_lite.data.splits import hold_out
+from roformer_lite.options.run import parse_run, read_run_file
+from roformer_lite.recipes.classify_rows import ClassifyReader
 from roformer_lite.train import fit
 from roformer_lite.train.callbacks import TrainingClock
+from roformer_lite.train.defaults import with_defaults
+from roformer_lite.train.few_rows import decide
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()
@@ -292,6 +297,23 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
     if "cls" not in pooling.values():
         assert_rows_are_held_out_where_needed(encoder, data, tmp_path)
+
+
+@pytest.mark.parametrize("number", [499, 500])
+def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
+    """The rows are counted before some of them are held out."""
+    given = ["--train_file", folder / "rows.jsonl", "--model_name_or_path", folder / "encoder"]
+    words = [*given, "--output_dir", tmp_path / "m"]
+    run = with_defaults(parse_run("classify", list(map(str, words))))
+    args = TrainingArguments(str(tmp_path / "arguments"), use_cpu=True)
+    columns = {"text": ["a"] * number, "labels": [["b"]] * number, "is_list": [False] * number}
+    rows = DatasetDict(train=Dataset.from_dict(columns))
+    found = decide(run, args, rows, from_sentence_encoder=True)
+    is_few = number == 499
+    assert found.learns_from_pairs == found.stops_after_fitting == is_few
+    assert len(hold_out(ClassifyReader(run.data), run.data, rows, 0, found.min_rows_to_split)) == (
+        1 if is_few else 2
+    )
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
