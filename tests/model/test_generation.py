@@ -106,14 +106,6 @@ def test_prompts_padded_on_any_side(name, cache, mode):
         assert padded[:, -6:].tolist() == alone, side
 
 
-def test_a_mask_of_other_numbers_counts_tokens():
-    model = causal_model()
-    ids = random_ids(2, 6)
-    past = model(ids[:, :4]).past_key_values
-    step = model(ids[:, 4:], attention_mask=torch.full((2, 6), 3), past_key_values=past).logits
-    torch.testing.assert_close(step, model(ids).logits[:, 4:], **CLOSE)
-
-
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_decoder_prompt_of_a_pair(side, cache):
