@@ -157,7 +157,7 @@ def number_of_damages(command: list[str], number: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "number", [1, pytest.param(8, marks=pytest.mark.slow)], ids=["sample", "many"]
+    "number", [1, pytest.param(4, marks=pytest.mark.slow)], ids=["sample", "many"]
 )
 @pytest.mark.parametrize("directory", COMMANDS)
 def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
