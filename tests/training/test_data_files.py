@@ -144,19 +144,6 @@ def test_parallel_files_must_agree(write):
         list(read_parallel(source, write("b.de", "eins\nzwei\ndrei\nvier\n")))
 
 
-def test_tagged_columns(write):
-    content = "-DOCSTART- -X- O\n\n# text = # is a sign\n1\t#\tO\n# \tB-X\tO\n\n\n1\tBerlin\tB-LOC"
-    path = write("a.iob2", content.replace("-DOCSTART- -X- O", "0\t-DOCSTART-\tO"))
-    rows = list(read_tagged(path, token_column=2, tag_column=3))
-    assert [(row["tokens"], row["tags"]) for row in rows] == [
-        (["#", "B-X"], ["O", "O"]),
-        (["Berlin"], ["B-LOC"]),
-    ]
-    assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
-    spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
-    assert next(read_tagged(spaces, token_column=1, tag_column=-1))["tags"] == ["B-ORG", "O"]
-
-
 WORDS = ["#", "Berlin", "-", "1", "2-1", "3.1", "New"]
 TAGS = ["O", "B-LOC", "SYM"]
 
@@ -173,7 +160,7 @@ def written_sentences(layout: str, seed: int) -> tuple[str, list[tuple[list[str]
         sentences.append((words, chance.choices(TAGS, k=len(words))))
     chance.shuffle(sentences)
     separator = " " if layout == "conll" else "\t"
-    lines = []
+    lines = ["-DOCSTART- -X- O", ""] if layout == "conll" else []
     for words, tags in sentences:
         if layout == "conllu":
             lines += [

@@ -309,38 +309,6 @@ def test_other_families(folder, tmp_path, capsys):
     assert (saved.num_beams, saved.early_stopping, saved.max_length) == (3, True, 17)
 
 
-def test_other_labels_do_not_keep_the_n_grams_of_the_first_ones(tmp_path):
-    """A classifier trained from scratch has n-gram scores, which are those of its own labels."""
-    folders = []
-    for name, labels in (("first", "ab"), ("second", "xy")):
-        rows = ["text,label"]
-        for number in range(60):
-            word = ("sun", "rain")[number % 2]
-            rows.append(f"{word} and word{number},{labels[number % 2]}")
-        (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
-        arguments = ["--train_file", tmp_path / f"{name}.csv", "--output_dir", tmp_path / name]
-        arguments += ["--num_train_epochs", 1, "--use_cpu", "true"]
-        if folders:
-            arguments += ["--model_name_or_path", folders[0]]
-        else:
-            arguments += ["--config", "num_hidden_layers=1", "hidden_size=32"]
-        assert main(["train", "classify", *map(str, arguments)]) == 0
-        folders.append(tmp_path / name)
-    auto_class = transformers.AutoModelForSequenceClassification
-    first, second = (auto_class.from_pretrained(path) for path in folders)
-    assert first.config.classifier_text_features > 0 and first.text_scores is not None
-    assert second.config.classifier_text_features == 0 and second.text_scores is None
-
-    # With the same labels they are kept, unless the option says that only the encoder is used.
-    for name, options in (("kept", []), ("left out", ["--linear_model", "false"])):
-        arguments = ["--train_file", tmp_path / "first.csv", "--output_dir", tmp_path / name]
-        arguments += ["--num_train_epochs", 1, "--use_cpu", "true", *options]
-        arguments += ["--model_name_or_path", tmp_path / "first"]
-        assert main(["train", "classify", *map(str, arguments)]) == 0
-    assert auto_class.from_pretrained(tmp_path / "kept").text_scores is not None
-    assert auto_class.from_pretrained(tmp_path / "left out").text_scores is None
-
-
 def test_masks_need_a_token():
     recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
