@@ -187,6 +187,8 @@ class Classify(LabelRecipe):
             raise InputError(f"pairs must be true or false, not {self.takes_pairs!r}")
         given = self.options.label_separator
         self.label_separator = given or settings.get("label_separator") or ","
+        if not isinstance(self.label_separator, str):
+            raise InputError(f"label_separator must be text, not {self.label_separator!r}")
         self.threshold = settings.get("threshold")
 
     def check_data_options(self) -> None:

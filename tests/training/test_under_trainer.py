@@ -189,7 +189,7 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
     """It comes back even if no loader can be made for the training."""
 
     def fail(trainer: Trainer) -> None:
-        raise RuntimeError
+        raise RuntimeError("no loader")
 
     monkeypatch.setattr(Trainer, "get_train_dataloader", fail)
     collator = DataCollatorForLanguageModeling(tokenizer)
@@ -199,7 +199,7 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
         train_dataset=make_rows("mlm"),
         data_collator=collator,
     )
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no loader"):
         trainer.get_train_dataloader()
     assert trainer.data_collator is collator
 
