@@ -209,7 +209,7 @@ def rope_types_of(config: PreTrainedConfig) -> set[str]:
 
 
 def try_model(saved: SavedModel, directory: str) -> None:
-    """Predict for one line, to check that the files of the model fit together.
+    """Predict for two lines of different lengths, to check that the files of the model fit together.
 
     Raises:
         InputError: if they do not.
@@ -217,8 +217,9 @@ def try_model(saved: SavedModel, directory: str) -> None:
     with warnings.catch_warnings(), without_reports():
         warnings.simplefilter("ignore")
         try:
-            given = saved.recipe.input_of_line("a\ta" if saved.recipe.takes_pairs else "a")
-            saved.answers([given], batch_size=1, options={"max_new_tokens": 1})
+            lines = ["a\ta", "a a a\ta"] if saved.recipe.takes_pairs else ["a", "a a a"]
+            given = [saved.recipe.input_of_line(line) for line in lines]
+            saved.answers(given, batch_size=2, options={"max_new_tokens": 2})
         except (InputError, torch.OutOfMemoryError):
             raise
         # Any other error, of the model or of a library, means that the saved files are wrong.

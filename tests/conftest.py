@@ -36,8 +36,6 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 # These files take minutes, or have few tests, and would come last in the usual order.
 LONG_FILES = (
     "test_pages.py",
-    "test_more_pages.py",
-    "test_readme.py",
     "test_padding_free_models.py",
     "test_every_file.py",
     "test_distributed.py",
@@ -108,7 +106,7 @@ STYLES: dict[str, dict] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
     """A function that runs a block of README or docs in the directory of its page."""
     # Other tests need neither of the two.
@@ -117,14 +115,21 @@ def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
 
     directories = Directories(tmp_path_factory)
     with running_hub() as hub:
-        yield lambda block: check_block(block, directories.of(block.page), hub)
+        yield lambda block: check_block(block, directories.of(block.page), hub.url)
 
 
+# xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of `LONG_FILES`, the longest one first, so that no process waits for
-    another at the end."""
+    another at the end.
+
+    A file is tested by one process, unless its tests have groups of their own."""
     places = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_collection_finish() -> None:

@@ -15,13 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-import torch
 from conftest import ROOT
-from hub_server import ENVIRONMENT, HubServer
-from safetensors.torch import load_file
+from hub_server import ENVIRONMENT
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -36,26 +33,12 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteTokenizer
 
 README = ROOT / "README.md"
-REFERENCE = ROOT / "docs" / "reference.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-# Examples of the reference are quick, and run in `test_readme.py`.
-PAGES_OF_DOCS = [page for page in PAGES if page not in (README, REFERENCE)]
 PROGRAM = "import sys; from roformer_lite.cli import main; sys.exit(main())"
 PROCESSES = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]
 PROCESSES.set_forkserver_preload(LIBRARIES)
 # Blocks with these words are not run here: they prepare a machine, or they need several machines.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
-SAVED = {
-    "train": {
-        "model.safetensors",
-        "tokenizer.json",
-        "config.json",
-        "README.md",
-        "run.yaml",
-    },
-    "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
-}
 BLOCK = re.compile(
     r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
@@ -93,16 +76,6 @@ def blocks_of(page: Path) -> list[Block]:
         line = text.count("\n", 0, found.start()) + 1
         blocks.append(Block(page, line, language, code, printed))
     return blocks
-
-
-def params_of(pages: list[Path]) -> list[Any]:
-    """The blocks of pages that run here, as parameters of a test."""
-    return [
-        pytest.param(block, id=str(block))
-        for page in pages
-        for block in blocks_of(page)
-        if block.runs_here
-    ]
 
 
 def write_examples(folder: Path) -> None:
@@ -348,27 +321,12 @@ class Directories:
         return dates
 
 
-def check_block(block: Block, folder: Path, hub: HubServer) -> None:
-    """Run a block, and check what it prints, saves and sends to the Hub."""
+def check_block(block: Block, folder: Path, hub_url: str) -> None:
+    """Run a block in a folder, and check what it prints."""
     is_python = block.language == "python"
-    out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
-    if block.printed is not None:
+    printed = run_python(block, folder, hub_url) if is_python else run_bash(block, folder)
+    if block.printed is not None and "Trainer(" in block.code:
         # A Trainer prints its log first, which the page does not show.
-        shown = out[-len(block.printed) :] if "Trainer(" in block.code else out
-        assert shown == block.printed
-    lines = block.code.replace("\\\n", " ")
-    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", lines):
-        saved = {path.name for path in (folder / name).iterdir()}
-        assert SAVED[command] <= saved
-        if command == "train":
-            results = json.loads((folder / name / "results.json").read_text())
-            assert ("loss_curve.png" in saved) == (results["training"]["steps"] > 0)
-    if "dates-again" in block.code:
-        before = load_file(folder / "dates" / "model.safetensors")
-        after = load_file(folder / "dates-again" / "model.safetensors")
-        assert all(torch.equal(after[name], weight) for name, weight in before.items())
-    for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
-        there = hub.files(name)
-        assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
-        weights = (folder / "dates" / "model.safetensors").read_bytes()
-        assert there["model.safetensors"].content == weights
+        assert printed.endswith(block.printed)
+    elif block.printed is not None:
+        assert printed == block.printed

@@ -1,8 +1,8 @@
 """Names, options and files that pages, docstrings and comments show in backticks exist."""
 
 import ast
-import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -96,49 +96,25 @@ def is_name(span: str) -> bool:
     return looks_like_code and not has_placeholder
 
 
-def is_importable(name: str) -> bool:
-    try:
-        pkgutil.resolve_name(name)
-    except (ImportError, AttributeError):
-        return False
-    return True
+def names_of_code(text: str, words: set[str]) -> Iterator[tuple[str, bool]]:
+    """The names of code in a text, and whether each exists."""
+    for span in set(re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", text)):
+        if is_name(span):
+            yield span, words >= set(WORD.findall(span))
+    # Names in capital letters are placeholders.
+    for option in set(re.findall(r"`--([a-z][\w-]*)", text)):
+        yield f"--{option}", option.replace("-", "_") in words
+    for path in set(re.findall(r"`((?:\w+/)+[a-z_]\w*\.(?:py|md|sh))`", text)):
+        yield path, any(ROOT.glob(path)) or any(ROOT.glob(f"*/{path}"))
 
 
-def test_names_exist(prose_and_words):
+def test_names_options_and_files_exist(prose_and_words):
     prose, words = prose_and_words
     known = words | OF_OTHERS | MADE
-    stale = []
-    for path, text in prose.items():
-        for span in set(re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", text)):
-            if re.match(r"(hf_)?roformer_lite\.\w", span):
-                exists = is_importable(span)
-            else:
-                exists = not is_name(span) or known >= set(WORD.findall(span))
-            if not exists:
-                stale.append(f"{path.relative_to(ROOT)}: {span}")
-    assert stale == []
-
-
-def test_options_exist(prose_and_words):
-    prose, words = prose_and_words
-    stale = []
-    for path, text in prose.items():
-        for option in set(re.findall(r"`--(\w[\w-]*)", text)):
-            name = option.replace("-", "_")
-            # Names in capital letters are placeholders.
-            if name not in words and name.upper() != option:
-                stale.append(f"{path.relative_to(ROOT)}: --{option}")
-    assert stale == []
-
-
-def test_files_exist(prose_and_words):
-    prose, _ = prose_and_words
-    folders = (*CODE, "model_cards")
-    files = [path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*.*")]
-    stale = []
-    for path, text in prose.items():
-        for span in set(re.findall(r"`((?:\w+/)+\w+\.(?:py|md|sh))`", text)):
-            is_placeholder = re.search(r"/[A-Z]+\.py", span) is not None
-            if not is_placeholder and not any(file.endswith(f"/{span}") for file in files):
-                stale.append(f"{path.relative_to(ROOT)}: {span}")
+    stale = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in prose.items()
+        for name, exists in names_of_code(text, known)
+        if not exists
+    ]
     assert stale == []

@@ -1,13 +1,87 @@
-"""Every block of the pages of docs runs, and prints the output that the page shows.
+"""Every block of README and docs runs, and prints the output that its page shows.
 
-`test_more_pages.py` has the other half of the pages, so that two processes share them."""
+Links of pages outside of docs lead somewhere (mkdocs checks the others), and the pictures are those
+that a script draws from kept results.
+"""
+
+import re
+import runpy
+from pathlib import Path
 
 import pytest
-from documentation import PAGES_OF_DOCS, Block, params_of
+from conftest import ROOT
+from documentation import README, Block, blocks_of
 
-pytestmark = pytest.mark.slow
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference.md"
+CONVERSION = ROOT / "conversion" / "README.md"
+# All blocks of these two pages are quick examples with small untrained models.
+QUICK_PAGES = (REFERENCE, CONVERSION)
+DRAW_IMAGES = runpy.run_path(str(DOCS / "draw_images.py"))
 
 
-@pytest.mark.parametrize("block", params_of(PAGES_OF_DOCS[::2]))
+def is_slow(block: Block) -> bool:
+    trains = ".train()" in block.code or "roformer-lite train" in block.code
+    return block.page != README or trains
+
+
+def running_blocks() -> list:
+    """The blocks of each page as parameters of a test. One process runs all blocks of a page."""
+    pages = [README, *(page for page in sorted(DOCS.glob("*.md")) if page not in QUICK_PAGES)]
+    params = []
+    for page in pages:
+        for block in blocks_of(page):
+            if block.runs_here:
+                marks = [pytest.mark.xdist_group(f"page {page.stem}")]
+                marks += [pytest.mark.slow] * is_slow(block)
+                params.append(pytest.param(block, marks=marks, id=str(block)))
+    return params
+
+
+@pytest.mark.parametrize("block", running_blocks())
 def test_block(block: Block, check_block):
     check_block(block)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for page in QUICK_PAGES for block in blocks_of(page) if block.language == "python"],
+    ids=str,
+)
+def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.code, str(block), "exec"), {})
+    if block.printed is not None:
+        assert capsys.readouterr().out == block.printed
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes from the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), flags=re.MULTILINE)
+    words = [re.sub(r"[^\w -]", "", heading.lower()).strip() for heading in headings]
+    return {text.replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md")], ids=str)
+def test_links_lead_somewhere(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if "://" in link or (target.exists() and not anchor):
+            continue
+        if not target.exists() or anchor not in anchors_of(target):
+            broken.append(link)
+    assert broken == []
+
+
+def texts_of(picture: Path) -> list[str]:
+    """All texts of a drawing. matplotlib writes each one as a comment above its outlines."""
+    return re.findall(r"<!-- (.*?) -->", picture.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", list(DRAW_IMAGES["DRAWINGS"]))
+def test_pictures_are_what_the_script_draws(name, tmp_path):
+    DRAW_IMAGES["main"](tmp_path)
+    drawn = texts_of(tmp_path / f"{name}.svg")
+    assert drawn == texts_of(DOCS / "images" / f"{name}.svg") != []

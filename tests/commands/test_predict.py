@@ -2,14 +2,12 @@
 
 import csv
 import errno
-import gzip
 import io
 import json
 import math
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -522,8 +520,8 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     answer = answers.SavedModel.answers
 
     def failing(self, inputs, *arguments, **options):
-        # One line is tried before the others, and it succeeds.
-        if len(inputs) > 1:
+        # Two lines are tried before the others, and they succeed.
+        if len(inputs) > 2:
             raise error
         return answer(self, inputs, *arguments, **options)
 
@@ -550,12 +548,6 @@ def test_files_that_are_written_directly(models, place, capsys):
     reader.join(timeout=30)
     check("read.txt")
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
-
-
-def test_lines_are_packed_by_their_name(models, place):
-    predict(models / "classify", "lines.txt", "lines.out.gz")
-    unpacked = gzip.decompress(Path("lines.out.gz").read_bytes()).decode()
-    assert unpacked.split("\n")[:-1] == lines_of(models / "classify")
 
 
 @pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
@@ -585,17 +577,6 @@ def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, k
         expected = "this model has positions for only 24"
     assert expected in caplog.text + capsys.readouterr().err
     assert Path("lines.out").exists() == (kind == "classify")
-
-
-@pytest.mark.slow
-def test_standard_output_by_its_name(models, place):
-    """Standard output is a pipe here. Its name under /proc is in no directory in which a file could
-    be made."""
-    command = [sys.executable, "-m", "roformer_lite.cli", "predict", str(models / "classify")]
-    command += ["--input_file", "lines.txt", "--output_file", "/dev/stdout"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    Path("read.txt").write_text(done.stdout)
-    check("read.txt")
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):

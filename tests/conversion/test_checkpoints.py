@@ -4,7 +4,6 @@ Tokenizers and prompts go along, and models that cannot be converted are refused
 """
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from hf_roformer_lite.conversion import (
     sentence_pooling,
     verify,
 )
-from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.saved_model import load_model
@@ -98,11 +96,6 @@ def test_from_pretrained(tmp_path):
         ConvertedModel.from_pretrained(tmp_path / "llama")
 
 
-class Evil:
-    def __reduce__(self):
-        return (exec, ("raise SystemExit('ran')",))
-
-
 def test_failures_leave_no_output_and_run_no_code(tmp_path):
     config = CASES["bert"][0]
     _, weights = source_weights("bert", config)
@@ -119,10 +112,7 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     refused("model.safetensors: cannot be read")
     (source / "model.safetensors").unlink()
     refused("has no weights")
-    torch.save({"weight": Evil()}, source / "pytorch_model.bin")
-    refused("weights_only|cannot be read")
-    (source / "pytorch_model.bin").unlink()
-    torch.save({name: tensor for name, tensor in weights.items()}, source / "pytorch_model.bin")
+    torch.save(weights, source / "pytorch_model.bin")
     own_class = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}
     (source / "tokenizer_config.json").write_text(json.dumps(own_class))
     (source / "code.py").write_text("raise SystemExit('this code was run')")
@@ -156,56 +146,12 @@ def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_p
         open_teacher(str(model))
 
 
-NAME = "model.layers.0.self_attn.q_proj.weight"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
-        (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
-        (
-            lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}),
-            f"has in another shape {NAME}",
-        ),
-    ],
-)
-def test_damaged_models_are_not_exported(damage, message, tmp_path):
-    fields = {
-        **EXPRESSIBLE,
-        "vocab_size": 30,
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 1,
-    }
-    config = rl.RoFormerLiteConfig(**fields, lm_head_transform=True, lm_head_bias=True)
-    rl.RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path / "ours")
-    tensors = load_file(tmp_path / "ours" / "model.safetensors")
-    damage(tensors)
-    save_file(tensors, tmp_path / "ours" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConversionError, match=message):
-        export_checkpoint("roformer", tmp_path / "ours", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("damage", "fields", "message"),
-    [
-        (lambda tensor: tensor.fill_(math.nan), {}, "NaN or infinite numbers"),
-        (lambda tensor: tensor.to(torch.int8), {}, "the type torch.int8"),
-        (lambda tensor: tensor.to(torch.float8_e4m3fn), {}, "the type torch.float8"),
-        (lambda tensor: tensor, {"is_decoder": True}, "is_decoder=True"),
-    ],
-)
-def test_what_would_become_another_model_is_not_converted(damage, fields, message):
-    sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
-    theirs = transformers.BertForMaskedLM(transformers.BertConfig(**sizes, intermediate_size=32))
-    name = "bert.encoder.layer.0.attention.self.query.weight"
-    weights = {key: tensor.clone() for key, tensor in theirs.state_dict().items()}
-    weights[name] = damage(weights[name])
-    config = {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]}
-    with pytest.raises(ConversionError, match=message):
-        convert("bert", weights, config)
+def test_every_source_has_a_case():
+    known = set(CASES)
+    # Versions of transformers before 5.21 do not have UltraBERT.
+    if not hasattr(transformers, "UltrabertConfig"):
+        known.discard("ultrabert")
+    assert known == CONVERTERS.keys()
 
 
 def test_command_line(tmp_path, capsys):
@@ -429,6 +375,11 @@ def test_what_cannot_be_converted():
         ("deeplotx", {"feature_dim": 7}, "head_dim=7 .*even number"),
         ("deeplotx", {"heads": 0}, "num_attention_heads=0"),
         ("bert", {"architectures": ["BertLMHeadModel"]}, "is_decoder=False"),
+        (
+            "bert",
+            {"architectures": ["BertForMaskedLM"], "is_decoder": True},
+            "is_decoder=True",
+        ),
         ("gpt_neox", {"use_parallel_residual": True}, "use_parallel_residual=True"),
         ("albert", {"embedding_size": 24}, "embedding_size=24 is hidden_size"),
         (

@@ -1,19 +1,49 @@
-"""Ways to damage the files of a saved model. They are the same in every run.
-
-Each way is a description and a function that damages a file in the folder of the model.
-"""
+"""Ways to damage files. A random generator chooses among them, so that a seed repeats a damage."""
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-Damage = Callable[[Path], object]
 WEIGHTS = "model.safetensors"
+# Editors, spreadsheets and programs leave such pieces in files.
+PIECES = [
+    *(bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"),
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b'""',
+    b"\r\n",
+    b"\n\n\n",
+    "\u2028".encode(),
+    "\u0085".encode(),
+    "\u00a0".encode(),
+    "\U0001f600".encode(),
+    b"\x1a",
+    b"\x0b",
+    b"\x1c",
+    b"\\",
+    b"\\ud800",
+    b"\\udc00\\ud800",
+    b"NaN",
+    b"null",
+    b"true",
+    b"1e999",
+    b"9" * 5000,
+    b"[" * 100_000,
+    b"{",
+    b"}",
+    b"[]",
+    b"{}",
+    b" ",
+    b"x" * 100_000,
+    b"-DOCSTART-",
+    b"# ",
+    b"=1+1",
+]
 WRONG_VALUES: list[Any] = [
     None,
     "x",
@@ -31,162 +61,117 @@ WRONG_VALUES: list[Any] = [
     {"a": 1},
     True,
 ]
-NESTED_FIELDS = ("encoder", "decoder", "settings", "rope_parameters", "model")
-NOT_JSON = [
-    b"",
-    b"{",
-    b"null",
-    b"[]",
-    b"5",
-    b'""',
-    b"\xff\xfe\x00",
-    b"\x00" * 64,
-    b"[" * 100_000,
-    b'{"a": 1} {"b"',
-]
 
 
-def header_size(path: Path) -> int:
-    """Return the place in a safetensors file where its tensors begin."""
-    with open(path, "rb") as file:
-        return 8 + int.from_bytes(file.read(8), "little")
+def cut(content: bytes, chance: random.Random) -> bytes:
+    """Lose the end of a file, as a download that stops early does."""
+    return content[: chance.randrange(len(content))]
 
 
-def truncations(file: str) -> Iterator[tuple[str, Damage]]:
-    """Cut off the end of a file, as a download that stops early does."""
-    for part in (0.0, 0.001, 0.1, 0.5, 0.9):
-        yield (
-            f"{file} cut at {part:.1%}",
-            lambda folder, part=part: _cut(folder / file, lambda size: int(part * size)),
-        )
-    yield f"{file} without its last byte", lambda folder: _cut(folder / file, lambda size: size - 1)
+def flip_a_bit(content: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(content)
+    changed[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
 
 
-def _cut(path: Path, length: Callable[[int], int]) -> None:
-    path.write_bytes(path.read_bytes()[: length(path.stat().st_size)])
+def lose_some_bytes(content: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(content))
+    return content[:place] + content[place + chance.randrange(1, 6) :]
 
 
-def header_damage(flips: int, seed: int) -> Iterator[tuple[str, Damage]]:
-    """Flip bits in the header of a safetensors file, and cut the file in or after its header."""
-    for number in range(flips):
-        yield (
-            f"bit flip {number} in the header",
-            lambda folder, number=number: _flip(
-                folder / WEIGHTS, header_size(folder / WEIGHTS), seed + number
-            ),
-        )
-    for place in (1, 7, 8, 9, 100):
-        yield (
-            f"{WEIGHTS} cut at byte {place}",
-            lambda folder, place=place: _cut(folder / WEIGHTS, lambda _: place),
-        )
-    yield (
-        "cut behind the header",
-        lambda folder: _cut(folder / WEIGHTS, lambda _: header_size(folder / WEIGHTS)),
-    )
-    yield (
-        "a byte too many",
-        lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"\0"),
-    )
+def repeat_a_line(content: bytes, chance: random.Random) -> bytes:
+    lines = content.splitlines(keepends=True)
+    lines.insert(chance.randrange(len(lines) + 1), chance.choice(lines))
+    return b"".join(lines)
 
 
-def bit_flips(file: str, number: int, seed: int) -> Iterator[tuple[str, Damage]]:
-    """Flip one bit of a file, in `number` different ways."""
-    for flip in range(seed, seed + number):
-
-        def damage(folder: Path, flip: int = flip) -> None:
-            _flip(folder / file, (folder / file).stat().st_size, flip)
-
-        yield f"bit flip {flip} in {file}", damage
+def insert_a_piece(content: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(content) + 1)
+    return content[:place] + chance.choice(PIECES) + content[place:]
 
 
-def _flip(path: Path, size: int, seed: int) -> None:
-    """Flip one bit of the first `size` bytes."""
-    content = bytearray(path.read_bytes())
-    generator = random.Random(seed)
-    content[generator.randrange(size)] ^= 1 << generator.randrange(8)
-    path.write_bytes(content)
+def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
+    ways = (cut, flip_a_bit, lose_some_bytes, repeat_a_line, insert_a_piece)
+    return chance.choice(ways)(content, chance)
 
 
-def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
-    """Change the tensors, so that the file can be read but does not fit the model."""
-
-    def changed(change: Callable[[dict[str, torch.Tensor], str], object]) -> Damage:
-        def damage(folder: Path) -> None:
-            tensors = load_file(folder / WEIGHTS)
-            names = sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
-            change(tensors, random.Random(seed).choice(names))
-            tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-
-        return damage
-
-    yield "one tensor missing", changed(lambda tensors, name: tensors.pop(name))
-    yield "all tensors missing", changed(lambda tensors, name: tensors.clear())
-    yield "one tensor more", changed(lambda tensors, name: tensors.update(strange=torch.zeros(2)))
-    yield (
-        "one tensor renamed",
-        changed(lambda tensors, name: tensors.update({name + "x": tensors.pop(name)})),
-    )
-    yield (
-        "one value NaN",
-        changed(lambda tensors, name: tensors[name].view(-1).__setitem__(-1, float("nan"))),
-    )
-    yield (
-        "one value infinite",
-        changed(lambda tensors, name: tensors[name].view(-1).__setitem__(0, float("inf"))),
-    )
-    yield "a tensor of NaN", changed(lambda tensors, name: tensors[name].fill_(float("nan")))
-    yield (
-        "another shape",
-        changed(lambda tensors, name: tensors.update({name: tensors[name][None]})),
-    )
-    yield "one row less", changed(lambda tensors, name: tensors.update({name: tensors[name][:-1]}))
+def damaged_header(content: bytes, chance: random.Random) -> bytes:
+    """Damage the header of a safetensors file, where every change can be noticed."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    return damaged_bytes(content[:end], chance) + content[end:]
 
 
-def field_damage(
-    file: str, fields: dict[str, Any], each: int, seed: int
-) -> Iterator[tuple[str, Damage]]:
-    """Remove each field of a JSON file, and set it to `each` values of wrong types and sizes."""
-    for path in field_paths(fields):
-        generator = random.Random(f"{seed} {path}")
-        shown = ".".join(path)
-        yield (
-            f"{file} without {shown}",
-            lambda folder, path=path: _set_field(folder / file, path, remove=True),
-        )
-        for value in generator.sample(WRONG_VALUES, each):
-            name = f"{file} with {shown}={value!r}"
-            yield (
-                name,
-                lambda folder, path=path, value=value: _set_field(folder / file, path, value),
-            )
+def damaged_fields(content: bytes, chance: random.Random) -> bytes:
+    """Remove a field of a JSON file at any depth, or give it a value of a wrong type or size.
 
-
-def field_paths(fields: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the names that lead to each field, also within the groups of `NESTED_FIELDS`."""
-    for name, value in fields.items():
-        yield (name,)
-        if isinstance(value, dict) and name in NESTED_FIELDS:
-            yield from ((name, *path) for path in field_paths(value))
-
-
-def _set_field(path: Path, names: tuple[str, ...], value: Any = None, remove: bool = False) -> None:
-    fields = json.loads(path.read_text("utf-8"))
-    place = fields
-    for name in names[:-1]:
-        place = place[name]
-    if remove:
-        del place[names[-1]]
+    The whole content may also get such a value."""
+    fields = json.loads(content)
+    place, name = chance.choice([(None, None), *places_in(fields)])
+    value = chance.choice(WRONG_VALUES)
+    if place is None:
+        fields = value
+    elif isinstance(place, dict) and chance.random() < 0.25:
+        del place[name]
     else:
-        place[names[-1]] = value
-    path.write_text(json.dumps(fields), "utf-8")
+        place[name] = value
+    return json.dumps(fields).encode()
 
 
-def not_json(file: str) -> Iterator[tuple[str, Damage]]:
-    """Replace a file by one that does not contain a JSON object."""
-    for content in NOT_JSON:
-        yield (
-            f"{file} is {content[:12]!r}",
-            lambda folder, content=content: (folder / file).write_bytes(content),
-        )
+def places_in(fields: Any) -> list[tuple[Any, Any]]:
+    """The containers and keys of all values of a JSON file, but of only a few in each vocabulary."""
+    items = []
+    if isinstance(fields, dict):
+        items = list(fields.items())
+    elif isinstance(fields, list):
+        items = list(enumerate(fields))
+    places = []
+    for name, value in items[:50]:
+        places += [(fields, name), *places_in(value)]
+    return places
+
+
+def damaged_tensors(tensors: dict[str, torch.Tensor], chance: random.Random) -> None:
+    """Change the tensors, so that the file can be read but does not fit the model."""
+    name = chance.choice(sorted(name for name in tensors if tensors[name].is_floating_point()))
+    tensor = tensors.pop(name)
+    flat = tensor.view(-1)
+    match chance.randrange(7):
+        case 0:
+            tensors.clear()
+        case 1:
+            tensors |= {name: tensor, "strange": torch.zeros(2)}
+        case 2:
+            tensors[f"{name}x"] = tensor
+        case 3:
+            flat[chance.randrange(len(flat))] = chance.choice([float("nan"), float("inf")])
+            tensors[name] = tensor
+        case 4:
+            tensors[name] = tensor[None]
+        case 5:
+            tensors[name] = tensor[:-1]
+
+
+def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def damage_file(path: Path, seed: int) -> None:
+    """Damage a file of a saved model, or put a directory or nothing in its place."""
+    chance = random.Random(f"{seed} {path.name}")
+    is_weights = path.suffix == ".safetensors"
+    kind = chance.randrange(10)
+    if kind == 0:
+        path.unlink()
+        if chance.random() < 0.5:
+            path.mkdir()
+    elif is_weights and kind < 5:
+        change_tensors(path, lambda tensors: damaged_tensors(tensors, chance))
+    elif is_weights:
+        path.write_bytes(damaged_header(path.read_bytes(), chance))
+    elif path.suffix == ".json" and kind < 7:
+        path.write_bytes(damaged_fields(path.read_bytes(), chance))
+    else:
+        path.write_bytes(damaged_bytes(path.read_bytes(), chance))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import damaged_bytes
 
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
@@ -43,64 +44,6 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a.conll": ("tag", TAGGED, {}),
     "tags.jsonl": ("tag", '{"tokens": ["Anna", "lives"], "tags": ["B", "O"]}\n' * 2, {}),
 }
-# Editors, spreadsheets and programs leave such pieces in files.
-PIECES = [
-    *(bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"),
-    b"\xef\xbb\xbf",
-    b"\xff\xfe",
-    b'""',
-    b"\r\n",
-    b"\n\n\n",
-    "\u2028".encode(),
-    "\u0085".encode(),
-    "\u00a0".encode(),
-    "\U0001f600".encode(),
-    b"\x1a",
-    b"\x0b",
-    b"\x1c",
-    b"\\",
-    b"\\ud800",
-    b"\\udc00\\ud800",
-    b"NaN",
-    b"null",
-    b"true",
-    b"1e999",
-    b"9" * 5000,
-    b"[" * 100_000,
-    b"{",
-    b"}",
-    b"[]",
-    b"{}",
-    b" ",
-    b"x" * 100_000,
-    b"-DOCSTART-",
-    b"# ",
-    b"=1+1",
-]
-
-
-def damaged(content: bytes, seed: int) -> bytes:
-    """Damage the content in one of five ways, at a random place.
-
-    It is cut, a bit is flipped, some bytes are lost, a line is repeated, or one of `PIECES` is
-    inserted.
-    """
-    chance = random.Random(seed)
-    place = chance.randrange(len(content) + 1)
-    kind = seed % 5
-    if kind == 0:
-        return content[:place]
-    if kind == 1:
-        changed = bytearray(content)
-        changed[place % len(content)] ^= 1 << chance.randrange(8)
-        return bytes(changed)
-    if kind == 2:
-        return content[:place] + content[place + chance.randrange(1, 6) :]
-    if kind == 3:
-        lines = content.splitlines(keepends=True)
-        lines.insert(chance.randrange(len(lines) + 1), chance.choice(lines))
-        return b"".join(lines)
-    return content[:place] + chance.choice(PIECES) + content[place:]
 
 
 def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,7 +75,7 @@ def test_damaged_files(name, tmp_path):
     wrong = []
     for seed in range(150):
         path = tmp_path / f"{seed}-{name}"
-        path.write_bytes(damaged(content.encode(), seed))
+        path.write_bytes(damaged_bytes(content.encode(), random.Random(seed)))
         problem = check(path, task, options)
         if problem:
             wrong.append(f"{seed}, {path.read_bytes()[:80]!r}: {problem[:200]}")

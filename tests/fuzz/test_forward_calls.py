@@ -112,7 +112,7 @@ CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
 def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield changes that must not make a difference, if they are accepted."""
     yield "another order in memory", value.transpose(0, -1).contiguous().transpose(0, -1)
-    for dtype in (torch.int16, torch.int32, torch.int64, torch.float64):
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float64):
         changed = value.to(dtype)
         if dtype != value.dtype and bool((changed == value).all()):
             yield f"dtype {dtype}", changed
@@ -147,7 +147,7 @@ def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
         yield "turned", value.transpose(0, 1)
     if value.is_floating_point():
         yield "a number less in each vector", value[..., :-1]
-    for dtype in (torch.bool, torch.uint8, torch.complex64):
+    for dtype in (torch.bool, torch.complex64):
         yield f"dtype {dtype}", value.to(dtype)
     # One of these makes a mask of zeros, with which all is padding.
     for number in (-1, 0, 2, VOCAB, 10**9):

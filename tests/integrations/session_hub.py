@@ -110,11 +110,6 @@ def card() -> None:
     assert main([*predict, "--output_file", str(FOLDER / "answer.txt")]) == 0
     assert (FOLDER / "answer.txt").read_text().split("\t")[0] in ("good", "bad")
 
-    assert main(["export", str(FOLDER / "reviews"), str(FOLDER / "exported")]) == 0
-    HfApi().upload_folder(
-        repo_id="me/reviews", folder_path=FOLDER / "exported" / "onnx", path_in_repo="onnx"
-    )
-
     AutoModelForSequenceClassification.from_pretrained("me/reviews").push_to_hub(
         "me/reviews", tags=["added"]
     )

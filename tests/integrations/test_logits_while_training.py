@@ -227,8 +227,8 @@ def test_trl(tokenizer, tmp_path):
 def test_distillation_by_trl(tokenizer, tmp_path):
     """The trainer opens a student and a teacher of different sizes by their directories.
 
-    Both score continuations that the student generates, in rows without padding. The training
-    brings the distribution of the student closer to the one of the teacher."""
+    Both score continuations that the student generates. The training brings the distribution of the
+    student closer to the one of the teacher."""
     sizes = {
         "vocab_size": len(tokenizer),
         "is_decoder": True,
@@ -255,20 +255,6 @@ def test_distillation_by_trl(tokenizer, tmp_path):
     teacher = trainer.teacher_model
     assert type(student) is type(teacher) is RoFormerLiteForCausalLM
     ids = IDS[:, :40] % len(tokenizer)
-    real = []
-    scored = []
-
-    def before_stack(stack, args, fields):
-        # A pass of the student without gradients belongs to its generation.
-        if torch.is_grad_enabled() or stack is teacher.model:
-            mask = fields["attention_mask"]
-            real.append((int(mask.sum()), mask.numel()))
-            hook = stack.layers[0].register_forward_hook(count_computed)
-            stack.register_forward_hook(lambda *_: hook.remove())
-
-    def count_computed(layer, args, states):
-        # The states of padding are zeros, and are not counted.
-        scored.append(int((states != 0).any(-1).sum()))
 
     @torch.no_grad()
     def divergence() -> torch.Tensor:
@@ -276,17 +262,7 @@ def test_distillation_by_trl(tokenizer, tmp_path):
         return F.kl_div(found, wanted, log_target=True, reduction="sum") / ids.numel()
 
     before = divergence()
-    hooks = [
-        model.model.register_forward_pre_hook(before_stack, with_kwargs=True)
-        for model in (student, teacher)
-    ]
     trainer.train()
-    for hook in hooks:
-        hook.remove()
-    assert len(scored) == len(real) == 24
-    for computed, (num_real, size) in zip(scored, real, strict=True):
-        is_nearly_full = num_real > 0.9 * size
-        assert computed == num_real or (is_nearly_full and computed == size)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert sum(losses[-3:]) < 0.85 * sum(losses[:3]) and divergence() < 0.95 * before
     trainer.save_model(str(tmp_path / "saved"))

@@ -5,6 +5,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from conftest import CLOSE, STACKS, STYLES, VOCAB, build, packed_forms, seq2seq_config, stack_config
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 import hf_roformer_lite as rl
@@ -149,10 +150,7 @@ def varlen_attention(
 ):
     """Compute document by document what a flash kernel computes from `cu_seq_lens`."""
     assert attention_mask is None and query.shape[0] == 1
-    groups = query.shape[1] // key.shape[1]
     window = kwargs.get("sliding_window")
-    key = key.repeat_interleave(groups, dim=1)
-    value = value.repeat_interleave(groups, dim=1)
     outputs = []
     query_borders = kwargs["cu_seq_lens_q"].tolist()
     key_borders = kwargs["cu_seq_lens_k"].tolist()
@@ -161,17 +159,13 @@ def varlen_attention(
         is_causal = module.is_causal
     documents = zip(pairwise(query_borders), pairwise(key_borders), strict=True)
     for (q0, q1), (k0, k1) in documents:
-        scores = query[:, :, q0:q1] @ key[:, :, k0:k1].mT * scaling
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
+        seen = distance.abs() < (window or len(distance))
         if is_causal:
-            seen = distance >= 0
-        else:
-            seen = torch.ones_like(distance, dtype=torch.bool)
-        if window is not None:
-            seen &= distance.abs() < window
-        # A token that sees nothing has no probabilities, and gets zeros.
-        probabilities = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num()
-        outputs.append(probabilities @ value[:, :, k0:k1])
+            seen &= distance >= 0
+        document = (query[:, :, q0:q1], key[:, :, k0:k1], value[:, :, k0:k1])
+        options = {"attn_mask": seen, "scale": scaling, "enable_gqa": True}
+        outputs.append(scaled_dot_product_attention(*document, **options))
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 
 

@@ -107,14 +107,6 @@ def test_padded_prompts(name, cache, mode):
         assert padded[:, -6:].tolist() == alone, side
 
 
-def test_a_mask_of_other_numbers_counts_tokens():
-    model = causal_model()
-    ids = random_ids(2, 6)
-    past = model(ids[:, :4]).past_key_values
-    step = model(ids[:, 4:], attention_mask=torch.full((2, 6), 3), past_key_values=past).logits
-    torch.testing.assert_close(step, model(ids).logits[:, 4:], **CLOSE)
-
-
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
 def test_padded_decoder_prompt_of_a_pair(cache):
     """A row with padding on the left is continued as if it were the only one."""

@@ -137,14 +137,6 @@ def test_labels_of_another_shape(training):
         )
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8])
-def test_labels_of_any_integer_type(dtype):
-    for model_class in (rl.RoFormerLiteForMaskedLM, rl.RoFormerLiteForConditionalGeneration):
-        model = make(model_class)
-        expected = model(IDS, labels=IDS).loss
-        torch.testing.assert_close(model(IDS, labels=IDS.to(dtype)).loss, expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
 @pytest.mark.parametrize("training", [False, True])
 def test_labels_that_are_no_classes(dtype, training):
@@ -188,9 +180,6 @@ def test_labels_of_rows():
 
 def test_segments_where_there_are_none():
     segments = torch.zeros_like(IDS)
-    model = make(rl.RoFormerLiteForSequenceClassification)
-    # BERT's tokenizers return segments of zeros, which change nothing.
-    torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)
     segments[0, 3:] = 1
     with pytest.raises(ValueError, match="token_type_ids"):
         make(rl.RoFormerLiteModel)(IDS, token_type_ids=segments)

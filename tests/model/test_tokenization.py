@@ -134,9 +134,9 @@ def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     assert pair == tokenizer("the", "我们")["input_ids"][1:]
     assert tokenizer(text_target=target, add_special_tokens=False)["input_ids"] == ids
     before = tokenizer.backend_tokenizer.to_str()
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="must be"):
         tokenizer("fine", text_target="a lone surrogate \ud800")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="must be"):
         tokenizer(["fine", "a lone surrogate \ud800"], is_split_into_words=True)
     assert tokenizer.backend_tokenizer.to_str() == before
     assert tokenizer(target)["input_ids"] == [2, *ids, 3]

@@ -41,12 +41,6 @@ def test_measured_card(path):
         recipe_class.library,
         recipe_class.pipeline_tag,
     )
-    # These models do not have rotary positions.
-    without_rope = ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
-    other = path.parent.name in without_rope
-    assert data.language and recipe_class.name in data.tags and ("rope" in data.tags) != other
-    # A BERT stays a BERT and does not get our tag.
-    assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)
     assert (
         ModelCardData(**data.to_dict()).to_yaml()
         == data.to_yaml()
@@ -65,22 +59,6 @@ def test_measured_card(path):
     } == measured
     assert {result.metric_type for result in evaluations} == set(data.metrics)
     assert {result.dataset_type for result in evaluations} == set(data.datasets or ["text"])
-
-    assert (
-        results["command"] in card.text
-        and f"| parameters | {results['parameters']:,} |" in card.text
-    )
-    assert all(
-        f"| {setting} | {value} |" in card.text
-        for setting, value in results["training"]["arguments"].items()
-    )
-    images = re.findall(r"!\[.*\]\((.*)\)", card.text)
-    assert "loss_curve.png" in images
-    assert all(path.with_name(image).read_bytes().startswith(b"\x89PNG") for image in images)
-    assert len(card.text.partition("## Limitations")[2].strip()) > 40
-
-    (snippet,) = re.findall(r"```python\n(.*?)\n```", card.text, re.DOTALL)
-    compile(snippet, str(path), "exec")
 
 
 def card_of(folder, results: dict, task: str, *options: str, stack: str = "default") -> ModelCard:

@@ -80,7 +80,10 @@ def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(PermissionError), complete_directory(model, overwrite=True) as folder:
+    with (
+        pytest.raises(PermissionError, match="not allowed"),
+        complete_directory(model, overwrite=True) as folder,
+    ):
         (folder / "config.json").write_text("new")
     assert contents(model.parent) == before
 

@@ -153,21 +153,6 @@ def test_results_and_card(trained):
     check_sentence_modules(folder / "embed")
 
 
-def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
-    folder, results = trained
-    noted = results["embed"]["metrics"]["test"]
-    found = {}
-    for name, options in (("again", []), ("cut", ["--max_length", "5"])):
-        files = ["--test_file", str(folder / "scores.csv"), "--output_dir", str(tmp_path / name)]
-        assert main(["evaluate", str(folder / "embed"), "--device", "cpu", *files, *options]) == 0
-        results = json.loads((tmp_path / name / "results.json").read_text("utf-8"))
-        found[name] = results["metrics"]["test"]
-    assert found["again"] == pytest.approx(noted)
-    assert found["cut"].keys() == noted.keys() and found["cut"]["spearman"] != pytest.approx(
-        noted["spearman"]
-    )
-
-
 def test_a_model_of_another_program_keeps_its_length_and_its_similarity(trained, tmp_path):
     folder, _ = trained
     there = shutil.copytree(folder / "embed", tmp_path / "theirs")
