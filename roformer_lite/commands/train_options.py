@@ -19,9 +19,9 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         description="Train a model on your own data.",
         usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
         epilog=(
-            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. The file "
-            "run.yaml, which every\ntraining writes with its model, repeats that training; options "
-            "after it override it."
+            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the usual options, and "
+            "`--help-all` lists all of\nthem. The file run.yaml, which every training writes with "
+            "its model, repeats that training;\noptions after it override it."
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -78,8 +78,8 @@ class DataArguments(DatasetArguments):
             twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out, of which there must be some. Default:
-            the one of the training.
+        validation_seed: Seed that chooses the rows to hold out. It needs validation data. Default:
+            the seed of the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The default split is optional.
         test_split: Split of --dataset_name for testing. The default split is optional.
