@@ -22,7 +22,9 @@ import hf_roformer_lite
 PUBLIC = [name for name in hf_roformer_lite.__all__ if name != "__version__"]
 NOT_COPIED = (".*", "__pycache__", "*.egg-info", "build", "dist", "docs", "model_cards", "results")
 DATA = {"hf_roformer_lite/py.typed", "roformer_lite/py.typed"}
-DATA |= {f"roformer_lite/train/model_card_{name}.md.jinja" for name in ("template", "seeds")}
+DATA |= {
+    f"roformer_lite/train/model_card_{name}.md.jinja" for name in ("template", "seeds", "code")
+}
 USE = """
 import torch, transformers, hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite
 config = hf_roformer_lite.RoFormerLiteConfig.from_preset("tiny", vocab_size=50)

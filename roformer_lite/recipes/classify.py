@@ -171,6 +171,9 @@ class Classify(LabelRecipe):
         if takes_pairs and options.text_pair_column is None:
             options = replace(options, text_pair_column="text_pair")
         check_pair_column(options.text_pair_column, takes_pairs)
+        separator = options.label_separator
+        if separator is not None and not isinstance(separator, str):
+            raise InputError(f"label_separator must be text, not {separator!r}")
         return cls(
             replace(options, problem_type=problem_type),
             labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),

@@ -131,7 +131,8 @@ def test_every_command_is_here():
     assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", list(RIGHT))
+# The options of `convert` are names of systems, which the command asks the registry for.
+@pytest.mark.parametrize("command", [command for command in RIGHT if command != "convert"])
 def test_wrong_values_of_every_option(command, place, only_options, capsys):
     before = {path.name for path in place.iterdir()}
     tried = 0
