@@ -67,7 +67,6 @@ class Run:
 
     Args:
         data, model, training, card: The options by group.
-        shown: The command that the card shows, if it is not `train`.
         whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
             all seeds.
         filled: The training options that `with_defaults` of `train/defaults.py` has filled in.
@@ -77,7 +76,6 @@ class Run:
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
-    shown: str = ""
     whole: "Run | None" = None
     filled: frozenset[str] = frozenset()
 
@@ -155,7 +153,7 @@ class Run:
         """The command line of this run in a form suited to a public card."""
         options = self.content()
         words = ["roformer-lite", "train", options.pop("task"), *words_of(options)]
-        return self.shown or shown_command(words)
+        return shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
         """The options that differ from those of an interrupted training; empty if the training may

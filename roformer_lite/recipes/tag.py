@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,6 +27,7 @@ from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
+from ..data.scripts import HAN
 from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
@@ -61,7 +61,6 @@ MAX_SENTENCES = 1000
 MAX_PAIRS = 5_000_000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
-HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
 class TagReader(LabelReader):
