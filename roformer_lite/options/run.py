@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError, check_model_name, did_you_mean
-from ..output import write_whole_file
+from ..output import complete_file
 from .common import (
     ModelArguments,
     PublishingOptions,
@@ -147,7 +147,8 @@ class Run:
             "# Paths are relative to this file. All other options have their defaults, which\n"
             f"# `roformer-lite train {self.task} --help` lists.\n"
         )
-        write_whole_file(folder / RUN_FILE, head + text)
+        with complete_file(folder / RUN_FILE) as stream:
+            stream.write(head + text)
 
     def command(self) -> str:
         """The command line of this run in a form suited to a public card."""

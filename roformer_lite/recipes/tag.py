@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
 logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
@@ -342,8 +344,7 @@ class Tag(LabelRecipe):
             logits = saved.model(**inputs).logits.double().cpu().numpy()
             for part, places, own_logits in zip(batch, starts, logits, strict=True):
                 rows.extend(own_logits[places[unit]] for unit in range(len(part)))
-        left = iter(rows)
-        return [np.stack(list(islice(left, len(units)))) for units in sentences]
+        return [np.stack(own) for own in by_sentence(rows, sentences)]
 
     def choose_join(
         self,
@@ -505,7 +506,7 @@ def joint_scores(
     return joint, weight * join.scale * field.transitions
 
 
-def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:
-    """Divide consecutive tags into sentences with the lengths of `sentences`."""
-    left = iter(tags)
+def by_sentence(items: Iterable[Item], sentences: Sequence[Sequence[Any]]) -> list[list[Item]]:
+    """Divide consecutive items into lists with the lengths of `sentences`."""
+    left = iter(items)
     return [list(islice(left, len(units))) for units in sentences]
