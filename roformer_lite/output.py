@@ -285,16 +285,6 @@ def _text_in(file: BinaryIO, is_compressed: bool) -> Iterator[TextIO]:
     stream.detach()
 
 
-def write_whole_file(path: Path, text: str) -> None:
-    """Write a file completely or, if the process is killed or the disk is full, leave it as it was.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
-    with complete_file(path) as stream:
-        stream.write(text)
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file. Numbers that are not finite raise a `ValueError`."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)

@@ -616,8 +616,7 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        # Scores of the text and the layers of reference systems have parameters that transformers
-        # does not know.
+        # The layers of reference systems have parameters that transformers does not know.
         initialize: Callable[[float], None] | None
         initialize = getattr(module, "initialize_own_weights", None)
         if initialize is not None:

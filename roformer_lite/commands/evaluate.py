@@ -14,7 +14,6 @@ from hf_roformer_lite.version import __version__
 
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
-from ..errors import InputError
 from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..evaluation import Evaluation, evaluate
@@ -99,11 +98,7 @@ def recipe_for(
             positions of the model.
     """
     kind = type(saved.recipe)
-    known = kind.options_class.measuring_options
-    refused = [name for name in given if name not in known]
-    if refused:
-        theirs = ", ".join(f"--{name}" for name in known)
-        raise InputError(f"--{refused[0]} is not for {kind.name} models, which take {theirs}")
+    kind.refuse_others(given, kind.options_class.measuring_options)
     data = {name: getattr(options, name) for name in _DATA}
     # The options require training data, but only the test data are read.
     data["train_file"] = options.test_file

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError, check_model_name, did_you_mean
-from ..output import write_whole_file
+from ..output import complete_file
 from .common import (
     ModelArguments,
     PublishingOptions,
@@ -67,7 +67,6 @@ class Run:
 
     Args:
         data, model, training, card: The options by group.
-        shown: The command that the card shows, if it is not `train`.
         whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
             all seeds.
         filled: The training options that `with_defaults` of `train/defaults.py` has filled in.
@@ -77,7 +76,6 @@ class Run:
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
-    shown: str = ""
     whole: "Run | None" = None
     filled: frozenset[str] = frozenset()
 
@@ -149,13 +147,14 @@ class Run:
             "# Paths are relative to this file. All other options have their defaults, which\n"
             f"# `roformer-lite train {self.task} --help` lists.\n"
         )
-        write_whole_file(folder / RUN_FILE, head + text)
+        with complete_file(folder / RUN_FILE) as stream:
+            stream.write(head + text)
 
     def command(self) -> str:
         """The command line of this run in a form suited to a public card."""
         options = self.content()
         words = ["roformer-lite", "train", options.pop("task"), *words_of(options)]
-        return self.shown or shown_command(words)
+        return shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
         """The options that differ from those of an interrupted training; empty if the training may

@@ -402,11 +402,20 @@ class Recipe(ABC):
         Raises:
             InputError: with the option and the options that are used.
         """
-        refused = [name for name in given if name not in self.answer_options]
+        self.refuse_others(given, self.answer_options)
+
+    @classmethod
+    def refuse_others(cls, given: Iterable[str], known: Sequence[str]) -> None:
+        """Refuse the options `given` that are not among the `known` ones of the task.
+
+        Raises:
+            InputError: with the option and the known options.
+        """
+        refused = [name for name in given if name not in known]
         if refused:
-            theirs = ", ".join(f"--{name}" for name in self.answer_options)
+            theirs = ", ".join(f"--{name}" for name in known)
             raise InputError(
-                f"--{refused[0]} is not for {self.name} models, which take "
+                f"--{refused[0]} is not for {cls.name} models, which take "
                 f"{theirs or 'none of these options'}"
             )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
+from ..data.scripts import HAN
 from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
+
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
 # The factors of the transitions of a random field that are tried.
@@ -61,7 +63,6 @@ MAX_SENTENCES = 1000
 MAX_PAIRS = 5_000_000
 # At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
 MIN_PARTS_AT_ONCE = 8
-HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
 class TagReader(LabelReader):
@@ -343,8 +344,7 @@ class Tag(LabelRecipe):
             logits = saved.model(**inputs).logits.double().cpu().numpy()
             for part, places, own_logits in zip(batch, starts, logits, strict=True):
                 rows.extend(own_logits[places[unit]] for unit in range(len(part)))
-        left = iter(rows)
-        return [np.stack(list(islice(left, len(units)))) for units in sentences]
+        return [np.stack(own) for own in by_sentence(rows, sentences)]
 
     def choose_join(
         self,
@@ -506,7 +506,7 @@ def joint_scores(
     return joint, weight * join.scale * field.transitions
 
 
-def by_sentence(tags: Iterable[str], sentences: list[list[str]]) -> list[list[str]]:
-    """Divide consecutive tags into sentences with the lengths of `sentences`."""
-    left = iter(tags)
+def by_sentence(items: Iterable[Item], sentences: Sequence[Sequence[Any]]) -> list[list[Item]]:
+    """Divide consecutive items into lists with the lengths of `sentences`."""
+    left = iter(items)
     return [list(islice(left, len(units))) for units in sentences]

@@ -162,19 +162,12 @@ def prepare_head(
         if trainer.is_world_process_zero():
             print("with FSDP the new head keeps its random weights", file=sys.stderr)
         return False
-    is_final = (
+    return (
         fit_head(trainer, train)
         and learns_from_pairs
         and few_rows.stops_after_fitting
         and trainer.eval_dataset is None
     )
-    if is_final:
-        print(
-            "The fitted head is final, because there are no validation data to decide whether "
-            "further training helps",
-            file=sys.stderr,
-        )
-    return is_final
 
 
 def fit(

@@ -271,7 +271,7 @@ def verdict(
     baselines_right: BaselinesRight,
 ) -> str:
     """A sentence that compares the model with the best baseline, on the test data or otherwise on
-    the validation data."""
+    the validation data. The values are in the table of `comparison_table`."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
@@ -282,23 +282,20 @@ def verdict(
     }
     best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
     theirs = values_of_baselines[best]
-    comparison = (
-        f"on the {last.split} data, the {metric} of the model is {ours:.4f} and the {metric} of the "
-        f"best baseline, {best}, is {theirs:.4f}"
-    )
+    where = f"on the {last.split} data"
     are_equal = is_within_chance(metric, ours, theirs, last.measurements)
     if metric == "accuracy" and best in baselines_right:
         chance = mcnemar(last.right, baselines_right[best][last.split])
         are_equal = chance >= SIGNIFICANCE_LEVEL
-        comparison += f" (McNemar's test: p = {chance:.2g})"
+        where += f" (McNemar's test: p = {chance:.2g})"
     if are_equal:
         return (
-            f"The model and the best baseline are about equal: {comparison}. The difference is not "
-            f"significant (n = {last.measurements:,})."
+            f"The model and the best baseline, {best}, are about equal {where}. The difference is "
+            f"not significant (n = {last.measurements:,})."
         )
     if sign * ours > sign * theirs:
-        return f"The model is better than the baselines: {comparison}."
-    return f"A baseline is better: {comparison}."
+        return f"The model is better than the baselines {where}."
+    return f"A baseline is better {where}: {best}."
 
 
 def what_happened(finished: FinishedTraining) -> str:

@@ -26,7 +26,7 @@ IMPOSSIBLE = [
         {"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"},
         "rope_parameters.*'none'",
     ),
-    ({"layer_types": ["full_attention"]}, "layer_types.*num_hidden_layers=4"),
+    ({"layer_types": ["full_attention"]}, r"num_hidden_layers. \(4\).*layer_types"),
     ({"layer_types": ["sliding_attention"] * 4}, "sliding_window=None"),
     ({"add_cross_attention": True}, "is_decoder"),
     ({"pad_token_id": 8192}, "pad_token_id=8192"),
