@@ -1,6 +1,6 @@
 """Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
 
-training/test_distributed.py trains them in two processes. Everything here is in double precision,
+`tests/training/test_distributed.py` trains them in two processes. Everything here is in double precision,
 so that two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import torch
 import transformers
 from datasets import Dataset
 from test_padding_free import CountedTokens, batch_for, make
-from test_padding_free_models import tiny_model
+from tiny_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

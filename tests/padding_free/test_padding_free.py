@@ -13,7 +13,7 @@ import transformers
 from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.utils import compile_regions
-from test_padding_free_models import SIZES, numbers_of_computed_tokens, tiny_model
+from tiny_models import SIZES, tiny_model
 from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from transformers import DataCollatorWithFlattening, masking_utils
@@ -109,7 +109,7 @@ def assert_same_gradients(
 def test_outputs_losses_and_gradients(name):
     """Batches are padded on the left or have holes, and may be a part of a step.
 
-    test_padding_free_models.py has batches that are padded on the right, for every type."""
+    test_every_type.py has batches that are padded on the right, for every type."""
     has_holes = name in HOLES_IN
     stock, free = pair(name)
     batch = batch_for(name, side="right" if has_holes else "left")
@@ -283,7 +283,9 @@ def test_a_configuration_that_asks_for_all_layers():
     for one, other in zip(free(**batch).hidden_states, stock(**batch).hidden_states, strict=True):
         torch.testing.assert_close(one[real], other[real], **CLOSE)
     free.config.output_hidden_states = False
-    assert int(real.sum()) in numbers_of_computed_tokens(free, batch)
+    with CountedTokens(free) as counted:
+        free(**batch)
+    assert counted.numbers == [int(real.sum())]
 
 
 def test_a_configuration_that_asks_for_attentions():
@@ -310,8 +312,9 @@ def test_forward_that_accelerate_has_replaced():
         padding_free(free, enabled=enabled)
         # Labels at padding need the states of padding.
         torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, **CLOSE)
-        found = numbers_of_computed_tokens(free, {**batch, "labels": None})
-        assert (24 in found) == enabled
+        with CountedTokens(free) as counted:
+            free(**{**batch, "labels": None})
+        assert counted.numbers == [24 if enabled else 48]
     torch.testing.assert_close(free(**batch).logits, expected, **CLOSE)
 
 
