@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from comparisons import CountedTokens, batch_for, make
 from datasets import Dataset
-from test_padding_free import CountedTokens, batch_for, make
 from tiny_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
