@@ -7,6 +7,7 @@ import torch
 import transformers
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from hf_roformer_lite import padding_free
 
@@ -29,18 +30,16 @@ MODELS = {
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-def build(class_name: str, **fields: Any) -> torch.nn.Module:
-    model_class = getattr(transformers, class_name)
+def build(name: str, **fields: Any) -> PreTrainedModel:
+    """A tiny model. `name` is a key of `MODELS` or the name of a class of transformers."""
+    model_class = getattr(transformers, MODELS.get(name, name))
     return tiny_model(model_class.config_class.model_type, model_class, **fields)
 
 
-def make(name: str) -> torch.nn.Module:
-    return build(MODELS[name])
-
-
-def pair(name: str, **options: bool) -> tuple[torch.nn.Module, torch.nn.Module]:
-    model = make(name)
-    return model, padding_free(copy.deepcopy(model), **options)
+def pair(name: str, **fields: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A stock model and its padding-free copy."""
+    stock = build(name, **fields)
+    return stock, padding_free(copy.deepcopy(stock))
 
 
 def batch_for(
@@ -68,6 +67,13 @@ def batch_for(
     return batch
 
 
+def inputs_for(name: str, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+    """The batch of `batch_for` without labels."""
+    batch = batch_for(name, *args, **kwargs)
+    del batch["labels"]
+    return batch
+
+
 def gradients(
     model: torch.nn.Module, batch: dict[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,15 +92,13 @@ def assert_same_gradients(
         torch.testing.assert_close(one, other, **CLOSE)
 
 
-def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, torch.Tensor]]:
-    """A stock encoder–decoder, its padding-free copy, and a batch of sources and targets of
-    different lengths."""
-    stock = build(class_name)
+def batch_of_pairs() -> dict[str, torch.Tensor]:
+    """A batch for encoder–decoders, whose sources and targets have different lengths."""
     batch = batch_for("bert mlm")
     lengths = torch.tensor([3, 9, 12, 5])
     labels = torch.randint(5, VOCAB, (4, 12), generator=torch.Generator().manual_seed(3))
     batch["labels"] = labels.masked_fill(torch.arange(12) >= lengths[:, None], -100)
-    return stock, padding_free(copy.deepcopy(stock)), batch
+    return batch
 
 
 class CountedTokens(TorchFunctionMode):
@@ -117,14 +121,26 @@ class CountedTokens(TorchFunctionMode):
 
 def real_outputs(
     model: torch.nn.Module, inputs: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """The tensors of the output of a model, without the values that belong to padding."""
+) -> dict[str, list[torch.Tensor]]:
+    """The tensors of the output of a model, without the values that belong to padding.
+
+    An output has several tensors if it has one for each layer."""
     real = torch.ones(4, 12, dtype=torch.bool)
     if "attention_mask" in inputs:
         real = inputs["attention_mask"].bool()
+    if real.ndim == 4:
+        real = real.any(-2)[:, 0]
     outputs = {}
     for name, value in model(**inputs).items():
         if isinstance(value, torch.Tensor):
-            is_of_tokens = value.shape[:2] == real.shape
-            outputs[name] = value[real] if is_of_tokens else value
+            value = (value,)
+        # This leaves out caches, which a padding-free model does not make for labelled batches.
+        if isinstance(value, tuple):
+            outputs[name] = [each[real] if each.shape[:2] == real.shape else each for each in value]
     return outputs
+
+
+def assert_same_outputs(
+    free: torch.nn.Module, stock: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> None:
+    torch.testing.assert_close(real_outputs(free, inputs), real_outputs(stock, inputs), **CLOSE)

@@ -2,47 +2,29 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from comparisons import (
     CLOSE,
     assert_same_gradients,
     batch_for,
-    make,
-    pair,
-    pair_of,
+    batch_of_pairs,
+    build,
 )
 
 from hf_roformer_lite import padding_free
 
 
-@pytest.mark.parametrize(
-    "class_name", ["T5ForConditionalGeneration", "MBartForConditionalGeneration"]
-)
-def test_prefixes_of_encoder_decoders(class_name):
-    """A cache with the prefix is given to the decoder, whose mask must cover it."""
-    from peft import PrefixTuningConfig, get_peft_model
-
-    stock, free, batch = pair_of(class_name)
-    tuned = []
-    for model in (stock, free):
-        torch.manual_seed(0)
-        config = PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
-        tuned.append(get_peft_model(model, config))
-    assert_same_gradients(tuned[1], tuned[0], batch)
-
-
 @pytest.mark.parametrize("kind", ["adapter_names", "alora"])
 def test_adapters_that_know_rows(kind):
-    from peft import LoraConfig, get_peft_model
-
     options = {}
     call = {}
     if kind == "alora":
         options["alora_invocation_tokens"] = [50, 51]
     else:
         call["adapter_names"] = ["default", "__base__"] * 2
-    lora = LoraConfig(
+    lora = peft.LoraConfig(
         task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False, **options
     )
     outputs = []
@@ -51,37 +33,33 @@ def test_adapters_that_know_rows(kind):
     real = batch["attention_mask"].bool()
     for is_free in (False, True):
         torch.manual_seed(0)
-        model = get_peft_model(padding_free(make("llama"), enabled=is_free), lora).eval()
+        model = peft.get_peft_model(padding_free(build("llama"), enabled=is_free), lora).eval()
         outputs.append(model(**batch, **call).logits[real])
     torch.testing.assert_close(*outputs, **CLOSE)
 
 
+LORA = peft.LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+PROMPT = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+# The decoder gets a cache with the prefix, and its mask must cover the prefix.
+PREFIX = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+ADAPTERS = [
+    ("bert mlm", LORA),
+    ("llama", PROMPT),
+    ("T5ForConditionalGeneration", PREFIX),
+    ("MBartForConditionalGeneration", PREFIX),
+]
+
+
+@pytest.mark.parametrize("name, config", ADAPTERS)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_adapters(is_first):
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(0)
-    lora = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
-    stock = make("bert mlm")
-    free = make("bert mlm")
-    torch.manual_seed(1)
-    stock = get_peft_model(stock, lora)
-    torch.manual_seed(1)
-    if is_first:
-        free = get_peft_model(padding_free(free), lora)
-    else:
-        free = padding_free(get_peft_model(free, lora))
-    batch = batch_for("bert mlm")
+def test_adapters(name, config, is_first):
+    """`padding_free` comes before the adapter or after it."""
+    models = []
+    for is_free in (False, True):
+        model = padding_free(build(name), enabled=is_free and is_first)
+        torch.manual_seed(1)
+        adapted = peft.get_peft_model(model, copy.deepcopy(config))
+        models.append(padding_free(adapted, enabled=is_free))
+    stock, free = models
+    batch = batch_of_pairs() if config is PREFIX else batch_for(name)
     assert_same_gradients(free, stock, batch)
-
-
-def test_virtual_tokens_before_those_of_the_batch():
-    from peft import PromptTuningConfig, get_peft_model
-
-    stock, _ = pair("llama")
-    tuned = []
-    for model in (stock, copy.deepcopy(stock)):
-        torch.manual_seed(0)
-        config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-        tuned.append(get_peft_model(model, config))
-    assert_same_gradients(padding_free(tuned[1]), tuned[0], batch_for("llama"))

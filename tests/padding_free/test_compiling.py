@@ -12,7 +12,6 @@ from comparisons import (
     assert_same_gradients,
     batch_for,
     build,
-    make,
     pair,
 )
 from torch._dynamo.utils import counters
@@ -123,7 +122,7 @@ def test_compiled_graphs_are_few(kind):
 
 
 def test_a_copy_of_a_compiled_model_has_its_own_weights():
-    model = padding_free(make("bert classes"))
+    model = padding_free(build("bert classes"))
     model.compile(backend="eager")
     copied = copy.deepcopy(model)
     with torch.no_grad():

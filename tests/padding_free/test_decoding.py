@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from comparisons import CLOSE, VOCAB, batch_for, build, pair
+from comparisons import CLOSE, VOCAB, build, inputs_for, pair
 
 from hf_roformer_lite import padding_free
 
@@ -11,8 +11,7 @@ from hf_roformer_lite import padding_free
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
 def test_generate(name):
     stock, free = pair(name)
-    batch = batch_for(name, side="left")
-    batch.pop("labels")
+    batch = inputs_for(name, side="left")
     for use_cache in (True, False):
         options = {
             "max_new_tokens": 8,
@@ -28,8 +27,7 @@ def test_caches(name, side):
     """A prompt with a new cache is computed as a flat row, and the cache holds the same states as
     the one of the stock model."""
     stock, free = pair(name)
-    batch = batch_for("llama", side)
-    batch.pop("labels")
+    batch = inputs_for("llama", side)
     batch["attention_mask"][batch["attention_mask"].sum(1) == 0] = 1
     longer = torch.nn.functional.pad(batch["attention_mask"], (0, 1), value=1)
     steps = []

@@ -1,23 +1,20 @@
 """Encoder–decoders compute neither the padding of sources nor that of targets."""
 
-import copy
-
 import pytest
 import torch
 from comparisons import (
     CLOSE,
     VOCAB,
     assert_same_gradients,
-    build,
-    pair_of,
+    batch_of_pairs,
+    pair,
 )
-
-from hf_roformer_lite import padding_free
 
 
 def test_t5_learns_in_bfloat16():
     """On a CPU, short documents are computed in float32 there, with their bias of distances."""
-    stock, free, batch = pair_of("T5ForConditionalGeneration")
+    stock, free = pair("T5ForConditionalGeneration")
+    batch = batch_of_pairs()
     expected = stock.train()(**batch).loss
     found = free.to(torch.bfloat16).train()(**batch).loss
     found.backward()
@@ -40,7 +37,8 @@ def test_encoder_decoders(class_name, kind):
 
     This holds if the target has tokens without a label, if its mask leaves out labelled tokens, and
     under gradient checkpointing."""
-    stock, free, batch = pair_of(class_name)
+    stock, free = pair(class_name)
+    batch = batch_of_pairs()
     if kind == "full target":
         batch["labels"] = batch["labels"].clamp(min=5)
     elif kind == "gaps":
@@ -74,8 +72,7 @@ def test_sources_and_targets_of_the_same_shape():
     mask = torch.tensor([[1] * 12, [1] * 2 + [0] * 10, [0] * 5 + [1] * 7, [1, 0] * 6])
     ids = torch.randint(5, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
     for class_name in ("MvpForConditionalGeneration", "T5ForConditionalGeneration"):
-        stock = build(class_name)
-        free = padding_free(copy.deepcopy(stock))
+        stock, free = pair(class_name)
         for target in (mask, mask.flip(0)):
             inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids}
             inputs |= {"decoder_attention_mask": target, "use_cache": False}

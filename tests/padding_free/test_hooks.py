@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from comparisons import CLOSE, VOCAB, assert_same_gradients, batch_for, build, make, pair
+from comparisons import (
+    CLOSE,
+    VOCAB,
+    assert_same_gradients,
+    batch_for,
+    build,
+    inputs_for,
+    pair,
+)
 from tiny_models import SIZES
 
 from hf_roformer_lite import padding_free
@@ -72,8 +80,7 @@ HOOKS: dict[str, tuple[str, str, Any]] = {
 
 def test_a_module_whose_hook_is_older_than_the_last_forward_pass():
     free = padding_free(build("BertModel"))
-    batch = batch_for("bert mlm")
-    batch.pop("labels")
+    batch = inputs_for("bert mlm")
     seen = []
     module = torch.nn.Linear(SIZES["hidden_size"], SIZES["hidden_size"])
     module.register_forward_hook(lambda module, args, output: seen.append(output.shape[:2]))
@@ -90,8 +97,8 @@ def test_hooks_that_know_rows(place, is_first):
 
     A hook within a layer makes the layer compute padding."""
     path, register, hook = HOOKS[place]
-    stock = make("bert mlm")
-    free = make("bert mlm")
+    stock = build("bert mlm")
+    free = build("bert mlm")
     if not is_first:
         padding_free(free)
     for model in (stock, free):

@@ -10,8 +10,10 @@ from comparisons import (
     MODELS,
     VOCAB,
     assert_same_gradients,
+    assert_same_outputs,
     batch_for,
     build,
+    inputs_for,
     pair,
 )
 
@@ -33,14 +35,8 @@ def test_outputs_losses_and_gradients(name):
         batch["attention_mask"][0, 5] = batch["labels"][0, 5] = 0
         batch["labels"][0, 5:7] = -100
     with torch.no_grad():
-        expected = stock(**batch)
-        found = free(**batch)
-    assert found.logits.shape == expected.logits.shape
-    has_logits_of_tokens = expected.logits.ndim == 3
-    real = batch["attention_mask"].bool() if has_logits_of_tokens else slice(None)
-    torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
-    torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
-    if has_logits_of_tokens and "tokens" not in name:
+        assert_same_outputs(free, stock, batch)
+    if "tokens" not in name and "classes" not in name:
         batch["num_items_in_batch"] = torch.tensor(7)
     assert_same_gradients(free, stock, batch)
 
@@ -55,9 +51,7 @@ def test_logits_in_training():
     torch.testing.assert_close(whole[real], stock(**batch).logits[real], **CLOSE)
     stock, free = pair("bert tokens")
     batch = batch_for("bert tokens")
-    torch.testing.assert_close(
-        free.train()(**batch).logits[real], stock(**batch).logits[real], **CLOSE
-    )
+    assert_same_outputs(free.train(), stock, batch)
 
     def loss_of_rows(logits, labels, vocab_size, **_):
         losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
@@ -90,8 +84,7 @@ def test_labels_at_padding_of_a_decoder_that_also_takes_sound():
 def test_heads_that_look_for_the_last_token(class_name, filler, side):
     """Such a head searches the ids for the padding token, but the rows are padded with another
     token, or have no ids."""
-    stock = build(class_name, pad_token_id=0)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = pair(class_name, pad_token_id=0)
     batch = batch_for("bert classes", side)
     is_padding = batch["attention_mask"] == 0
     if filler == "embeddings":
@@ -115,20 +108,14 @@ def test_a_class_that_is_only_named_like_one_of_transformers():
 
     stock = BertForTokenClassification(build("BertModel").config).eval()
     free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("bert tokens")
-    real = batch["attention_mask"].bool()
-    torch.testing.assert_close(
-        free(**batch)["scores"][real], stock(**batch)["scores"][real], **CLOSE
-    )
+    assert_same_outputs(free, stock, batch_for("bert tokens"))
 
 
 def test_a_head_that_reads_the_last_place():
     """Such a head still gets the state of a padding token."""
-    stock = build("GPT2DoubleHeadsModel", num_labels=1)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = pair("GPT2DoubleHeadsModel", num_labels=1)
     for side in ("left", "right"):
-        batch = batch_for("bert mlm", side)
-        batch.pop("labels")
+        batch = inputs_for("bert mlm", side)
         torch.testing.assert_close(free(**batch).mc_logits, stock(**batch).mc_logits, **CLOSE)
 
 
@@ -137,21 +124,18 @@ def test_a_head_that_reads_the_last_place():
 )
 def test_labels_at_padding_of_taggers_of_two_sided_families(class_name):
     """The configuration names an encoder–decoder, but the labels belong to the source."""
-    model = build(class_name)
-    free = padding_free(copy.deepcopy(model))
+    stock, free = pair(class_name)
     batch = batch_for("bert tokens")
     batch["labels"] = torch.zeros_like(batch["input_ids"])
-    torch.testing.assert_close(free(**batch).loss, model(**batch).loss, **CLOSE)
+    torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, **CLOSE)
 
 
 def test_a_head_that_reads_padding_of_a_given_target():
-    model = build("T5GemmaForSequenceClassification").eval()
-    free = padding_free(copy.deepcopy(model))
-    batch = batch_for("bert classes")
-    del batch["labels"]
+    stock, free = pair("T5GemmaForSequenceClassification")
+    batch = inputs_for("bert classes")
     batch["decoder_input_ids"] = batch["input_ids"]
     batch["decoder_attention_mask"] = batch["attention_mask"]
-    torch.testing.assert_close(free(**batch).logits, model(**batch).logits, **CLOSE)
+    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
 
 
 def test_labels_of_padding_and_autocast():

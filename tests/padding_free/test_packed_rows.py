@@ -1,6 +1,5 @@
 """Documents that lie packed in a row are computed as if each had a row of its own."""
 
-import copy
 import gc
 import weakref
 
@@ -70,8 +69,7 @@ def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, 
     """The outputs of such a model stay as they were, and there is one warning."""
     warnings: list[str] = []
     monkeypatch.setattr(arguments.logger, "warning_once", warnings.append)
-    stock = build(class_name)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = pair(class_name)
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
     inputs = {"input_ids": ids, "position_ids": positions}

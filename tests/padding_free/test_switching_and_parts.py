@@ -10,12 +10,12 @@ from comparisons import (
     CLOSE,
     VOCAB,
     CountedTokens,
+    assert_same_outputs,
     batch_for,
+    batch_of_pairs,
     build,
-    make,
+    inputs_for,
     pair,
-    pair_of,
-    real_outputs,
 )
 
 from hf_roformer_lite import padding_free
@@ -23,22 +23,18 @@ from hf_roformer_lite import padding_free
 
 def test_a_configuration_that_asks_for_all_layers():
     """Such a model can be padding-free, and computes padding until its configuration changes."""
-    stock = build("BertForMaskedLM", output_hidden_states=True)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = pair("BertForMaskedLM", output_hidden_states=True)
     batch = batch_for("bert mlm")
-    real = batch["attention_mask"].bool()
-    for one, other in zip(free(**batch).hidden_states, stock(**batch).hidden_states, strict=True):
-        torch.testing.assert_close(one[real], other[real], **CLOSE)
+    assert_same_outputs(free, stock, batch)
     free.config.output_hidden_states = False
     with CountedTokens(free) as counted:
         free(**batch)
-    assert counted.numbers == [int(real.sum())]
+    assert counted.numbers == [24]
 
 
 def test_a_model_that_is_called_within_another_one():
     """Each decides by itself whether it must compute padding."""
-    batch = batch_for("bert mlm")
-    del batch["labels"]
+    batch = inputs_for("bert mlm")
     stock = build("BertForQuestionAnswering")
     inner = padding_free(copy.deepcopy(stock))
     outer = padding_free(build("BertForMaskedLM"))
@@ -56,25 +52,17 @@ def test_parts_called_by_themselves():
     """The base model and the encoder of a padding-free model may be called by themselves."""
     stock, free = pair("bert classes")
     for side in ("left", "right"):
-        batch = batch_for("bert classes", side)
-        batch.pop("labels")
-        real = batch["attention_mask"].bool()
-        expected = stock.bert(**batch)
-        found = free.bert(**batch)
-        torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
-        torch.testing.assert_close(
-            found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE
-        )
-    stock, free, batch = pair_of("BartForConditionalGeneration")
+        batch = inputs_for("bert classes", side)
+        assert_same_outputs(free.bert, stock.bert, batch)
+    stock, free = pair("BartForConditionalGeneration")
+    batch = batch_of_pairs()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    real = batch["attention_mask"].bool()
-    states = [model.get_encoder()(**inputs).last_hidden_state[real] for model in (stock, free)]
-    torch.testing.assert_close(*states, **CLOSE)
+    assert_same_outputs(free.get_encoder(), stock.get_encoder(), inputs)
 
 
 def test_two_heads_on_one_model():
-    first = make("bert classes")
-    second = make("bert tokens")
+    first = build("bert classes")
+    second = build("bert tokens")
     second.bert = first.bert
     before = first.config._attn_implementation
     heads = torch.nn.ModuleList([first, second])
@@ -89,9 +77,8 @@ def test_an_encoder_of_a_composed_model():
     both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
     stock = both.encoder
     free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("bert mlm")
-    batch.pop("labels")
-    torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
+    batch = inputs_for("bert mlm")
+    assert_same_outputs(free, stock, batch)
 
 
 def test_switched_off_and_saved(tmp_path):

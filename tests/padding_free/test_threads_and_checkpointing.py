@@ -1,7 +1,6 @@
 """Calls in other threads and layers that are computed again do not disturb each other."""
 
-import copy
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from comparisons import (
     assert_same_gradients,
     batch_for,
     build,
-    make,
     pair,
 )
 
@@ -28,8 +26,7 @@ def test_checkpoint_wrappers_of_torch(class_name, name, labels):
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 
     kind = getattr(wrappers.CheckpointImpl, name)
-    stock = build(class_name)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = pair(class_name)
     for model in (stock, free):
         model.enable_input_require_grads()
         layers = model.base_model.encoder.layer
@@ -41,7 +38,7 @@ def test_checkpoint_wrappers_of_torch(class_name, name, labels):
 
 
 def test_an_implementation_that_is_switched_before_the_backward_pass():
-    free = padding_free(make("bert mlm")).train()
+    free = padding_free(build("bert mlm")).train()
     free.gradient_checkpointing_enable()
     loss = free(**batch_for("bert mlm")).loss
     padding_free(free, enabled=False)
@@ -49,52 +46,21 @@ def test_an_implementation_that_is_switched_before_the_backward_pass():
         loss.backward()
 
 
-def test_threads_do_not_meet():
-    stock, free = pair("bert classes")
+@pytest.mark.parametrize("name, output", [("bert classes", "logits"), ("bert mlm", "loss")])
+def test_threads_do_not_meet(name, output):
+    """In training, each thread keeps the labelled places of its own batch."""
+    models = pair(name)
+    for model in models:
+        model.train(output == "loss")
+    stock, free = models
     sizes = ((12, 3), (5, 9, 2), (1, 1, 8))
-    batches = [batch_for("bert classes", lengths=lengths) for lengths in sizes]
-    expected = [stock(**batch).logits for batch in batches]
-    wrong = []
+    batches = [batch_for(name, lengths=lengths) for lengths in sizes]
+    expected = [stock(**batch)[output] for batch in batches]
 
-    def work(number: int) -> None:
-        for _ in range(20):
-            found = free(**batches[number]).logits
-            if not torch.allclose(found, expected[number], atol=1e-5):
-                wrong.append(number)
+    def compute(number: int) -> list[torch.Tensor]:
+        return [free(**batches[number])[output] for _ in range(20)]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_threads_that_train_do_not_meet():
-    """Each thread keeps the labelled places of its own batch."""
-    stock, free = pair("bert mlm")
-    sizes = ((12, 3), (5, 9, 2), (1, 1, 8))
-    batches = [batch_for("bert mlm", lengths=lengths) for lengths in sizes]
-    stock.train()
-    free.train()
-    expected = [stock(**batch).loss.item() for batch in batches]
-    wrong = []
-
-    def work(number: int) -> None:
-        for _ in range(20):
-            loss = free(**batches[number]).loss.item()
-            if abs(loss - expected[number]) > 1e-5:
-                wrong.append(number)
-
-    errors = []
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    hook = threading.excepthook
-    threading.excepthook = errors.append
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        threading.excepthook = hook
-    assert not wrong and not errors
+    with ThreadPoolExecutor(max_workers=len(batches)) as threads:
+        found = list(threads.map(compute, range(len(batches))))
+    for outputs, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(outputs, [other] * 20, rtol=0, atol=1e-5)

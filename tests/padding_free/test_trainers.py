@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from comparisons import CountedTokens, batch_for, make
+from comparisons import CountedTokens, batch_for, build
 from datasets import Dataset
 from tiny_models import tiny_model
 from tokenizers import Tokenizer
@@ -89,7 +89,7 @@ def trainer_of(
 
 def two_of(name: str) -> list[torch.nn.Module]:
     """A stock model and a padding-free one with the same weights."""
-    return [make(name).double(), padding_free(make(name).double())]
+    return [build(name).double(), padding_free(build(name).double())]
 
 
 def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:

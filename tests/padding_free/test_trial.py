@@ -8,9 +8,10 @@ import torch
 import transformers
 from comparisons import (
     CLOSE,
+    assert_same_outputs,
     batch_for,
     build,
-    make,
+    inputs_for,
 )
 
 from hf_roformer_lite import PaddingFreeError, padding_free
@@ -21,12 +22,14 @@ from hf_roformer_lite.padding_free.batch import FlatTokens
 def test_a_configuration_that_asks_for_attentions():
     """Only eager attention returns them, and a configuration that asks for them could not be saved
     with another implementation."""
-    model = build("BertForMaskedLM", attn_implementation="eager", output_attentions=True)
+    stock = build("BertForMaskedLM", attn_implementation="eager", output_attentions=True)
     with pytest.raises(ValueError, match="output_attentions=True, which requires eager attention"):
-        padding_free(model)
-    model.config.output_attentions = False
-    batch = batch_for("bert mlm")
-    assert padding_free(model)(**batch, output_attentions=True).attentions[0].shape[2:] == (12, 12)
+        padding_free(stock)
+    stock.config.output_attentions = False
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm") | {"output_attentions": True}
+    assert len(free(**batch).attentions) == 2
+    assert_same_outputs(free, stock, batch)
 
 
 def test_a_head_that_cannot_be_tried(monkeypatch):
@@ -41,19 +44,19 @@ def test_a_head_that_cannot_be_tried(monkeypatch):
 
     warnings = []
     monkeypatch.setattr(trial.logger, "warning_once", warnings.append)
-    padding_free(NeedsMore(make("bert mlm").config))
+    padding_free(NeedsMore(build("bert mlm").config))
     assert "the head of NeedsMore could not be tried" in warnings[0]
 
 
 def test_the_trial_does_not_depend_on_the_default_device():
-    model = make("bert classes")
+    model = build("bert classes")
     with torch.device("meta"):
         padding_free(model)
     assert model.config._attn_implementation == "padding_free"
 
 
 def test_the_trial_is_seen_by_nobody():
-    model = make("bert classes")
+    model = build("bert classes")
     seen = []
     for module in model.modules():
         module.register_forward_hook(lambda *_: seen.append(1))
@@ -88,8 +91,7 @@ def test_heads_of_users(kind):
     net = Net().eval()
     if kind == "mean of real tokens":
         stock = copy.deepcopy(net)
-        batch = batch_for("bert classes")
-        batch.pop("labels")
+        batch = inputs_for("bert classes")
         torch.testing.assert_close(padding_free(net)(**batch), stock(**batch), **CLOSE)
         return
     with pytest.raises(ValueError, match="Net"):
@@ -104,40 +106,39 @@ def test_what_is_no_model():
         padding_free(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_that_meet_outside_attention_are_refused(dtype):
-    """A layer adds a thousandth of the state of the token before.
+def add_token_before(states: torch.Tensor) -> torch.Tensor:
+    """Add a thousandth of the state of the token before.
 
     In half precision, this looks like an error of rounding."""
+    return states + 0.001 * states.roll(1, dims=1)
 
+
+def add_mean(states: torch.Tensor) -> torch.Tensor:
+    """Add a hundredth of the mean of a row, its padding included."""
+    return states + 0.01 * states.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "mix, dtype",
+    [
+        (add_token_before, torch.float32),
+        (add_token_before, torch.bfloat16),
+        (add_mean, torch.float32),
+    ],
+)
+def test_tokens_that_meet_outside_attention_are_refused(mix, dtype):
     class Mixing(torch.nn.Linear):
         def forward(self, states):
-            mapped = super().forward(states)
-            return mapped + 0.001 * mapped.roll(1, dims=1)
+            return mix(super().forward(states))
 
-    model = make("bert classes").to(dtype)
+    model = build("bert classes").to(dtype)
     model.bert.encoder.layer[0].intermediate.dense.__class__ = Mixing
     with pytest.raises(ValueError, match="BertForSequenceClassification"):
         padding_free(model)
 
 
-def test_tokens_that_meet_outside_attention_are_refused():
-    """A layer adds a hundredth of the mean of a row, its padding included."""
-
-    class Mixing(torch.nn.Linear):
-        def forward(self, states):
-            mapped = super().forward(states)
-            return mapped + 0.01 * mapped.mean(1, keepdim=True)
-
-    model = make("bert classes")
-    layer = model.bert.encoder.layer[0].intermediate
-    layer.dense.__class__ = Mixing
-    with pytest.raises(ValueError, match="BertForSequenceClassification"):
-        padding_free(model)
-
-
 def test_every_model_within_a_module():
-    towers = torch.nn.ModuleList([make("bert mlm"), torch.nn.Sequential(make("bert classes"))])
+    towers = torch.nn.ModuleList([build("bert mlm"), torch.nn.Sequential(build("bert classes"))])
     padding_free(towers)
     assert transformers.BertModel not in (type(towers[0].bert), type(towers[1][0].bert))
     towers.append(build("MambaForCausalLM"))
@@ -157,8 +158,7 @@ def test_whether_a_model_is_causal(class_name, dtype):
     config = build(class_name).config
     torch.manual_seed(0)
     model = padding_free(model_class(config).to(dtype).eval())
-    batch = batch_for("bert mlm", side="left")
-    batch.pop("labels")
+    batch = inputs_for("bert mlm", side="left")
     with torch.no_grad():
         found = model(**batch).last_hidden_state[:, 0]
     # An encoder has a pooler, which reads the first position, so rows are computed whole.
@@ -168,7 +168,7 @@ def test_whether_a_model_is_causal(class_name, dtype):
 
 def test_a_fault_of_this_package_is_no_refusal(monkeypatch):
     """An error of the model's own code says that the model can't be padding-free."""
-    model = make("bert mlm")
+    model = build("bert mlm")
     with monkeypatch.context() as patched:
         patched.setattr(FlatTokens, "index_on", lambda *_: "no tensor")
         with pytest.raises(TypeError, match="index_select"):
