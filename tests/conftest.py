@@ -36,7 +36,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 # These files take minutes, or have few tests, and would come last in the usual order.
 LONG_FILES = (
     "test_pages.py",
-    "test_padding_free_models.py",
+    "test_every_type.py",
     "test_every_file.py",
     "test_distributed.py",
     "test_hub.py",

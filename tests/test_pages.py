@@ -26,14 +26,13 @@ def is_slow(block: Block) -> bool:
 
 
 def running_blocks() -> list:
-    """The blocks of each page as parameters of a test. One process runs all blocks of a page."""
+    """The blocks of each page as parameters of a test."""
     pages = [README, *(page for page in sorted(DOCS.glob("*.md")) if page not in QUICK_PAGES)]
     params = []
     for page in pages:
         for block in blocks_of(page):
             if block.runs_here:
-                marks = [pytest.mark.xdist_group(f"page {page.stem}")]
-                marks += [pytest.mark.slow] * is_slow(block)
+                marks = [pytest.mark.slow] * is_slow(block)
                 params.append(pytest.param(block, marks=marks, id=str(block)))
     return params
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 from conftest import build, stack_config
-from test_padding_free_models import tiny_model
+from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
 import hf_roformer_lite as rl

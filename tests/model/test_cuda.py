@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from conftest import build, seq2seq_config, stack_config
-from test_padding_free_models import batch_of, tiny_model
+from tiny_models import batch_of, tiny_model
 from toy_training import HEADS, make_batch, make_model
 
 from hf_roformer_lite import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from conftest import build, stack_config
-from test_padding_free_models import tiny_model
+from tiny_models import tiny_model
 from torch.distributed.fsdp import fully_shard
 from toy_training import arguments, make_batch, make_model, make_rows
 from transformers import PreTrainedModel, Trainer

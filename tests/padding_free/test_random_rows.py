@@ -1,7 +1,8 @@
 """Random rows of every kind give the same numbers with and without `padding_free`.
 
 A case is drawn from a seed, a class and a kind of rows. The seed of the tests is fixed, and
-`python tests/test_padding_free_masks.py [--seed N] [TYPES]` draws other cases.
+`PYTHONPATH=tests python tests/padding_free/test_random_rows.py [--seed N] [TYPES]` draws other
+cases.
 """
 
 import argparse
@@ -17,15 +18,8 @@ from functools import cached_property
 
 import pytest
 import torch
-from test_padding_free_models import (
-    EXACT,
-    SIZES,
-    TARGETS,
-    batch_of,
-    classes_of,
-    tiny_model,
-    written,
-)
+from test_every_type import EXACT, written
+from tiny_models import SIZES, TARGETS, batch_of, classes_of, tiny_model
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import padding_free

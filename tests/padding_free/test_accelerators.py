@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from comparisons import CLOSE, MODELS, batch_for, build, gradients
 from pretended_device import DEVICE, pretended_device
-from test_padding_free import CLOSE, MODELS, batch_for, build, gradients
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import padding_free

@@ -1,6 +1,6 @@
 """Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
 
-training/test_distributed.py trains them in two processes. Everything here is in double precision,
+`tests/training/test_distributed.py` trains them in two processes. Everything here is in double precision,
 so that two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from comparisons import CountedTokens, batch_for, build
 from datasets import Dataset
-from test_padding_free import CountedTokens, batch_for, make
-from test_padding_free_models import tiny_model
+from tiny_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -89,7 +89,7 @@ def trainer_of(
 
 def two_of(name: str) -> list[torch.nn.Module]:
     """A stock model and a padding-free one with the same weights."""
-    return [make(name).double(), padding_free(make(name).double())]
+    return [build(name).double(), padding_free(build(name).double())]
 
 
 def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:

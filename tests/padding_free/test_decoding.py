@@ -1,0 +1,73 @@
+"""Generated tokens and caches are those of the stock model."""
+
+import pytest
+import torch
+import transformers
+from comparisons import CLOSE, VOCAB, build, inputs_for, pair
+
+from hf_roformer_lite import padding_free
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
+def test_generate(name):
+    stock, free = pair(name)
+    batch = inputs_for(name, side="left")
+    for use_cache in (True, False):
+        options = {
+            "max_new_tokens": 8,
+            "do_sample": False,
+            "use_cache": use_cache,
+            "pad_token_id": 0,
+        }
+        assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
+
+
+@pytest.mark.parametrize("name, side", [("llama", "left"), ("llama", "right"), ("bloom", "left")])
+def test_caches(name, side):
+    """A prompt with a new cache is computed as a flat row, and the cache holds the same states as
+    the one of the stock model."""
+    stock, free = pair(name)
+    batch = inputs_for("llama", side)
+    batch["attention_mask"][batch["attention_mask"].sum(1) == 0] = 1
+    longer = torch.nn.functional.pad(batch["attention_mask"], (0, 1), value=1)
+    steps = []
+    for model in (stock, free):
+        prompt = model(**batch)
+        cache = prompt.past_key_values
+        assert cache.get_seq_length() == 12
+        positions = batch["attention_mask"].sum(1, keepdim=True)
+        more = {"position_ids": positions} if name == "llama" else {}
+        step = model(
+            batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache, **more
+        )
+        steps.append(step.logits)
+        assert model(**batch, use_cache=False).past_key_values is None
+    torch.testing.assert_close(*steps, **CLOSE)
+
+
+@pytest.mark.slow
+def test_continuous_batching():
+    """transformers packs the requests itself, and refuses an attention that it does not know.
+
+    A model that was switched back generates the tokens of one that was never switched."""
+    stock, free = pair("llama")
+    settings = transformers.GenerationConfig(
+        max_new_tokens=3, do_sample=False, eos_token_id=2, pad_token_id=0
+    )
+    prompts = [[5, 6, 7], [8, 9]]
+    with pytest.raises(ValueError, match="padding_free.*continuous batching"):
+        free.generate_batch(inputs=prompts, generation_config=settings)
+    answers = []
+    for model in (stock, padding_free(free, enabled=False)):
+        found = model.generate_batch(inputs=prompts, generation_config=settings)
+        answers.append([output.generated_tokens for output in found.values()])
+    assert answers[0] == answers[1]
+
+
+def test_a_cache_of_fixed_size_is_generated_from():
+    """The window is shorter than the prompt, and `generate` makes the mask itself."""
+    model = build("MistralForCausalLM", sliding_window=4).eval()
+    ids = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(ids, **options)
+    assert torch.equal(padding_free(model).generate(ids, **options), expected)

@@ -1,0 +1,81 @@
+"""Encoder–decoders compute neither the padding of sources nor that of targets."""
+
+import pytest
+import torch
+from comparisons import (
+    CLOSE,
+    VOCAB,
+    assert_same_gradients,
+    batch_of_pairs,
+    pair,
+)
+
+
+def test_t5_learns_in_bfloat16():
+    """On a CPU, short documents are computed in float32 there, with their bias of distances."""
+    stock, free = pair("T5ForConditionalGeneration")
+    batch = batch_of_pairs()
+    expected = stock.train()(**batch).loss
+    found = free.to(torch.bfloat16).train()(**batch).loss
+    found.backward()
+    assert abs(found - expected) < 0.02 * expected
+    gradients = [weight.grad for weight in free.parameters() if weight.grad is not None]
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        "BartForConditionalGeneration",
+        "T5ForConditionalGeneration",
+        "MvpForConditionalGeneration",
+    ],
+)
+@pytest.mark.parametrize("kind", ["plain", "full target", "gaps", "decoder mask", "checkpointing"])
+def test_encoder_decoders(class_name, kind):
+    """Losses, gradients and generated tokens stay the same.
+
+    This holds if the target has tokens without a label, if its mask leaves out labelled tokens, and
+    under gradient checkpointing."""
+    stock, free = pair(class_name)
+    batch = batch_of_pairs()
+    if kind == "full target":
+        batch["labels"] = batch["labels"].clamp(min=5)
+    elif kind == "gaps":
+        batch["labels"][:, 1] = -100
+    elif kind == "decoder mask":
+        batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
+        batch["decoder_attention_mask"] = (batch["labels"] != -100).long()
+        batch["decoder_attention_mask"][2, 8:] = 0
+    elif kind == "checkpointing":
+        for reentrant in (True, False):
+            for model in (stock, free):
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                model.enable_input_require_grads()
+            assert_same_gradients(free, stock, batch)
+    assert_same_gradients(free, stock, batch)
+    generated = [
+        model.eval().generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=6,
+            do_sample=False,
+        )
+        for model in (stock, free)
+    ]
+    assert generated[0].equal(generated[1])
+
+
+def test_sources_and_targets_of_the_same_shape():
+    """Attention modules that compute scores themselves tell the two sides apart in inference mode,
+    and T5's cross-attention has no bias even if both sides have the same tokens."""
+    mask = torch.tensor([[1] * 12, [1] * 2 + [0] * 10, [0] * 5 + [1] * 7, [1, 0] * 6])
+    ids = torch.randint(5, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
+    for class_name in ("MvpForConditionalGeneration", "T5ForConditionalGeneration"):
+        stock, free = pair(class_name)
+        for target in (mask, mask.flip(0)):
+            inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids}
+            inputs |= {"decoder_attention_mask": target, "use_cache": False}
+            with torch.inference_mode():
+                logits = [model(**inputs).logits[target == 1] for model in (free, stock)]
+            torch.testing.assert_close(*logits, **CLOSE)

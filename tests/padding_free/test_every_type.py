@@ -1,0 +1,273 @@
+"""After `padding_free`, every text model of transformers has the same outputs, or it is refused.
+
+`PYTHONPATH=tests python tests/padding_free/test_every_type.py [TYPES]` measures again, and writes
+`every_type.csv` and the page `docs/padding_free_models.md`.
+"""
+
+import csv
+import inspect
+import re
+import sys
+import warnings
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import (
+    TABLES,
+    TARGETS,
+    batch_of,
+    class_of,
+    classes_of,
+    tiny_model,
+)
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.utils import ModelOutput
+
+from hf_roformer_lite.padding_free import padding_free
+from hf_roformer_lite.padding_free.layers import layers_of
+
+RESULTS = Path(__file__).with_name("every_type.csv")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "padding_free_models.md"
+EXACT = "exact"
+TAKES_MORE = "does not take text only"
+INTRODUCTION = """# All text models
+
+Every text model of transformers 5.24, and the outcome of `padding_free(model)`. The difference is the largest one of
+logits, loss and gradients, relative to the largest value, of a small random model of the class (rows of 20, 13, 6 and 1
+tokens). *Exact* means at most 1e-5, for every class of the type. All other types are refused with a `ValueError`, for the
+reason in the table, and left as they were.
+
+"""
+# These types are in no other table, and read text. Other such types read sound.
+SEQ2SEQ_TYPES = set(
+    "blenderbot blenderbot-small fsmt led longt5 m2m_100 mvp nllb-moe pegasus pegasus_x plbart "
+    "switch_transformers".split()
+)
+TYPES = sorted(kind for kind in SEQ2SEQ_TYPES.union(*TABLES[:-1]) if kind in CONFIG_MAPPING_NAMES)
+FAST = set(
+    "albert bert distilbert electra eurobert gemma3_text gpt2 llama mamba modernbert nomic_bert "
+    "opt qwen3 roberta mobilebert gemma2 gpt_oss lfm2 marian".split()
+)
+# These types cannot be run or trained with a batch that has only text.
+NOT_TEXT = {
+    "gemma3n": "its part for images needs the package timm; its text model is gemma3n_text",
+    "gemma4_assistant": "it drafts from the keys, values and states of another model",
+    "gemma4_unified_assistant": "it drafts from the keys, values and states of another model",
+    "git": "its loss expects the tokens of an image before the text",
+    "layoutlmv2": "it reads images of pages, by the package detectron2",
+    "musicgen": "its tokens are codes of sound, several at a place",
+    "musicgen_melody": "its tokens are codes of sound, several at a place",
+}
+# The page describes an error by the words next to the first pattern that matches it.
+REASONS = (
+    ("attention interface", "attention, if any, is neither of the interface nor in the table"),
+    ("outputs differ|meet outside", "tokens meet outside attention"),
+    ("experts", "experts that take a limited number of tokens of a batch"),
+    ("mask functions", "layers that take masks of another kind"),
+    ("token ids alone", "they take no rows of token ids alone"),
+    ("", "layers that read the mask, the cache or the rows of the batch themselves"),
+)
+
+
+def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs by which two models are compared, at real tokens or for whole rows.
+
+    They are the logits of the batch and of a full row; the logits of the token after that row, if
+    the model can generate; the states of all layers; the loss in training, and all gradients."""
+    full = {
+        name: value[:1] for name, value in batch.items() if name not in (*TARGETS, "attention_mask")
+    }
+    if model.config.is_encoder_decoder:
+        full["decoder_input_ids"] = full["input_ids"]
+    with torch.no_grad():
+        found = model.eval()(**batch)
+        whole = model(**full)
+    names = [
+        name for name in found if name.endswith("logits") and isinstance(found[name], torch.Tensor)
+    ]
+    outputs = [found[name] for name in names]
+    outputs += [whole[name] for name in names if name in whole]
+    outputs += logits_of_next_token(model, full["input_ids"], whole)
+    outputs += states_of_layers(model, batch)
+    if set(TARGETS) & set(batch):
+        outputs += loss_and_gradients(model, batch)
+    real = batch["attention_mask"] != 0
+    if model.config.is_encoder_decoder and "labels" in batch:
+        real = batch["labels"] != -100
+    return [value[real] if value.shape[:2] == real.shape else value for value in outputs]
+
+
+def logits_of_next_token(
+    model: PreTrainedModel, ids: torch.Tensor, whole: ModelOutput
+) -> list[torch.Tensor]:
+    """The logits of one more token after `whole`, the output of a full row with its cache."""
+    # Some models have no cache, or cannot go on from it like this.
+    with torch.no_grad(), suppress(Exception):
+        cache = whole.get("cache", whole.get("past_key_values"))
+        return [model(ids[:, :1], past_key_values=cache).logits]
+    return []
+
+
+def states_of_layers(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    # Some models have no states of layers.
+    with torch.no_grad(), suppress(TypeError):
+        states = model(**batch, output_hidden_states=True).get("hidden_states") or ()
+        return [state for state in states if isinstance(state, torch.Tensor)]
+    return []
+
+
+def loss_and_gradients(
+    model: PreTrainedModel, batch: dict[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    model.train().zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    gradients = [
+        parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None
+    ]
+    model.eval()
+    return [loss.detach(), torch.cat(gradients)]
+
+
+def numbers_of_computed_tokens(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> set[int]:
+    """The numbers of states other than zero that the layers of a model return.
+
+    A flat row leaves zeros at padding."""
+    found = set()
+
+    def look(layer: torch.nn.Module, args: tuple, output: Any) -> None:
+        states = output if isinstance(output, torch.Tensor) else output[0]
+        found.add(int((states != 0).any(-1).sum()))
+
+    handles = [layer.register_forward_hook(look) for layer in layers_of(model)]
+    takes_cache = "use_cache" in inspect.signature(type(model).forward).parameters
+    options = {"use_cache": False} if takes_cache else {}
+    with torch.no_grad():
+        model(**batch, **options)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def result_of(kind: str) -> str:
+    """The result of the first class of a type, or the worst of all classes if this is exact."""
+    first = result_of_class(kind, class_of(kind))
+    if not first.startswith("exact"):
+        return first
+    results = {head.__name__: result_of_class(kind, head) for head in classes_of(kind)[1:]}
+    results[class_of(kind).__name__] = first
+    for name, result in results.items():
+        if result.startswith("refused"):
+            return f"refused: {name}, as {result.partition(': ')[2]}"
+        if not result.startswith("exact"):
+            return f"differs: {name} {result}"
+    return max(results.values(), key=lambda result: float(result.partition(": ")[2]))
+
+
+def result_of_class(
+    kind: str, model_class: type[PreTrainedModel], dtype: torch.dtype = torch.float32
+) -> str:
+    if kind in NOT_TEXT:
+        return f"not text: {NOT_TEXT[kind]}"
+    try:
+        model = tiny_model(kind, model_class).to(dtype)
+    except NotImplementedError as error:
+        return f"not built: {error}"
+    batch = batch_of(model)
+    expected = outputs_of(model, batch)
+    try:
+        padding_free(model)
+    except ValueError as error:
+        # The refused model must be left as it was.
+        for found, value in zip(outputs_of(model, batch), expected, strict=True):
+            torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-6)
+        return f"refused: {str(error).partition('padding-free: ')[2]}"
+    worst = max(
+        float((found - value).abs().max() / value.abs().max().clamp(min=1))
+        for found, value in zip(outputs_of(model, batch), expected, strict=True)
+    )
+    # The first of these heads scores padding as the place of an answer, too, and the others may
+    # read padding at the last place.
+    reads_padding = "ForQuestionAnswering|(Electra|RoFormer)ForMultipleChoice"
+    computes_padding = re.search(reads_padding, str(model_class))
+    num_tokens = numbers_of_computed_tokens(model, batch)
+    if not computes_padding and int(batch["attention_mask"].sum()) not in num_tokens:
+        return f"differs: its layers compute {num_tokens} tokens"
+    # Rounding in float32 may move gradients as far as this, so double precision decides.
+    if worst > 1e-5 and dtype == torch.float32:
+        return result_of_class(kind, model_class, torch.float64)
+    return f"exact: {worst:.0e}" if worst <= 1e-5 else f"differs: {worst:.0e}"
+
+
+def written() -> dict[str, tuple[str, str]]:
+    """The class and the result of each type from the last measurement."""
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return {row["type"]: (row["class"], row["result"]) for row in csv.DictReader(file)}
+
+
+def page_of(results: dict[str, tuple[str, str]]) -> str:
+    """The text of the page: the number of types of each outcome, and a table of all types."""
+    outcomes = {kind: outcome_of(result) for kind, (_, result) in results.items()}
+    counts = Counter(outcomes.values())
+    names = [EXACT, *(name for _, name in REASONS), TAKES_MORE]
+    lines = [f"| {name[0].upper()}{name[1:]} | {counts[name]} |" for name in names]
+    rows = []
+    for kind, (class_name, result) in results.items():
+        difference = result.partition(": ")[2] if outcomes[kind] == EXACT else ""
+        rows.append(f"| `{kind}` | {class_name} | {outcomes[kind]} | {difference} |")
+    outcomes_table = ["| outcome | types |", "|---|---:|", *lines, ""]
+    head = ["| `model_type` | class | outcome | largest difference |", "|---|---|---|---|"]
+    types_table = ["## All types", "", *head, *rows, ""]
+    return INTRODUCTION + "\n".join([*outcomes_table, *types_table])
+
+
+def outcome_of(result: str) -> str:
+    kind = result.partition(":")[0]
+    if kind != "refused":
+        return {"exact": EXACT, "not text": TAKES_MORE}[kind]
+    return next(name for pattern, name in REASONS if re.search(pattern, result))
+
+
+def test_every_type_was_measured():
+    assert set(written()) == set(TYPES)
+    kinds = {result.partition(":")[0] for _, result in written().values()}
+    assert kinds == {"exact", "refused", "not text"}
+
+
+def test_the_page_lists_what_was_measured():
+    assert PAGE.read_text("utf-8") == page_of(written())
+
+
+ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_exact_or_refused(kind):
+    result = result_of(kind)
+    assert result.partition(":")[0] == written()[kind][1].partition(":")[0], result
+
+
+def main() -> None:
+    transformers.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore")
+    results = {kind: written().get(kind) for kind in TYPES}
+    chosen = sys.argv[1:] or TYPES
+    for kind, known in results.items():
+        if known is None or kind in chosen:
+            results[kind] = (class_of(kind).__name__, result_of(kind)[:160].strip())
+            print(kind, *results[kind], flush=True)
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("type", "class", "result"))
+        writer.writerows((kind, *result) for kind, result in results.items())
+    PAGE.write_text(page_of(results), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Masks, positions and inputs of every kind leave the outputs of a model as they were."""
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from comparisons import (
+    CLOSE,
+    CountedTokens,
+    assert_same_outputs,
+    batch_for,
+    build,
+    inputs_for,
+    pair,
+)
+
+from hf_roformer_lite import padding_free
+
+
+def test_inputs_of_other_kinds():
+    stock, free = pair("BertModel")
+    batch = batch_for("bert mlm")
+    ids = batch["input_ids"]
+    mask = batch["attention_mask"]
+    vectors = stock.embeddings.word_embeddings(ids).detach()
+    for inputs in (
+        {"inputs_embeds": vectors, "attention_mask": mask},
+        {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2},
+        {"input_ids": ids},
+    ):
+        assert_same_outputs(free, stock, inputs)
+    stock, free = pair("Qwen3Model")
+    by_type = {"full_attention": (mask[:, None, None] * torch.ones(12, 12).tril()).bool()}
+    found, expected = (
+        model(ids, attention_mask=by_type).last_hidden_state for model in (free, stock)
+    )
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("lengths", [(12, 12, 11), (12, 12, 12)])
+def test_nearly_full_batches_stay_as_they_are(lengths):
+    stock, free = pair("bert classes")
+    batch = batch_for("bert classes", lengths=lengths)
+    batch["labels"] = batch["labels"][: len(lengths)]
+    with CountedTokens(free) as counted:
+        found = free(**batch).logits
+    torch.testing.assert_close(found, stock(**batch).logits, rtol=0, atol=1e-6)
+    assert counted.numbers == [36]
+
+
+@pytest.mark.parametrize("kind", ["four dimensions", "holes", "four dimensions, causal"])
+def test_any_mask_is_computed_without_padding(kind):
+    is_causal = kind.endswith("causal")
+    stock, free = pair("LlamaModel" if is_causal else "BertModel")
+    mask = batch_for("bert mlm")["attention_mask"]
+    if kind == "holes":
+        mask[0, 3:5] = 0
+    ids = batch_for("bert mlm")["input_ids"]
+    given = mask
+    if kind.startswith("four"):
+        given = mask[:, None, None].bool().expand(-1, 1, 12, -1)
+        given = given & torch.ones(12, 12).tril().bool() if is_causal else given
+    inputs = {"input_ids": ids, "attention_mask": given}
+    with CountedTokens(free) as counted, torch.no_grad():
+        free(**inputs)
+    assert counted.numbers == [int(mask.sum())]
+    assert_same_outputs(free, stock, inputs)
+
+
+ALL = torch.ones(4, 12, dtype=torch.long)
+HOLES = torch.ones(4, 12, dtype=torch.long).index_fill(1, torch.tensor([4, 5]), 0)
+JUMPS = torch.tensor([*range(6), *range(30, 36)]).expand(4, -1)
+
+
+@pytest.mark.parametrize(
+    "class_name, inputs",
+    [
+        ("LlamaModel", {"attention_mask": ALL, "is_causal": False}),
+        ("LlamaModel", {"attention_mask": ALL, "position_ids": JUMPS, "use_cache": False}),
+        ("T5EncoderModel", {"attention_mask": HOLES}),
+        ("UMT5EncoderModel", {"attention_mask": HOLES}),
+        ("GPT2Model", {"output_hidden_states": True}),
+        ("LlamaForSequenceClassification", {"input_ids": ALL * 7}),
+        ("MPNetModel", {"attention_mask": HOLES}),
+        ("RoFormerModel", {"attention_mask": HOLES}),
+        ("GPTNeoXJapaneseModel", {"position_ids": JUMPS, "use_cache": False}),
+        ("MixtralForCausalLM", {"output_router_logits": True, "use_cache": False}),
+        ("DistilBertModel", {"token_type_ids": ALL}),
+    ],
+)
+def test_what_a_flat_row_must_not_change(class_name, inputs):
+    stock, free = pair(class_name)
+    batch = inputs_for("bert mlm")
+    batch |= inputs
+    assert_same_outputs(free, stock, batch)
+
+
+def test_masks_of_models_that_make_them_are_let_go():
+    """The documents that are derived from a mask hold no reference to it."""
+    model = padding_free(build("DebertaV2ForMaskedLM")).eval()
+    masks = []
+
+    def look(layer: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        second = args[1] if len(args) > 1 else None
+        masks.append(weakref.ref(kwargs.get("attention_mask", second)))
+
+    layer = model.deberta.encoder.layer[0]
+    layer.register_forward_pre_hook(look, with_kwargs=True, prepend=True)
+    batch = batch_for("bert mlm", lengths=(12, 12))
+    gc.disable()
+    try:
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        assert masks and all(mask() is None for mask in masks)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [
+        ("llama", {"use_cache": False}),
+        ("llama", {"labels": ...}),
+        ("llama classes", {}),
+        ("bert classes", {}),
+        ("falcon classes", {}),
+        ("mpnet mlm", {}),
+    ],
+)
+def test_evaluation_computes_real_tokens_alone(name, more):
+    _, free = pair(name)
+    batch = batch_for(name)
+    labels = batch.pop("labels")
+    given = {key: labels if value is ... else value for key, value in more.items()}
+    with CountedTokens(free) as counted:
+        free(**batch, **given)
+        free.base_model(**batch)
+    assert counted.numbers == [24, 24]
+
+
+def scaled(rope_type: str, **options) -> dict:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 1e4, **options}}
+
+
+LONG = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 16}
+DYNAMIC = {"max_position_embeddings": 8, **scaled("dynamic", factor=2.0)}
+GEMMA3 = {
+    "vision_config": {"image_size": 28, "patch_size": 14},
+    "mm_tokens_per_image": 4,
+    "image_token_id": 50,
+}
+# Only the second row has an image.
+IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
+IMAGE[[0, 2, 3]] = 0
+ROW = torch.ones(4, 12, dtype=torch.long).index_fill(0, torch.tensor([1]), 0)
+
+NO_CACHE = {"use_cache": False}
+RESTART = {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(4, -1)}
+GAPS = {"position_ids": RESTART["position_ids"] * 2, "attention_mask": None}
+
+# Each entry has the class of the model, fields of its configuration, and more inputs of its batch.
+UNUSUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "images in another row": ("Gemma3ForConditionalGeneration", GEMMA3, {"token_type_ids": IMAGE}),
+    "chunks of attention": ("Llama4ForCausalLM", {"attention_chunk_size": 20}, {}),
+    "a row of padding": ("LlamaForSequenceClassification", {}, {"attention_mask": ROW}),
+    "padding alone": ("LlamaForCausalLM", {}, {"attention_mask": ROW * 0}),
+    "dynamic frequencies": ("LlamaForCausalLM", DYNAMIC, NO_CACHE),
+    "long frequencies": ("Phi3ForCausalLM", scaled("longrope", **LONG), NO_CACHE),
+    "positions that restart": ("BertModel", {}, RESTART),
+    "the same, causal": ("LlamaModel", {}, RESTART),
+    "positions with gaps": ("LlamaModel", {}, GAPS | NO_CACHE),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_what_is_not_understood_is_as_it_was(case):
+    class_name, fields, others = UNUSUAL[case]
+    stock, free = pair(class_name, **fields)
+    longest = 30 if case == "chunks of attention" else 12
+    batch = inputs_for("bert mlm", lengths=(longest, 7, 1, 4))
+    if case == "a row of padding":
+        batch["input_ids"][1] = 0
+    if "frequencies" in case:
+        # The frequencies depend on the length of the longest row with its padding.
+        batch = {name: torch.nn.functional.pad(value, (0, 8)) for name, value in batch.items()}
+    batch = {name: value for name, value in (batch | others).items() if value is not None}
+    assert_same_outputs(free, stock, batch)
+
+
+def test_masks_of_four_dimensions_that_are_used_again():
+    """What was decided in another call with the same mask does not count."""
+    stock, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    real = batch["attention_mask"].bool()
+    batch["attention_mask"] = real[:, None, None].expand(-1, 1, 12, -1).contiguous()
+    for more in ({}, {"output_hidden_states": True}, {}):
+        assert_same_outputs(free, stock, batch | more)
+    # A plan is for one call also if two masks share their memory.
+    losses = []
+    for model in (free, stock):
+        model.train().zero_grad()
+        model.gradient_checkpointing_enable()
+        both = torch.stack([batch["attention_mask"], batch["attention_mask"].flip(0)])
+        parts = [batch | {"attention_mask": both[0]}]
+        parts.append({name: value.flip(0) for name, value in batch.items()})
+        parts[1]["attention_mask"] = both[1]
+        sum(model(**part).loss for part in parts).backward()
+        losses.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*losses, **CLOSE)
+
+
+def test_a_forward_that_names_no_arguments():
+    class Passing(transformers.BertModel):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    stock = Passing(build("BertModel").config).eval()
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm", side="left")
+    given = (batch["input_ids"], batch["attention_mask"])
+    expected = stock(*given)
+    found = free(*given)
+    torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)

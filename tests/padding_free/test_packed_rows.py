@@ -1,0 +1,99 @@
+"""Documents that lie packed in a row are computed as if each had a row of its own."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from comparisons import (
+    CLOSE,
+    VOCAB,
+    assert_same_gradients,
+    batch_for,
+    build,
+    pair,
+)
+from transformers import DataCollatorWithFlattening
+
+from hf_roformer_lite import padding_free
+from hf_roformer_lite.padding_free import inputs as arguments
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_packed_rows_equal_separate_ones(name):
+    stock, free = pair(name)
+    rows = [{"input_ids": torch.randint(5, VOCAB, (length,)).tolist()} for length in (9, 1, 14, 5)]
+    separate = []
+    for row in rows:
+        ids = torch.tensor([row["input_ids"]])
+        separate.append(stock(ids).logits[0])
+    packed = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(rows)
+    found = free(**packed)
+    torch.testing.assert_close(found.logits[0], torch.cat(separate), **CLOSE)
+    targets = [torch.tensor(row["input_ids"][1:], dtype=torch.long) for row in rows]
+    losses = [
+        torch.nn.functional.cross_entropy(logits[:-1], target, reduction="sum")
+        for logits, target in zip(separate, targets, strict=True)
+    ]
+    # The 29 tokens of the four documents have 25 successors.
+    torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
+    """The causal masks of transformers separate documents only without a mask and a cache."""
+    stock, free = pair(name)
+    ids = torch.randint(5, VOCAB, (1, 12), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": positions}
+    alone = torch.cat([stock(piece).logits for piece in ids.split([5, 3, 4], dim=1)], dim=1)
+    torch.testing.assert_close(free(**inputs).logits, alone, **CLOSE)
+    assert not torch.allclose(stock(**inputs).logits, alone, atol=1e-3)
+    # Then the layers compute the batch.
+    recorded = free(**inputs, output_hidden_states=True)
+    torch.testing.assert_close(recorded.logits, alone, **CLOSE)
+    labels = {"labels": ids.masked_fill(positions == 0, -100), "use_cache": False}
+    assert_same_gradients(free, stock, {**inputs, **labels, "attention_mask": None})
+
+
+@pytest.mark.parametrize(
+    "class_name, separates",
+    [
+        ("LlamaForCausalLM", True),
+        ("OPTForCausalLM", False),
+        ("BloomForCausalLM", False),
+        ("BertForMaskedLM", False),
+    ],
+)
+def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, monkeypatch):
+    """The outputs of such a model stay as they were, and there is one warning."""
+    warnings: list[str] = []
+    monkeypatch.setattr(arguments.logger, "warning_once", warnings.append)
+    stock, free = pair(class_name)
+    ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    inputs = {"input_ids": ids, "position_ids": positions}
+    if "Bert" not in class_name:
+        inputs["use_cache"] = False
+    torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
+    assert ["packed rows" in warning for warning in warnings] == [True] * (not separates)
+
+
+def test_states_of_packed_rows_are_let_go():
+    """A flat row that is a view of the batch does not keep the batch alive."""
+    free = padding_free(build("LlamaModel"))
+    states = []
+
+    def look(module, args, output):
+        states.append(weakref.ref(output))
+
+    free.get_input_embeddings().register_forward_hook(look)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2]])
+    for _ in range(3):
+        free(torch.randint(5, VOCAB, (1, 12)), position_ids=positions, use_cache=False)
+    vectors = torch.randn(4, 12, 64, requires_grad=True)
+    free(inputs_embeds=vectors, attention_mask=batch_for("llama")["attention_mask"])
+    states.append(weakref.ref(vectors))
+    del vectors
+    gc.collect()
+    assert [state() for state in states] == [None] * 4

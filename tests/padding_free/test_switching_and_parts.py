@@ -1,0 +1,133 @@
+"""Nothing is left of `padding_free` after it was switched off, and parts of models work alone."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from comparisons import (
+    CLOSE,
+    VOCAB,
+    CountedTokens,
+    assert_same_outputs,
+    batch_for,
+    batch_of_pairs,
+    build,
+    inputs_for,
+    pair,
+)
+
+from hf_roformer_lite import padding_free
+
+
+def test_a_configuration_that_asks_for_all_layers():
+    """Such a model can be padding-free, and computes padding until its configuration changes."""
+    stock, free = pair("BertForMaskedLM", output_hidden_states=True)
+    batch = batch_for("bert mlm")
+    assert_same_outputs(free, stock, batch)
+    free.config.output_hidden_states = False
+    with CountedTokens(free) as counted:
+        free(**batch)
+    assert counted.numbers == [24]
+
+
+def test_a_model_that_is_called_within_another_one():
+    """Each decides by itself whether it must compute padding."""
+    batch = inputs_for("bert mlm")
+    stock = build("BertForQuestionAnswering")
+    inner = padding_free(copy.deepcopy(stock))
+    outer = padding_free(build("BertForMaskedLM"))
+    found = []
+
+    def call_inner(*args: Any) -> None:
+        found.append(inner(**batch, **PLACES).loss)
+
+    outer.get_input_embeddings().register_forward_hook(call_inner)
+    outer(**batch)
+    torch.testing.assert_close(found[0], stock(**batch, **PLACES).loss, **CLOSE)
+
+
+def test_parts_called_by_themselves():
+    """The base model and the encoder of a padding-free model may be called by themselves."""
+    stock, free = pair("bert classes")
+    for side in ("left", "right"):
+        batch = inputs_for("bert classes", side)
+        assert_same_outputs(free.bert, stock.bert, batch)
+    stock, free = pair("BartForConditionalGeneration")
+    batch = batch_of_pairs()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    assert_same_outputs(free.get_encoder(), stock.get_encoder(), inputs)
+
+
+def test_two_heads_on_one_model():
+    first = build("bert classes")
+    second = build("bert tokens")
+    second.bert = first.bert
+    before = first.config._attn_implementation
+    heads = torch.nn.ModuleList([first, second])
+    padding_free(padding_free(heads), enabled=False)
+    assert type(first.bert) is transformers.BertModel
+    assert {head.config._attn_implementation for head in heads} == {before}
+
+
+def test_an_encoder_of_a_composed_model():
+    """The encoder and its layers have different objects as their configurations."""
+    decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
+    both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
+    stock = both.encoder
+    free = padding_free(copy.deepcopy(stock))
+    batch = inputs_for("bert mlm")
+    assert_same_outputs(free, stock, batch)
+
+
+def test_switched_off_and_saved(tmp_path):
+    """Nothing of `padding_free` is saved, shared with a copy, or left after an error or a switch
+    back."""
+    stock, free = pair("bert mlm")
+    batch = batch_for("bert mlm")
+    # Switching a second time changes nothing.
+    padding_free(padding_free(free))
+    for name, model in (("stock", stock), ("free", free)):
+        model.save_pretrained(tmp_path / name)
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "free" / file).read_bytes() == (tmp_path / "stock" / file).read_bytes()
+    twin = copy.deepcopy(free)
+    with torch.no_grad():
+        twin.bert.embeddings.word_embeddings.weight.zero_()
+    with pytest.raises(IndexError):
+        free(input_ids=batch["input_ids"] + VOCAB, attention_mask=batch["attention_mask"])
+    expected = stock(**batch).logits
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(free(**batch).logits[real], expected[real], **CLOSE)
+    assert not torch.allclose(twin(**batch).logits[real], expected[real], atol=1e-3)
+    free.train().bert.eval()
+    modes = [module.training for module in free.modules()]
+    for model in (free, padding_free(twin, enabled=False)):
+        padding_free(model, enabled=False)
+        assert model.config._attn_implementation == stock.config._attn_implementation
+        assert (
+            type(model) is transformers.BertForMaskedLM
+            and model.state_dict().keys() == stock.state_dict().keys()
+        )
+        for module, other in zip(model.modules(), stock.modules(), strict=True):
+            assert vars(module).keys() == vars(other).keys()
+    again = padding_free(padding_free(free), enabled=False)
+    assert [module.training for module in again.modules()] == modes
+    # A model that was switched back computes the same logits at padding, too.
+    torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
+
+
+PLACES = {
+    "start_positions": torch.tensor([3, 2, 0, 1]),
+    "end_positions": torch.tensor([5, 3, 0, 2]),
+}
+
+
+def test_saved_outputs_are_plain_tensors(tmp_path):
+    _, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    with torch.no_grad():
+        output = free(**batch, output_hidden_states=False)
+    torch.save(output.logits, tmp_path / "logits")
+    torch.testing.assert_close(torch.load(tmp_path / "logits"), output.logits, rtol=0, atol=0)
