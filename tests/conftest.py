@@ -106,7 +106,7 @@ STYLES: dict[str, dict] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
     """A function that runs a block of README or docs in the directory of its page."""
     # Other tests need neither of the two.
@@ -118,18 +118,11 @@ def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
         yield lambda block: check_block(block, directories.of(block.page), hub.url)
 
 
-# xdist reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of `LONG_FILES`, the longest one first, so that no process waits for
-    another at the end.
-
-    A file is tested by one process, unless its tests have groups of their own."""
+    another at the end."""
     places = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_collection_finish() -> None:
