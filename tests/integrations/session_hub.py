@@ -80,9 +80,12 @@ def card() -> None:
     )
     output = ["--card_example", "--output_dir", str(FOLDER / "reviews")]
     assert main(["train", "classify", *files, *small.split(), *about.split(), *output]) == 0
-    for path in (FOLDER / "reviews").iterdir():
+    folder = FOLDER / "reviews"
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    assert folder / "baseline" / "baseline.safetensors" in paths
+    for path in paths:
         assert os.environ["HF_TOKEN"].encode() not in path.read_bytes()
-        downloaded = Path(hf_hub_download("me/reviews", path.name))
+        downloaded = Path(hf_hub_download("me/reviews", str(path.relative_to(folder))))
         assert downloaded.read_bytes() == path.read_bytes(), path
     written = ModelCard.load(FOLDER / "reviews" / "README.md")
     data = written.data
