@@ -24,13 +24,17 @@ class Join:
     scale: float
 
 
+def even_join(scale: float) -> Join:
+    """The join if there are too few validation rows to choose one: both parts have equal weight."""
+    return Join(weight=0.5, scale=scale)
+
+
 def choose_join(
     losses_of: Callable[[Join], np.ndarray], scales: Sequence[float], default_scale: float
 ) -> Join:
     """Choose the join with the lowest loss on validation rows by cross-fitting: one is chosen
     without each fifth of the rows, and their mean is the result. With few rows this mean is less
-    extreme than the best join of all rows. With fewer than two rows, both parts have the weight one
-    half.
+    extreme than the best join of all rows. With fewer than two rows, it is an `even_join`.
 
     Args:
         losses_of: The loss of each validation row for a join, `(rows,)`.
@@ -41,7 +45,7 @@ def choose_join(
     losses = np.stack([losses_of(join) for join in joins])  # (joins, rows)
     num_rows = losses.shape[1]
     if num_rows < 2:
-        return Join(weight=0.5, scale=default_scale)
+        return even_join(default_scale)
     num_folds = min(NUM_FOLDS, num_rows)
     fold_of_row = np.arange(num_rows) % num_folds
     chosen = []

@@ -22,7 +22,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.files import JoinedBaseline
-from ..baseline.join import Join, choose_join
+from ..baseline.join import Join, choose_join, even_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
 from ..data.sampling import sample_rows
@@ -394,7 +394,7 @@ class Classify(LabelRecipe):
     ) -> Join:
         known = None if rows is None else self.with_known_labels(rows)
         if not known:
-            return Join(weight=0.5, scale=DEFAULT_SCALE)
+            return even_join(DEFAULT_SCALE)
         num_rows = max(1, MAX_SCORES // len(self.labels))
         chosen = known.select(sample_rows(range(len(known)), num_rows))
         texts, answers = self.examples(chosen)

@@ -22,7 +22,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.crf import WordTagger
-from ..baseline.join import Join, choose_join
+from ..baseline.join import Join, choose_join, even_join
 from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
@@ -354,7 +354,7 @@ class Tag(LabelRecipe):
         batch_size: int,
     ) -> Join:
         if rows is None:
-            return Join(weight=0.5, scale=DEFAULT_SCALE)
+            return even_join(DEFAULT_SCALE)
         num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
         rows = rows.select(sample_rows(range(len(rows)), num_sentences))
         sentences = [self.units(tokens) for tokens in rows["tokens"]]
