@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-from roformer_lite.saved_model import load_model, load_tokenizer
+from roformer_lite.saved.saved_model import load_model, load_tokenizer
 
 from .report import Row, report
 from .workload import IGNORED, MASKED_SHARE

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ..errors import InputError, require_packages
-from ..saved_model import directory_of, naming, read_object
+from ..saved.saved_model import directory_of, naming, read_object
 from .crf import WordTagger
 from .join import Join
 from .ngrams import NgramClassifier

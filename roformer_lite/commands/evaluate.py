@@ -18,9 +18,9 @@ from ..evaluate.confusion_picture import draw_confusion
 from ..evaluate.report import confused_pairs, example_text, worst
 from ..evaluation import Evaluation, evaluate
 from ..options.common import TrainingOptions
-from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
-from ..tables import TableWriter
+from ..saved.output import RESULTS_FILE, complete_directory, write_json
+from ..saved.tables import TableWriter
 from ..train.results import table_of
 from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 

@@ -14,8 +14,9 @@ from ..baseline.files import copy_joined
 from ..errors import InputError
 from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
-from ..output import RESULTS_FILE, complete_directory, write_json
-from ..saved_model import (
+from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
+from ..saved.output import RESULTS_FILE, complete_directory, write_json
+from ..saved.saved_model import (
     load_config,
     load_model,
     load_tokenizer,
@@ -24,7 +25,6 @@ from ..saved_model import (
     require_tokenizer,
     sentence_modules,
 )
-from ..sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 from .export_options import ExportArguments
 
 

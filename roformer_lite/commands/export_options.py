@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import InputError, check_model_name
 from ..export.formats import GRAPH_FORMATS, Format, check_libraries, check_quantization
 from ..options.parser import CommandParser
-from ..output import new_directory
+from ..saved.output import new_directory
 
 
 @dataclass

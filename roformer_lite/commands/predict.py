@@ -25,8 +25,8 @@ from ..data.data_files import (
 )
 from ..errors import InputError
 from ..options.models import SEED
-from ..output import complete_file
-from ..tables import AnswerTable
+from ..saved.output import complete_file
+from ..saved.tables import AnswerTable
 from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.

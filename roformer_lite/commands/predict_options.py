@@ -17,8 +17,8 @@ from ..export.formats import check_engine
 from ..options.common import MAX_SEED, TableArguments
 from ..options.models import MODEL_HELP, EngineArguments
 from ..options.parser import CommandParser
-from ..output import check_answers_file, check_output_file
-from ..tables import check_table_name
+from ..saved.output import check_answers_file, check_output_file
+from ..saved.tables import check_table_name
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3

@@ -3,7 +3,7 @@
 from hf_roformer_lite.conversion import open_checkpoint, source_of, verify
 
 from ..errors import InputError
-from ..saved_model import naming
+from ..saved.saved_model import naming
 from .convert_options import AUTO
 from .verify_options import VerifyArguments
 

@@ -18,7 +18,7 @@ from hf_roformer_lite.integrations import POOLING_OPTIONS
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
-from ..output import require_space, write_json
+from ..saved.output import require_space, write_json
 from .formats import GRAPH_FORMATS
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
-from ..loaded_model import Input, LoadedModel, is_empty
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
-from ..saved_model import load_complete_model, model_class_of
+from ..saved.loaded_model import Input, LoadedModel, is_empty
+from ..saved.saved_model import load_complete_model, model_class_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -48,8 +48,8 @@ from ..evaluate.report import (
     report_of_sets,
     scores_of,
 )
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import ClassifyDataArguments
+from ..saved.loaded_model import Input, LoadedModel
 from .base import (
     Answer,
     FittedBaseline,

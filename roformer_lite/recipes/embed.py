@@ -20,11 +20,11 @@ from ..data.sentence_data import KINDS, kind_of, queries_and_documents
 from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs
 from ..evaluate.metrics import CORRELATIONS, Metrics
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import EmbedDataArguments
-from ..teacher import open_teacher, principal_axes, projected, with_vectors
+from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, Shown, Start
 from .sentence import SentenceReader, SentenceRecipe, named_metrics
+from .teacher import open_teacher, principal_axes, projected, with_vectors
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

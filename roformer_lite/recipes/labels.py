@@ -15,8 +15,8 @@ from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.report import Outcome
-from ..loaded_model import LoadedModel
 from ..options.tasks import LabelArguments
+from ..saved.loaded_model import LoadedModel
 from .base import AnsweringRecipe
 
 if TYPE_CHECKING:

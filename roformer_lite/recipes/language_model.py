@@ -28,8 +28,8 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
+from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, Measured, Recipe, padding_right
 
 if TYPE_CHECKING:

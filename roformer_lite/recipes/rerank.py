@@ -15,8 +15,8 @@ from ..data.data_files import Row
 from ..data.reader import require
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..evaluate.metrics import CORRELATIONS, Metrics
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import RerankDataArguments
+from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, significant
 from .sentence import SentenceRecipe, named_metrics
 

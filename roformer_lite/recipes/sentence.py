@@ -24,9 +24,9 @@ from ..data.sentence_data import (
 from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs, TfidfCosine
 from ..evaluate.metrics import Metrics
-from ..loaded_model import LoadedModel
 from ..options.tasks import SentenceDataArguments
-from ..sentence_models import make_sentence_model, open_sentence_model
+from ..saved.loaded_model import LoadedModel
+from ..saved.sentence_models import make_sentence_model, open_sentence_model
 from .base import (
     FittedBaseline,
     Measured,

@@ -34,9 +34,9 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import Seq2SeqDataArguments
-from ..saved_model import max_positions
+from ..saved.loaded_model import Input, LoadedModel
+from ..saved.saved_model import max_positions
 from .base import (
     Answer,
     AnsweringRecipe,

@@ -32,8 +32,8 @@ from ..errors import InputError
 from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
-from ..loaded_model import Input, LoadedModel
 from ..options.tasks import TagDataArguments
+from ..saved.loaded_model import Input, LoadedModel
 from .base import (
     Answer,
     FittedBaseline,

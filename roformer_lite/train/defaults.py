@@ -5,8 +5,8 @@ from typing import Any
 
 from ..options.run import Run
 from ..options.tasks import ClassifyDataArguments
-from ..output import RESULTS_FILE
-from ..saved_model import read_optional_object
+from ..saved.output import RESULTS_FILE
+from ..saved.saved_model import read_optional_object
 
 _DEFAULTS = {
     "learning_rate": 5e-4,

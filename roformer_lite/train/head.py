@@ -25,7 +25,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 
 from ..data.blocks import batches
-from ..saved_model import load_config, read_optional_object
+from ..saved.saved_model import load_config, read_optional_object
 
 if TYPE_CHECKING:
     from datasets import Dataset

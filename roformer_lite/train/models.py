@@ -30,13 +30,13 @@ from hf_roformer_lite.padding_free.switch import separates_documents
 from ..errors import InputError, did_you_mean
 from ..options.run import Run
 from ..recipes.base import Recipe, Start
-from ..saved_model import (
+from ..recipes.teacher import open_teacher, take_over_tokens
+from ..saved.saved_model import (
     check_vocabulary,
     load_config,
     load_with_new_head,
     max_positions,
 )
-from ..teacher import open_teacher, take_over_tokens
 
 
 def make_start(

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..options.run import Run
-from ..output import RESULTS_FILE, complete_directory, write_json
-from ..saved_model import read_object
+from ..saved.output import RESULTS_FILE, complete_directory, write_json
+from ..saved.saved_model import read_object
 from .defaults import with_defaults
 from .finished_model import create_repository
 from .fit import trainer_class

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..options.common import ModelArguments
 from ..options.run import Run
 from ..recipes.base import Recipe
-from ..saved_model import load_tokenizer, require_tokenizer, try_tokenizer
+from ..saved.saved_model import load_tokenizer, require_tokenizer, try_tokenizer
 
 # A new tokenizer is trained on at most about this many characters.
 MAX_CHARACTERS = 10**9

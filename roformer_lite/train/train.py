@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
-from ..saved_model import leave_out_segments
+from ..saved.saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model

@@ -11,7 +11,7 @@ from saved_models import save_model
 
 from roformer_lite.cli import main
 from roformer_lite.evaluate.confusion_picture import draw_confusion, most_confused
-from roformer_lite.saved_model import load_model
+from roformer_lite.saved.saved_model import load_model
 
 
 def run(*arguments: str | Path, status: int = 0) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hf_roformer_lite.conversion.checkpoint_files import ConversionError, check_shards
 from roformer_lite.errors import InputError
-from roformer_lite.saved_model import sentence_modules
+from roformer_lite.saved.saved_model import sentence_modules
 
 
 def test_weights_that_the_configuration_names(tmp_path):

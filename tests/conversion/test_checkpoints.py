@@ -30,9 +30,9 @@ from hf_roformer_lite.conversion import (
 )
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.saved_model import load_model
-from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules
-from roformer_lite.teacher import open_teacher
+from roformer_lite.export.sentence_encoder import SentenceEncoder, check_sentence_modules
+from roformer_lite.recipes.teacher import open_teacher
+from roformer_lite.saved.saved_model import load_model
 
 TINY = {
     "vocab_size": 60,

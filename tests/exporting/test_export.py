@@ -12,7 +12,7 @@ import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.export.graphs import export_model, sample_inputs
-from roformer_lite.saved_model import load_model
+from roformer_lite.saved.saved_model import load_model
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
 

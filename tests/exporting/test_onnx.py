@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.saved_model import load_model
-from roformer_lite.sentence_encoder import SentenceEncoder
+from roformer_lite.export.sentence_encoder import SentenceEncoder
+from roformer_lite.saved.saved_model import load_model
 
 LINES = [
     "what a fine film it is",

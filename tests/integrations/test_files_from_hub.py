@@ -87,7 +87,7 @@ def test_a_model_from_the_hub_predicts_as_its_directory(hub, model, tmp_path):
 
 
 def test_a_tokenizer_is_downloaded_without_the_weights(hub, tmp_path):
-    code = "from roformer_lite.saved_model import load_tokenizer; load_tokenizer('me/model')"
+    code = "from roformer_lite.saved.saved_model import load_tokenizer; load_tokenizer('me/model')"
     done = run(hub, tmp_path, ["-c", code])
     assert done.returncode == 0, done.stderr
     assert not any("safetensors" in path and "json" not in path for _, path in hub.requests)

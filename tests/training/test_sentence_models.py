@@ -24,8 +24,8 @@ from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
-from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.teacher import principal_axes
+from roformer_lite.export.sentence_encoder import check_sentence_modules
+from roformer_lite.recipes.teacher import principal_axes
 
 TOPICS = [
     "harbour boat sail wave tide",

@@ -12,8 +12,8 @@ from torch import nn
 
 from hf_roformer_lite.conversion.checkpoint_files import check_shards
 
-from .errors import InputError
-from .saved_model import naming, sentence_modules
+from ..errors import InputError
+from ..saved.saved_model import naming, sentence_modules
 
 if TYPE_CHECKING:
     from datasets import Dataset

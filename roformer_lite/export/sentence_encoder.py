@@ -13,8 +13,8 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
     pool,
 )
 
-from .errors import InputError
-from .saved_model import load_config, sentence_modules
+from ..errors import InputError
+from ..saved.saved_model import load_config, sentence_modules
 
 # These modules of sentence-transformers are supported.
 _MODULES = frozenset({"Transformer", "Pooling", "Normalize"})

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 
-from .baseline.files import JoinedBaseline
-from .errors import InputError
+from ..baseline.files import JoinedBaseline
+from ..errors import InputError
 from .saved_model import without_reports
 
 # An input is a text, a pair of texts, or the words of a sentence.

@@ -16,7 +16,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
-from .errors import InputError
+from ..errors import InputError
 from .saved_model import load_generation_config, naming, read_object
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Saved models: their files, opening them, and writing files that are complete or unchanged."""
