@@ -14,6 +14,7 @@ from transformers import set_seed
 
 from ..answers import SavedModel, open_model
 from ..data.data_files import (
+    begins_with_mark,
     delimiter_of,
     file_format,
     header_of,
@@ -116,15 +117,17 @@ def _answer_table(
 
 
 def _table_of_answers(files: ReadingArguments, output: TextIO) -> AnswerTable:
-    """The table to write. It has the format of the input, including the delimiter, unless
-    `--output_file` has another suffix."""
+    """The table to write. It has the format of the input, including the delimiter and the byte
+    order mark, unless `--output_file` has another suffix."""
     kind = file_format(files.output_file or files.input_file)
     delimiter = None
     if kind == file_format(files.input_file) != ".jsonl":
         delimiter = files.delimiter
         # The beginning of a pipe cannot be read twice.
-        if delimiter is None and Path(files.input_file).is_file():
-            delimiter = delimiter_of(files.input_file, files.column_names)
+        if Path(files.input_file).is_file():
+            delimiter = delimiter or delimiter_of(files.input_file, files.column_names)
+            if begins_with_mark(files.input_file):
+                output.write("\ufeff")
     return AnswerTable(output, kind, files.prefix or "", delimiter)
 
 

@@ -110,8 +110,7 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
-        open_file = gzip.open if Path(path).suffix.lower() == ".gz" else open
-        with open_file(path, "rb") as stream:
+        with _opened(path) as stream:
             for number, text, is_end in lines_of(stream, str(path), longest):
                 yield number, text, is_end
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -120,6 +119,17 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
         raise InputError(f"{path}: {error.strerror or error}") from error
     if number == 0:
         raise InputError(f"{path}: the file is empty")
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    open_file: Any = gzip.open if Path(path).suffix.lower() == ".gz" else open
+    return open_file(path, "rb")
+
+
+def begins_with_mark(path: str | Path) -> bool:
+    """Whether a file begins with a byte order mark, from which Excel recognises UTF-8."""
+    with _opened(path) as stream:
+        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def lines_of(

@@ -117,23 +117,24 @@ def test_a_header_is_never_answered(models, place, capsys):
 
 
 def test_a_table_keeps_its_delimiter(models, place):
-    """The output has the delimiter of the input if it has the same suffix, and otherwise the usual
-    one of its own suffix. Cells are quoted where they must be."""
+    """The output has the delimiter and the mark of the input if it has the same suffix, and
+    otherwise the usual delimiter of its own suffix. Cells are quoted where they must be."""
     cells = [["1", 'a; "b"\nc'], ["2", "d, e"]]
-    for name, delimiter, options in (
-        ("x.csv", ";", []),
-        ("x.csv", "|", []),
-        ("x.csv", "\t", []),
-        ("x.csv", ":", ["--delimiter", ":"]),
-        ("x.tsv", ";", ["--delimiter", ";"]),
+    for name, delimiter, options, mark in (
+        ("x.csv", ";", [], "\ufeff"),
+        ("x.csv", "|", [], ""),
+        ("x.csv", "\t", [], "\ufeff"),
+        ("x.csv", ":", ["--delimiter", ":"], ""),
+        ("x.tsv", ";", ["--delimiter", ";"], "\ufeff"),
     ):
-        with open(name, "w", newline="", encoding="utf-8-sig") as stream:
+        with open(name, "w", newline="") as stream:
+            stream.write(mark)
             csv.writer(stream, delimiter=delimiter).writerows([["Nr", "text"], *cells])
         predict(models / "classify", name, f"same{name[-4:]}", *options)
         predict(models / "classify", name, "y.jsonl", *options)
         with open(f"same{name[-4:]}", newline="") as stream:
             header, *rows = csv.reader(stream, delimiter=delimiter, strict=True)
-        assert header == ["Nr", "text", "label", "score"]
+        assert header == [f"{mark}Nr", "text", "label", "score"]
         assert [row[:2] for row in rows] == cells
         for row, line in zip(rows, Path("y.jsonl").read_text().splitlines(), strict=True):
             assert [str(cell) for cell in json.loads(line).values()] == row

@@ -269,6 +269,22 @@ def test_labels_that_are_one_number_are_named(caplog):
     assert len(recipe.labels) == 7
 
 
+@pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
+def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
+    options = ClassifyDataArguments(
+        dataset_name="any", label_column="number", problem_type=problem_type
+    )
+    ids = [f"K{number:03}" for number in range(50)]
+    Classify.inspect(options, labelled("classify", ids))
+    said = [record.getMessage() for record in caplog.records]
+    assert bool(said) == is_said
+    assert all("51" in line and "'number'" in line and "--label_column" in line for line in said)
+    caplog.clear()
+    Classify.inspect(options, labelled("classify", [*ids, ids[0]]))
+    Classify.inspect(options, labelled("classify", ids[:5]))
+    assert not caplog.records
+
+
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
     """Return a recipe that has inspected one sentence."""
     rows = DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}]))
