@@ -32,7 +32,7 @@ TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 # chosen.
 DELIMITERS = (",", ";", "\t", "|")
 # The column names of a table may contain line breaks, but do not span more lines than this.
-MAX_HEADER_LINES = 100
+MAX_HEADER_LINES = 20
 # A column that the user calls `origin` has this name in a row.
 _USERS_ORIGIN = "\0origin"
 # JSON can escape surrogates, but no encoding can write them.

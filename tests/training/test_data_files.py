@@ -6,6 +6,7 @@ More mistakes are tested in tests/fuzz/test_damaged_data.py.
 import csv
 import gzip
 import io
+import json
 import random
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_roformer_lite import RoFormerLiteTokenizer
+from roformer_lite.cli import main
 from roformer_lite.data.data_files import (
     columns_of,
     delimiter_of,
@@ -377,6 +379,35 @@ def test_delimiters_that_are_passed(write, caplog):
         with pytest.raises(InputError, match="--delimiter .* a single character"):
             ClassifyDataArguments(train_file=[str(write("a.csv", "a"))], delimiter=wrong)
     assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
+
+
+def test_all_commands_read_delimited_tables(write, tmp_path, monkeypatch):
+    """A table of Excel with three classes, and a table whose delimiter must be passed."""
+    monkeypatch.chdir(tmp_path)
+    names = ["Störung"] * 75 + ["Rechnung"] * 20 + ["Kündigung"] * 5
+    cells = [["Nr", "Freitext", "Art"]]
+    cells += [[f"K{number}", f"Hallo; \n{name}", name] for number, name in enumerate(names)]
+    for name, delimiter in (("a.csv", ";"), ("b.csv", "^")):
+        stream = io.StringIO()
+        csv.writer(stream, delimiter=delimiter).writerows(cells)
+        write(name, f"\ufeff{stream.getvalue()}")
+    columns = ["--text_column", "Freitext", "--label_column", "Art"]
+    options = [*columns, *TINY, "--baselines", "false", "--output_dir", "m"]
+    assert main(["train", "classify", "--train_file", "a.csv", *options]) == 0
+    measured = []
+    for name, options in (("a.csv", []), ("b.csv", ["--delimiter", "^"])):
+        command = ["evaluate", "m", "--test_file", name, "--output_dir", f"of_{name}"]
+        assert main([*command, *options]) == 0
+        measured.append(json.loads(Path(f"of_{name}", "results.json").read_text())["metrics"])
+        predicting = ["--input_file", name, "--output_file", f"y_{name}", *options]
+        assert main(["predict", "m", *predicting]) == 0
+    assert measured[0] == measured[1]
+    assert main(["evaluate", "m", "--test_file", "b.csv"]) == 2
+    rows = [columns_of(row) for row in read_table("y_a.csv")]
+    assert rows == [columns_of(row) for row in read_table("y_b.csv", delimiter="^")]
+    assert [list(row.values())[:3] for row in rows] == [
+        [cell.replace("\r", "") for cell in row] for row in cells[1:]
+    ]
 
 
 @pytest.mark.parametrize(
