@@ -26,7 +26,14 @@ from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
 PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.
-_DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
+_DATA = (
+    "test_file",
+    "dataset_name",
+    "dataset_config_name",
+    "test_split",
+    "column_names",
+    "delimiter",
+)
 
 
 def main(

@@ -51,6 +51,7 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     batch_size: int | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         if (self.test_file is None) == (self.dataset_name is None):
             raise InputError("give either --test_file or --dataset_name")
         if self.dataset_name is None:

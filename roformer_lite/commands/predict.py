@@ -2,7 +2,6 @@
 column of a table."""
 
 import io
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -15,13 +14,13 @@ from transformers import set_seed
 
 from ..answers import SavedModel, open_model
 from ..data.data_files import (
-    TABLE_FORMATS,
+    begins_with_mark,
+    delimiter_of,
     file_format,
     header_of,
     lines_of,
     numbered_lines,
     read_table,
-    value_of,
 )
 from ..data.tables import AnswerTable
 from ..errors import InputError
@@ -35,8 +34,6 @@ _BATCHES_AT_ONCE = 32
 _PIECE_BYTES = 2**16
 
 Item = TypeVar("Item")
-
-logger = logging.getLogger(__name__)
 
 
 def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> None:
@@ -58,15 +55,9 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         if files.dtype == "bfloat16":
             saved.model.bfloat16()
         set_seed(options.pop("seed", SEED))
-        columns = columns_to_answer(saved, files)
-        if columns:
-            _answer_table(saved, files, columns, options, output)
+        if files.reads_table:
+            _answer_table(saved, files, options, output)
         else:
-            if file_format(files.output_file or "") in (".csv", ".jsonl"):
-                raise InputError(
-                    f"--output_file {files.output_file} is a table, but the input is read line by "
-                    "line; give the name of a text file, or a table as --input_file"
-                )
             _answer_lines(saved, files, options, output)
 
 
@@ -81,37 +72,6 @@ def utf8_output() -> TextIO:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     return sys.stdout
-
-
-def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
-    """The columns of a table that contain the inputs of the model; empty if every line of the input
-    file is an input.
-
-    By default, the columns are those of the training data if the table has them.
-    """
-    given = [files.text_column, files.text_pair_column]
-    columns = [name for name in given if name is not None]
-    # The beginning of a pipe cannot be read twice.
-    is_file = files.input_file is not None and Path(files.input_file).is_file()
-    if columns or not is_file or file_format(files.input_file) not in TABLE_FORMATS:
-        return columns
-    trained = saved.recipe.text_columns()
-    try:
-        header = header_of(files.input_file, files.column_names)
-        for name in trained:
-            value_of(header, name)
-    except InputError:
-        if files.prefix is not None or files.column_names is not None:
-            raise
-        if file_format(files.input_file) != ".tsv" or not saved.recipe.takes_pairs:
-            logger.warning(
-                "%s is read line by line; --text_column reads a column of it", files.input_file
-            )
-        return []
-    logger.warning(
-        "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
-    )
-    return trained
 
 
 def _answer_lines(
@@ -131,19 +91,14 @@ def _answer_lines(
 
 
 def _answer_table(
-    saved: SavedModel,
-    files: ReadingArguments,
-    columns: list[str],
-    options: dict[str, Any],
-    output: TextIO,
+    saved: SavedModel, files: ReadingArguments, options: dict[str, Any], output: TextIO
 ) -> None:
     recipe = saved.recipe
-    kind = file_format(files.output_file or "")
-    if kind not in TABLE_FORMATS:
-        kind = file_format(files.input_file)
-    table = AnswerTable(output, kind, files.prefix or "")
+    given = [files.text_column, files.text_pair_column]
+    columns = [name or trained for name, trained in zip(given, recipe.text_columns(), strict=False)]
+    table = _table_of_answers(files, output)
     size = files.batch_size * _BATCHES_AT_ONCE
-    read = partial(read_table, column_names=files.column_names)
+    read = partial(read_table, column_names=files.column_names, delimiter=files.delimiter)
     with _progress(files.input_file, read) as bar:
         for rows in _chunks(read(files.input_file), size):
             inputs = [recipe.input_of_columns(row, columns) for row in rows]
@@ -154,11 +109,26 @@ def _answer_table(
                     cells = recipe.show(answer, options).columns
                 table.add(row, cells)
             output.flush()
-    has_header = kind == ".jsonl" or bool(table.columns)
+    has_header = table.kind == ".jsonl" or bool(table.columns)
     if not has_header and Path(files.input_file).is_file():
         # The table has no rows.
-        header = header_of(files.input_file, files.column_names)
+        header = header_of(files.input_file, files.column_names, files.delimiter)
         table.add_header(header, recipe.answer_columns(options))
+
+
+def _table_of_answers(files: ReadingArguments, output: TextIO) -> AnswerTable:
+    """The table to write. It has the format of the input, including the delimiter and the byte
+    order mark, unless `--output_file` has another suffix."""
+    kind = file_format(files.output_file or files.input_file)
+    delimiter = None
+    if kind == file_format(files.input_file) != ".jsonl":
+        delimiter = files.delimiter
+        # The beginning of a pipe cannot be read twice.
+        if Path(files.input_file).is_file():
+            delimiter = delimiter or delimiter_of(files.input_file, files.column_names)
+            if begins_with_mark(files.input_file):
+                output.write("\ufeff")
+    return AnswerTable(output, kind, files.prefix or "", delimiter)
 
 
 class Pipe:

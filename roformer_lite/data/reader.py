@@ -34,7 +34,7 @@ class Reader(ABC):
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         """Read and check the rows of the user's files."""
         for path in files:
-            for row in read_table(path, self.options.column_names):
+            for row in read_table(path, self.options.column_names, self.options.delimiter):
                 yield self.select_columns(row)
 
     @abstractmethod

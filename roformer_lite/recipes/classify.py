@@ -65,6 +65,7 @@ from .classify_rows import (
     numbers_first,
     problem_type_in,
     warn_of_equal_numbers,
+    warn_of_ids,
 )
 from .classify_scores import (
     importance_of_rows,
@@ -159,6 +160,8 @@ class Classify(LabelRecipe):
         separator = found.label_separator if problem_type == MULTI else None
         cls.check_labels(names, separator)
         warn_of_equal_numbers(names)
+        if problem_type == SINGLE:
+            warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 
     @classmethod

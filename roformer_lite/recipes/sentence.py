@@ -58,7 +58,7 @@ class SentenceReader(Reader):
             if file_format(path) == ".txt" and "texts" in self.kinds:
                 rows = read_lines(path)
             else:
-                rows = read_table(path, self.options.column_names)
+                rows = read_table(path, self.options.column_names, self.options.delimiter)
             for row in rows:
                 kind, selected = row_of_kind(row, self.kinds, kind)
                 yield selected

@@ -77,11 +77,12 @@ class TagReader(LabelReader):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            for name in ("token_column", "tag_column"):
+            for name in ("token_column", "tag_column", "column_names", "delimiter"):
                 if getattr(self.options, name) is not None:
                     raise InputError(
-                        f"{path}: --{name} is for .jsonl files; in other files, the token is in the "
-                        "first column and the tag in the last (`cut -f 2,4` selects columns)"
+                        f"{path}: --{name} is not for column files, in which tabs or spaces "
+                        "separate the columns, and the token is in the first one and the tag in "
+                        "the last (`cut -f 2,4` selects columns)"
                     )
             yield from read_tagged(path)
 

@@ -2,7 +2,6 @@
 trained."""
 
 import json
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
 from ..options.run import Run
 from ..recipes.base import Recipe
-from .results import FinishedTraining, comparison_table, seeds_sentence
+from .results import FinishedTraining, comparison_table, predict_command, seeds_sentence
 
 LIMITATIONS = (
     "A small model, suited only to text like its training data. Check its output before relying on "
@@ -73,7 +72,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if has_own_class else recipe.library,
         snippet=code.rstrip(),
-        command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
+        command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
         begins_with_tokens=run.begins_with_teachers_tokens,

@@ -374,6 +374,21 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     )
 
 
+def predict_command(line: str, model: str) -> str:
+    """A shell command that predicts for one line.
+
+    Args:
+        line: The line. A tab in it is written as an escape sequence, because terminals copy it as
+            spaces.
+        model: The directory of the model, or its name on the Hub.
+    """
+    command = shlex.join(["echo", line])
+    if "\t" in line:
+        escaped = line.replace("\\", r"\\").replace("%", "%%").replace("\t", r"\t")
+        command = shlex.join(["printf", escaped + r"\n"])
+    return f"{command} | roformer-lite predict {shlex.quote(model)}"
+
+
 def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print the final metrics as tables, followed by notes and the location of the files."""
     console = Console(markup=False, highlight=False)
@@ -398,8 +413,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         f"{_counted(training['minutes'], 'minute')} of training, "
         f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command",
         f"Model, tokenizer, card, results and run.yaml: {folder}",
-        f"Use it: echo {shlex.quote(results['example_line'])} | "
-        f"roformer-lite predict {shlex.quote(str(folder))}",
+        f"Use it: {predict_command(results['example_line'], str(folder))}",
     ]
     for sentence in filter(None, sentences):
         print(sentence)

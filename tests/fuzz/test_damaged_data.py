@@ -131,17 +131,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         {"a.csv": "text,label\nschön,a\n".encode("latin-1")},
         "a.csv:2: byte 4",
     ),
-    "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
-    "UTF-16, little endian, without a mark": (
-        "classify",
-        {"a.csv": CSV.encode("utf-16-le")},
-        "iconv -f ENCODING -t utf-8",
-    ),
-    "UTF-16, big endian, without a mark": (
-        "classify",
-        {"a.csv": CSV.encode("utf-16-be")},
-        "iconv -f ENCODING -t utf-8",
-    ),
     "invisible characters in a header": (
         "classify",
         {"a.csv": CSV.replace("text", "te\0xt\u200b")},
@@ -216,7 +205,12 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "no such column": (
         "tag --tag_column 4",
         {"a.txt": "EU NNP B-ORG\n"},
-        "a.txt: --tag_column is for .jsonl files",
+        "a.txt: --tag_column is not for column files",
+    ),
+    "a delimiter of tables": (
+        "tag --delimiter ;",
+        {"a.csv": "EU;B-ORG\n"},
+        "a.csv: --delimiter is not for column files",
     ),
     "tags of another number": (
         "tag",
