@@ -36,6 +36,7 @@ from .checkpoint_files import (
     local_directory,
     naming,
     open_files,
+    open_tokenizer,
     read_json,
     read_object,
     weight_files,
@@ -146,7 +147,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
         return None
     tokenizer_class = converter.tokenizer_class(_declared_tokenizer(directory))
     with naming(path):
-        return tokenizer_class.from_pretrained(directory, trust_remote_code=False)
+        return open_tokenizer(directory, tokenizer_class)
 
 
 def _declared_tokenizer(directory: Path) -> str | None:
@@ -220,6 +221,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
         _name_stock_tokenizer(directory, unfinished)
+        _drop_lengths_of_file(unfinished / "tokenizer.json")
     return name
 
 
@@ -282,6 +284,14 @@ def _name_stock_tokenizer(directory: Path, out: Path) -> None:
         config["tokenizer_class"] = STOCK_TOKENIZERS.get(declared, declared)
     written = json.dumps(config, indent=2, ensure_ascii=False)
     (out / TOKENIZER_CONFIG).write_text(f"{written}\n", "utf-8")
+
+
+def _drop_lengths_of_file(path: Path) -> None:
+    """Remove the padding and truncation from tokenizer.json, if the file exists."""
+    if path.is_file():
+        content = {**read_object(path), "padding": None, "truncation": None}
+        written = json.dumps(content, indent=2, ensure_ascii=False)
+        path.write_text(f"{written}\n", "utf-8")
 
 
 def sentence_pooling(path: str | Path) -> str | None:

@@ -232,8 +232,9 @@ class ClassifyDataArguments(LabelArguments):
         text_column: Column of the text.
         text_pair_column: Column of a second text, for pairs.
         label_column: Column of the label, any text or number.
-        max_length: Truncate texts (a pair together) to this many tokens. Default: 2048;
-            fine-tuning: 256, or as many as the model has positions for.
+        max_length: Truncate texts (a pair together) to this many tokens. A model with a table of
+            positions, such as BERT, predicts from overlapping windows of a longer text. Default:
+            2048; fine-tuning: 256, or as many as the model has positions for.
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
@@ -316,7 +317,8 @@ class TagDataArguments(LabelArguments):
         unit: The unit that gets a tag. characters splits the words of the data, for languages
             without spaces; auto does so if most of the training text is Chinese characters and the
             tags are IOB1 or IOB2.
-        max_length: Truncate training sentences to this many tokens.
+        max_length: Truncate training sentences to this many tokens. Predictions read longer ones in
+            overlapping windows of this length.
     """
 
     task = "tag"

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -125,7 +124,6 @@ class Recipe(ABC):
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
-        truncates: Whether the model reads only the beginning of a text that is too long.
 
     Args:
         options: The options of the task, an object of `options_class`.
@@ -149,7 +147,6 @@ class Recipe(ABC):
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
     answer_column: ClassVar[str] = "prediction"
-    truncates: ClassVar[bool] = False
 
     options: Any
 
@@ -465,10 +462,14 @@ class Recipe(ABC):
         report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
-        if self.truncates:
+        if self.truncates(saved):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
         return saved.in_batches(inputs, batch_size, answer, report)
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        """Whether a saved model reads only the beginning of a text that is too long."""
+        return False
 
     @abstractmethod
     def answer(self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
@@ -545,6 +546,16 @@ class Recipe(ABC):
 
     # What the card shows.
 
+    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+        """A sentence on texts that are too long to be read at once; empty for tasks whose options
+        say it.
+
+        Args:
+            start: The start of the training.
+            train: The encoded training data.
+        """
+        return ""
+
     def notes(self) -> list[str]:
         """Notes that define the metrics for the reader."""
         return []
@@ -594,13 +605,6 @@ class AnsweringRecipe(Recipe):
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:
         """A row with its prediction, for reports and tables."""
-
-
-def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy of a tokenizer that pads on the right, for tasks with a label for each token."""
-    tokenizer = copy(tokenizer)
-    tokenizer.padding_side = "right"
-    return tokenizer
 
 
 def significant(number: float) -> float:

@@ -21,7 +21,6 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..baseline.files import JoinedBaseline
 from ..baseline.join import Join, choose_join, even_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
@@ -75,7 +74,7 @@ from .classify_scores import (
     weighted_loss,
 )
 from .labels import LabelRecipe, labels_of
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, window_options
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -87,8 +86,6 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-# The pipeline's names for the functions that turn logits into probabilities.
-ACTIVATIONS = {SINGLE: "softmax", MULTI: "sigmoid", REGRESSION: "none"}
 LABEL_OPTIONS = ("top_k", "threshold", "none_label")
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
@@ -122,7 +119,6 @@ class Classify(LabelRecipe):
     baseline_class = NgramClassifier
     baseline_name = SVM
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
-    truncates = True
 
     options: ClassifyDataArguments
     problem_type: str = SINGLE
@@ -332,54 +328,26 @@ class Classify(LabelRecipe):
             return [row["text"], row["text_pair"]]
         return row["text"]
 
+    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """A table of positions limits what a model can read, so it reads windows. For pairs, and
+        with tokenizers written in Python, it reads only the beginning."""
+        return positions is not None and tokenizer.is_fast and not self.takes_pairs
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return not self.reads_windows(saved.positions, saved.tokenizer)
+
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The score of each label with the highest first, or the number as `value`."""
-        if saved.joined is not None:
-            return self.joined_answer(saved, saved.joined, inputs)
-        found = self.encoder_answer(saved, inputs, ACTIVATIONS[self.problem_type])
+        """The score of each label with the highest first, or the number as `value`. If a baseline
+        joins the answer, these are the joint scores."""
+        logits = np.stack(self.encoder_logits(saved, inputs))
         if self.problem_type == REGRESSION:
-            return [{"value": next(iter(scores.values()))} for scores in found]
-        return found
-
-    def encoder_answer(
-        self, saved: LoadedModel, inputs: list[Input], activation: str
-    ) -> list[dict[str, float]]:
-        """The score of each label by the encoder, with the highest first.
-
-        Args:
-            saved: The model.
-            inputs: The texts or pairs.
-            activation: The function of the logits, one of `ACTIVATIONS`.
-        """
-        given: list[Any] = list(inputs)
-        if self.takes_pairs:
-            given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
-        found = saved.pipe(
-            given,
-            top_k=None,
-            function_to_apply=activation,
-            truncation=True,
-            batch_size=len(given),
-        )
-        return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
-
-    def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
-        """The logits of the encoder for each input, `(labels,)`."""
-        found = self.encoder_answer(saved, inputs, "none")
-        return [np.array([scores[label] for label in self.labels]) for scores in found]
-
-    def joined_answer(
-        self, saved: LoadedModel, joined: JoinedBaseline, inputs: list[Input]
-    ) -> list[Answer]:
-        """The joint scores of the encoder and the baseline, with the highest first."""
-        texts = [text_for_baseline(given) for given in inputs]
-        logits = joint_logits(
-            joined.join,
-            logits=np.stack(self.encoder_logits(saved, inputs)),
-            distances=joined.model.scores(texts),
-        )
+            return [{"value": value} for value in logits[:, 0].tolist()]
+        if saved.joined is not None:
+            texts = [text_for_baseline(given) for given in inputs]
+            distances = saved.joined.model.scores(texts)
+            logits = joint_logits(saved.joined.join, logits, distances)
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
         answers = []
@@ -387,6 +355,24 @@ class Classify(LabelRecipe):
             by_label = dict(zip(self.labels, own, strict=True))
             answers.append(dict(sorted(by_label.items(), key=lambda item: -item[1])))
         return answers
+
+    def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
+        """The logits of the encoder for each input, `(labels,)`. Those of a text that is read in
+        windows are the mean over its windows."""
+        texts: list[Any] = list(inputs)
+        second = None
+        if self.takes_pairs:
+            texts = [pair[0] for pair in inputs]
+            second = [pair[1] for pair in inputs]
+        options: dict[str, Any] = {"truncation": True}
+        if self.reads_windows(saved.positions, saved.tokenizer):
+            options = window_options(saved.tokenizer)
+        encoded = saved.tokenizer(texts, second, **options)
+        numbers = encoded.pop("overflow_to_sample_mapping", range(len(inputs)))
+        logits = saved.logits(encoded, batch_size=len(inputs))
+        sums = np.zeros((len(inputs), len(logits[0])))
+        np.add.at(sums, list(numbers), logits)
+        return list(sums / np.bincount(numbers)[:, np.newaxis])
 
     def choose_join(
         self,

@@ -29,8 +29,8 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Measured, Recipe, padding_right
-from .loaded_model import Input, LoadedModel
+from .base import Answer, Measured, Recipe
+from .loaded_model import Input, LoadedModel, right_sided
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -296,7 +296,7 @@ class CausalLM(LanguageModel):
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
         # The pipeline of this task needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
-        return BlockCollator(padding_right(tokenizer), mlm=False)
+        return BlockCollator(right_sided(tokenizer), mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}

@@ -97,7 +97,6 @@ class SentenceRecipe(Recipe):
     library = "sentence-transformers"
     package = '".[embed]"'
     engines = ("torch",)
-    truncates = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False
     neutral_example = {"anchor": "a question", "positive": "its answer"}
@@ -224,6 +223,9 @@ class SentenceRecipe(Recipe):
         # This refuses damaged files, for which sentence-transformers would use random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return True
 
     # Measuring.
 

@@ -107,7 +107,6 @@ class Seq2Seq(AnsweringRecipe):
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")
-    truncates = True
     metric_names = ("bleu", "chrf", "exact_match")
     main_metric = "chrf"
     neutral_example = {"source": "a line of text", "target": ""}
@@ -202,6 +201,9 @@ class Seq2Seq(AnsweringRecipe):
         return self.measure(texts_of(token_ids, tokenizer), rows)
 
     # Answering.
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return True
 
     def text_columns(self) -> list[str]:
         return [self.options.source_column]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -38,10 +38,9 @@ from .base import (
     FittedBaseline,
     MeasuredBaselines,
     Shown,
-    padding_right,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, right_sided
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
 logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
 
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
@@ -61,8 +58,6 @@ DEFAULT_SCALE = 0.7
 # pairs of tags.
 MAX_SENTENCES = 1000
 MAX_PAIRS = 5_000_000
-# At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
-MIN_PARTS_AT_ONCE = 8
 
 
 class TagReader(LabelReader):
@@ -221,16 +216,18 @@ class Tag(LabelRecipe):
         a long sentence becomes several consecutive examples."""
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
         of_units = UnitTokenizer(tokenizer, self.joiner)
-        parts = of_units.with_unknown(sentences) if training else of_units.split(sentences)
-        inputs, starts = of_units.encode(parts, truncation=True)
-        tags = chain.from_iterable(self.truth(batch))
+        if training:
+            inputs, starts = of_units.encode(of_units.with_unknown(sentences), truncation=True)
+            numbers = list(range(len(sentences)))
+        else:
+            inputs, numbers, starts = of_units.windows(sentences)
+        tags = self.truth(batch)
         labels = []
-        for part, ids, places in zip(parts, inputs["input_ids"], starts, strict=True):
-            own_tags = list(islice(tags, len(part)))
+        for number, ids, places in zip(numbers, inputs["input_ids"], starts, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
             for unit, place in places.items():
                 # For tags of entities, the number of O is 0.
-                own_labels[place] = self.labels.get(own_tags[unit], 0)
+                own_labels[place] = self.labels.get(tags[number][unit], 0)
             labels.append(own_labels)
         return {**inputs, "labels": labels}
 
@@ -238,7 +235,7 @@ class Tag(LabelRecipe):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> DataCollatorForTokenClassification:
         # The logits of a sentence are the first ones of its row.
-        return DataCollatorForTokenClassification(padding_right(tokenizer))
+        return DataCollatorForTokenClassification(right_sided(tokenizer))
 
     # Choosing a checkpoint.
 
@@ -273,7 +270,8 @@ class Tag(LabelRecipe):
             true: The true tags of each sentence.
         """
         names = list(self.labels)
-        predicted = by_sentence([names[number] for number in numbers], true)
+        left = iter(numbers)
+        predicted = [[names[number] for number in islice(left, len(own))] for own in true]
         return tagging_metrics(predicted, true, self.scheme)
 
     # Answering.
@@ -301,8 +299,8 @@ class Tag(LabelRecipe):
         """The words of a sentence as `tokens`, and their `tags`: the best sequence of tags that
         the scheme allows. The scores of a word are those of its first unit.
 
-        Sentences that are too long for the model are split into parts, which are read separately.
-        Only the beginning of a word that is too long is read.
+        Sentences that are too long are read in overlapping windows, and each word has the scores of
+        the window in which it is farther from an edge.
         """
         names = labels_of(saved.model.config)
         sentences = [self.units(words) for words in inputs]
@@ -323,6 +321,9 @@ class Tag(LabelRecipe):
             answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
+    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        return True
+
     @cached_property
     def legal(self) -> np.ndarray:
         """The result of `legal_transitions` for the tags of the model."""
@@ -335,17 +336,13 @@ class Tag(LabelRecipe):
     def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
         """The logits of the first token of each unit of each sentence, `(units, tags)`."""
         of_units = UnitTokenizer(saved.tokenizer, self.joiner)
-        parts = of_units.split(sentences)
-        batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
-        rows: list[np.ndarray] = []
-        for start in range(0, len(parts), batch_size):
-            batch = parts[start : start + batch_size]
-            encoded, starts = of_units.encode(batch, truncation=True, padding=True)
-            inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
-            logits = saved.model(**inputs).logits.double().cpu().numpy()
-            for part, places, own_logits in zip(batch, starts, logits, strict=True):
-                rows.extend(own_logits[places[unit]] for unit in range(len(part)))
-        return [np.stack(own) for own in by_sentence(rows, sentences)]
+        encoded, numbers, starts = of_units.windows(sentences)
+        logits = saved.logits(encoded, batch_size=len(sentences))
+        found = [np.zeros((len(units), len(self.labels))) for units in sentences]
+        for number, places, of_window in zip(numbers, starts, logits, strict=True):
+            for unit, place in places.items():
+                found[number][unit] = of_window[place]
+        return found
 
     def choose_join(
         self,
@@ -505,9 +502,3 @@ def joint_scores(
     weight = 1 - join.weight
     joint = join.weight * logits + weight * scores
     return joint, weight * join.scale * field.transitions
-
-
-def by_sentence(items: Iterable[Item], sentences: Sequence[Sequence[Any]]) -> list[list[Item]]:
-    """Divide consecutive items into lists with the lengths of `sentences`."""
-    left = iter(items)
-    return [list(islice(left, len(units))) for units in sentences]

@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import HfApi
 from transformers import TrainingArguments
 
+from hf_roformer_lite.conversion.checkpoint_files import drop_lengths
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
@@ -46,6 +47,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     run = finished.run
     # The Trainer turns the cache off for training.
     finished.model.config.use_cache = True
+    drop_lengths(finished.start.tokenizer)
     with complete_directory(
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:

@@ -197,6 +197,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "minutes": round(trainer.clock.elapsed / 60, 2),
         "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
         "what_happened": what_happened(finished),
+        "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
         "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
         "greater_is_better": args.greater_is_better,
