@@ -7,12 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-<<<<<<< HEAD:roformer_lite/data/tables.py
-=======
-from ..data.data_files import DELIMITERS, TABLE_FORMATS, Row, columns_of, file_format
->>>>>>> tables:roformer_lite/saved/tables.py
 from ..errors import InputError
-from .data_files import TABLE_FORMATS, Row, columns_of, file_format
+from .data_files import DELIMITERS, TABLE_FORMATS, Row, columns_of, file_format
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
 _BREAK = re.compile(r"\t|\r\n|\r|\n")
