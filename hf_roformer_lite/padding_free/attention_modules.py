@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from .batch import FlatTokens, flat_form_of, remember
-from .groups import slots_of_rows
 from .layers import TABLES, FlatCache, flat_mask_in, name_in_transformers, parameters_of
 from .masks import FlatMask
 
@@ -45,6 +44,7 @@ ATTENTION_MODULES = {
     "roformer.RoFormerSelfAttention",
     "tapas.TapasSelfAttention",
     "trocr.TrOCRAttention",
+    "umt5.UMT5Attention",  # It computes a position bias in each layer.
     "xglm.XGLMAttention",
 }
 
@@ -180,8 +180,8 @@ def padded_argument(value: Any, tokens: FlatTokens, device: torch.device) -> Any
 def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
     """`(1, N, ...)` to `(B, L, ...)`, with copies of other tokens at padding. The batch knows the
     flat row."""
-    padded = slots_of_rows(tokens, states.device).fill(states)
-    remember(padded, tokens, states, padding="other")
+    padded = tokens.spread(states)
+    remember(padded, tokens, states)
     return padded
 
 

@@ -21,7 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, with_padding
+from .batch import FlatTokens, flat_form_of
 from .masks import MAX_REAL, DocumentMask, FlatMask, Pattern
 from .plan import Plan, current
 
@@ -377,21 +377,16 @@ def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | Non
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     form = flat_form_of(args[0])
-    if form is None or form.padding == "other" or form.tokens.index is None:
+    if form is None or form.tokens.index is None or has_other_hook(module):
         return None
-    if has_other_hook(module):
-        return None
-    flat = form.flat
-    if form.padding == "zeros":
-        flat = with_padding(flat.squeeze(0)).unsqueeze(0)
-    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return flat, *args[1:]
+    form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return form.flat, *args[1:]
 
 
 def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore_with_padding(output)
+    return None if tokens is None else tokens.restore_output(output)
 
 
 MAP_HOOKS = (enter_map, leave_map)
