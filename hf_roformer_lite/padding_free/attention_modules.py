@@ -77,11 +77,8 @@ def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
         return new_module, (stock_class, around), self.__getstate__()
 
     forward.__signature__ = inspect.signature(stock_class.forward)  # type: ignore[attr-defined]
-    forward.__doc__ = stock_class.forward.__doc__
     fields = {
         "__module__": stock_class.__module__,
-        "__qualname__": stock_class.__qualname__,
-        "__doc__": stock_class.__doc__,
         "__reduce_ex__": reduce,  # for copying and pickling
         "_stock_class": stock_class,
         "forward": forward,
@@ -187,15 +184,11 @@ def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
 
 def flat_output(output: Any, tokens: FlatTokens) -> Any:
     """What an attention module returns for the padded batch, states `(B, L, ...)`, as those of the
-    flat row. Attention probabilities are dropped: a model that must return them computes the padded
-    batch."""
-    if isinstance(output, dict):
-        return {key: flat_output(value, tokens) for key, value in output.items()}
-    if isinstance(output, tuple | list):
-        return type(output)(flat_output(part, tokens) for part in output)
-    if isinstance(output, torch.Tensor) and output.ndim == 3:
-        return tokens.flatten(output)
-    return None if isinstance(output, torch.Tensor) and output.ndim == 4 else output
+    flat row. Any other value is returned as it is."""
+    if isinstance(output, tuple):
+        return tuple(flat_output(part, tokens) for part in output)
+    is_states = isinstance(output, torch.Tensor) and output.ndim == 3
+    return tokens.flatten(output) if is_states else output
 
 
 # Falcon's linear maps are matrix products.

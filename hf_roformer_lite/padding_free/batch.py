@@ -76,18 +76,10 @@ class FlatTokens:
         if self.is_traced:
             return self._filled
         if ("filled", device) not in self._tables:
-            places = self._fill(self._places()) if self.index is not None else self._places()
-            self._tables["filled", device] = places.flatten().to(device)
+            places = torch.zeros_like(self.numbers)
+            places.view(-1)[self.index] = torch.arange(self.num_tokens, device="cpu")
+            self._tables["filled", device] = self._fill(places).to(device)
         return self._tables["filled", device]
-
-    def _places(self) -> torch.Tensor:
-        """`(B, L)`, the place of each computed token."""
-        places = torch.arange(self.numbers.numel(), device="cpu")
-        if self.index is not None:
-            inverse = torch.zeros_like(places)
-            inverse[self.index] = places[: len(self.index)]
-            places = inverse
-        return places.view(self.shape)
 
     def _fill(self, places: torch.Tensor) -> torch.Tensor:
         is_kept = self.numbers != 0

@@ -8,6 +8,7 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
@@ -119,6 +120,7 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+@dataclass(eq=False)
 class FlatMask:
     """The attention mask of a flat row.
 
@@ -130,18 +132,11 @@ class FlatMask:
             documents and follow it. None: only the ordinary mask is correct.
     """
 
-    def __init__(
-        self,
-        queries: FlatTokens,
-        keys: FlatTokens,
-        dense: Callable[[], torch.Tensor | None],
-        pattern: Pattern | None = None,
-    ):
-        self.queries = queries
-        self.keys = keys
-        self.dense = dense
-        self.pattern = pattern
-        self._made: dict[Any, Any] = {}
+    queries: FlatTokens
+    keys: FlatTokens
+    dense: Callable[[], torch.Tensor | None]
+    pattern: Pattern | None = None
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         raise FlatMaskError
@@ -174,17 +169,12 @@ class FlatMask:
             self._made["runs"] = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
         return self._made["runs"]
 
-    def cu_seq_lens(self, device: torch.device) -> list[torch.Tensor]:
-        """The document boundaries of queries and of keys, `(documents + 1,)` each. They are one
-        tensor if both sides are the same."""
+    def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """The document boundaries of queries and of keys, `(documents + 1,)` each."""
         key = ("cu_seq_lens", device)
         if key not in self._made:
-            sides = [self.queries] if self.keys is self.queries else [self.queries, self.keys]
-            borders = [
-                torch.tensor([0, *accumulate(side.lengths)], dtype=torch.int32, device=device)
-                for side in sides
-            ]
-            self._made[key] = [borders[0], borders[-1]]
+            borders = [[0, *accumulate(side.lengths)] for side in (self.queries, self.keys)]
+            self._made[key] = torch.tensor(borders, dtype=torch.int32, device=device).unbind()
         return self._made[key]
 
 
