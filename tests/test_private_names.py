@@ -36,10 +36,6 @@ NAMES: dict[str, tuple[Any, str]] = {
         "a flat row may be reused only if the batch was not changed in place",
     ),
     "_dynamo": (torch, "torch.compile must know that the number of tokens changes"),
-    "_parameters": (
-        torch.nn.Module(),
-        "a trial shares the parameters with the model, those that are None among them",
-    ),
     "_attn_implementation": (
         transformers.BertConfig(),
         "set_attn_implementation refuses models with attention modules of their own",
