@@ -20,7 +20,7 @@ from hf_roformer_lite.integrations import (
     POOLINGS,
     RERANKER_FIELDS,
 )
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .checkpoint_files import (

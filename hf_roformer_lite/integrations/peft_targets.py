@@ -10,7 +10,7 @@ The linear layers here are named as in Llama (`q_proj`, `k_proj`, `v_proj`, `o_p
 
 from importlib.util import find_spec
 
-from ..model.configuration_roformer_lite import AUTO_CLASSES
+from ..model.hub import AUTO_CLASSES
 
 # The norms are the only targets that are not named as in Llama.
 NORMS = ["self_attn_norm", "cross_attn_norm", "mlp_norm"]

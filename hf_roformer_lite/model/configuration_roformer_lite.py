@@ -1,7 +1,4 @@
-"""Configurations: of one stack of layers, and of an encoder–decoder made of two.
-
-This file imports no model. It also lists the class behind each Auto class.
-"""
+"""The configuration of one stack of layers, and what both configurations have in common."""
 
 import copy
 import difflib
@@ -13,59 +10,10 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.configuration_utils import GenerationConfig
 
-from .hub import RemoteCode
+from .hub import HEADS, REFERENCE_LAYERS, RemoteCode
 from .parallel import FSDP_PLAN, TensorParallelPlan
+from .presets import preset_fields
 
-HEADS = "heads_roformer_lite"
-SEQ2SEQ = "modeling_roformer_lite_seq2seq"
-# The "file.Class" behind each Auto class, by model type. These are registered, and written into
-# the `auto_map` of a config.json.
-AUTO_CLASSES: dict[str, dict[str, str]] = {
-    "roformer_lite": {
-        "AutoConfig": "configuration_roformer_lite.RoFormerLiteConfig",
-        "AutoModel": "modeling_roformer_lite.RoFormerLiteModel",
-        "AutoModelForMaskedLM": f"{HEADS}.RoFormerLiteForMaskedLM",
-        "AutoModelForCausalLM": f"{HEADS}.RoFormerLiteForCausalLM",
-        "AutoModelForSequenceClassification": f"{HEADS}.RoFormerLiteForSequenceClassification",
-        "AutoModelForTokenClassification": f"{HEADS}.RoFormerLiteForTokenClassification",
-        "AutoModelForQuestionAnswering": f"{HEADS}.RoFormerLiteForQuestionAnswering",
-        "AutoModelForMultipleChoice": f"{HEADS}.RoFormerLiteForMultipleChoice",
-    },
-    "roformer_lite_seq2seq": {
-        "AutoConfig": "configuration_roformer_lite.RoFormerLiteSeq2SeqConfig",
-        "AutoModel": f"{SEQ2SEQ}.RoFormerLiteSeq2SeqModel",
-        "AutoModelForSeq2SeqLM": f"{SEQ2SEQ}.RoFormerLiteForConditionalGeneration",
-    },
-}
-
-# Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1), and of BERT
-# itself for base.
-PRESETS: dict[str, dict[str, int]] = {
-    "tiny": {
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 512,
-    },
-    "mini": {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    },
-    "small": {
-        "hidden_size": 512,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "intermediate_size": 2048,
-    },
-    "base": {
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-    },
-}
 MAX_LAYERS = 10_000
 LAYER_TYPES = ("full_attention", "sliding_attention")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -133,14 +81,6 @@ NAMES_OF_TRANSFORMERS = (
 
 class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
     """The common part of both configurations: bundles of code, and checks of names and values."""
-
-    def classes(self) -> dict[str, str]:
-        file = self.file_of_classes()
-        classes = {}
-        for auto, path in AUTO_CLASSES[self.model_type].items():
-            name = path.partition(".")[2]
-            classes[auto] = f"{file}.{name}"
-        return classes
 
     def require(self, holds: bool, field: str, what: str) -> None:
         """Refuse the value of `field` unless `holds` is true; `what` describes the valid values.
@@ -460,7 +400,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def file_of_classes(self) -> str:
         """The file that has all classes of a bundle. It is the file of the layers of a reference
         system if the model has some, because that one imports the others."""
-        return HEADS if self.layer_style == "standard" else "reference_layers"
+        return HEADS if self.layer_style == "standard" else REFERENCE_LAYERS
 
     def has_bias(self, field: str, matrix: str) -> bool:
         """Whether a matrix has a bias, such as `q` by the field `attention_bias`."""
@@ -640,171 +580,6 @@ def drop_fields_of_text_scores(saved: dict[str, Any]) -> None:
             )
 
 
-def of_decoder(field: str, is_set: bool = False) -> property:
-    """A field of the decoder as a property of a pair. With `is_set` the property can be set, which
-    changes both sides."""
-
-    def read(config: "RoFormerLiteSeq2SeqConfig") -> Any:
-        return getattr(config.decoder, field)
-
-    def write(config: "RoFormerLiteSeq2SeqConfig", value: Any) -> None:
-        for side in (config.encoder, config.decoder):
-            setattr(side, field, value)
-
-    return property(read, write if is_set else None)
-
-
-@strict
-class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
-    r"""An encoder and a decoder, each a [`RoFormerLiteConfig`] of its own depth, width and
-    vocabulary.
-
-    Args:
-        encoder, decoder (`RoFormerLiteConfig` or `dict`, *optional*): The two stacks, by default
-            with the default fields. They are copied. The copy of the decoder becomes causal, with
-            cross-attention to states of the width of the encoder.
-        tie_word_embeddings (`bool`, defaults to `True`): Uses one matrix for the decoder's
-            embedding and the LM head.
-        share_embeddings (`bool`, defaults to `False`): Uses that matrix in the encoder too, so that
-            both sides have one vocabulary. Takes effect with `tie_word_embeddings`, as transformers
-            ties all or nothing.
-        use_cache (`bool`, defaults to `True`): Whether the decoder returns its keys and values.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): The ids that
-            `RoFormerLiteTokenizer` gives to [PAD], [CLS], [SEP] and [CLS], where [CLS] starts and
-            [SEP] ends a text: 0, 2, 3 and 2. The decoder takes over the first three.
-
-    Raises:
-        TypeError: for unknown fields, of the pair or of a stack.
-        ValueError, StrictDataclassError: when the two stacks or the token ids do not fit together.
-    """
-
-    model_type = "roformer_lite_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
-    sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
-    # The two stacks have plans of their own.
-    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}
-
-    encoder: dict[str, Any] | PreTrainedConfig | None = None
-    decoder: dict[str, Any] | PreTrainedConfig | None = None
-    is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
-    share_embeddings: bool = False
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
-
-    @classmethod
-    def from_preset(
-        cls,
-        name: str,
-        encoder: dict[str, Any] | None = None,
-        decoder: dict[str, Any] | None = None,
-        **fields: Any,
-    ) -> "RoFormerLiteSeq2SeqConfig":
-        """Both stacks of size `name`. Those `fields` that the pair has go to the pair, all others
-        to both stacks; `encoder` and `decoder` hold fields of one stack only."""
-        of_pair: dict[str, Any] = {}
-        of_stacks: dict[str, Any] = dict(preset_fields(name))
-        for field, value in fields.items():
-            if field in cls.__dataclass_fields__:
-                of_pair[field] = value
-            else:
-                of_stacks[field] = value
-            if field in TOKEN_IDS:
-                of_stacks[field] = value
-        if "vocab_size" in fields:
-            # One vocabulary for both sides suggests one table.
-            is_tied = of_pair.get("tie_word_embeddings", True)
-            of_pair.setdefault("share_embeddings", is_tied)
-        return cls(
-            encoder={**of_stacks, **(encoder or {})},
-            decoder={**of_stacks, **(decoder or {})},
-            **of_pair,
-        )
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.check_names(kwargs)
-        # Older versions of transformers make no configurations of dictionaries.
-        for side in ("encoder", "decoder"):
-            stack = copy.deepcopy(getattr(self, side))
-            if not isinstance(stack, PreTrainedConfig):
-                stack = RoFormerLiteConfig(**(stack or {}))
-            setattr(self, side, stack)
-        super().__post_init__(**kwargs)
-        self._fit_stacks()
-
-    def stacks(self) -> tuple[RoFormerLiteConfig, RoFormerLiteConfig]:
-        """Encoder and decoder, which `__post_init__` has made configurations."""
-        return self.encoder, self.decoder  # type: ignore[return-value]
-
-    def _fit_stacks(self) -> None:
-        encoder, decoder = self.stacks()
-        for stack in (encoder, decoder):
-            stack.is_decoder = stack is decoder
-            stack.add_cross_attention = stack is decoder
-            stack.tie_word_embeddings = self.tie_word_embeddings
-        decoder.cross_attention_hidden_size = encoder.hidden_size
-        if decoder.vocab_size:
-            for field in TOKEN_IDS:
-                setattr(decoder, field, getattr(self, field))
-
-    def validate_architecture(self) -> None:
-        """Refuse stacks and token ids that do not fit together."""
-        self._check_stacks()
-        self._check_token_ids()
-
-    def _check_stacks(self) -> None:
-        encoder, decoder = self.stacks()
-        if decoder.layer_style != "standard":
-            raise ValueError(
-                f"decoder.layer_style={decoder.layer_style!r} has no cross-attention "
-                "in addition to self-attention."
-            )
-        if not self.share_embeddings:
-            return
-        for field in ("vocab_size", "embedding_size"):
-            encoder_value = getattr(encoder, field)
-            decoder_value = getattr(decoder, field)
-            self.require(
-                encoder_value == decoder_value,
-                field="share_embeddings",
-                what=f"False, or {field} the same on both sides, "
-                f"not {encoder_value} and {decoder_value}",
-            )
-
-    def _check_token_ids(self) -> None:
-        for field in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
-            self.require(
-                getattr(self, field) is not None,
-                field=field,
-                what="a token id, as generation needs it",
-            )
-        _, decoder = self.stacks()
-        if not decoder.vocab_size:
-            return
-        last = decoder.vocab_size - 1
-        for field in ("pad_token_id", "decoder_start_token_id"):
-            self.require(
-                0 <= getattr(self, field) <= last,
-                field=field,
-                what=f"from 0 to decoder.vocab_size - 1 = {last}",
-            )
-
-    def file_of_classes(self) -> str:
-        encoder, _ = self.stacks()
-        return SEQ2SEQ if encoder.layer_style == "standard" else "reference_layers"
-
-    # Transformers and PEFT look for these at the top of the configuration.
-    hidden_size = of_decoder("hidden_size")
-    num_hidden_layers = of_decoder("num_hidden_layers")
-    num_attention_heads = of_decoder("num_attention_heads")
-    vocab_size = of_decoder("vocab_size", is_set=True)
-    initializer_range = of_decoder("initializer_range", is_set=True)
-    max_position_embeddings = of_decoder("max_position_embeddings", is_set=True)
-
-
 Value = TypeVar("Value")
 
 
@@ -821,17 +596,6 @@ def filled(value: Value | None) -> Value:
             "was made; make a new configuration."
         )
     return value
-
-
-def preset_fields(name: str) -> dict[str, int]:
-    """The sizes of preset `name` (tiny, mini, small or base), as config fields.
-
-    Raises:
-        ValueError: when there is no such preset.
-    """
-    if name not in PRESETS:
-        raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
-    return dict(PRESETS[name])
 
 
 def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool | list[str]:
@@ -889,9 +653,7 @@ def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
 
 
 __all__ = [
-    "AUTO_CLASSES",
-    "PRESETS",
+    "RoFormerLiteBaseConfig",
     "RoFormerLiteConfig",
-    "RoFormerLiteSeq2SeqConfig",
-    "preset_fields",
+    "filled",
 ]

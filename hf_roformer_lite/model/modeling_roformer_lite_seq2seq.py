@@ -13,19 +13,13 @@ from transformers.utils.generic import can_return_tuple
 
 from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
-from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
-from .heads_roformer_lite import (
-    LeftPaddedGenerationMixin,
-    LMHeadMixin,
-    ignore_padding,
-    keep_positions,
-)
+from .configuration_roformer_lite import filled
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from .generation import LeftPaddedGenerationMixin
+from .heads_roformer_lite import LMHeadMixin, ignore_padding, keep_positions
 from .losses import IGNORE_INDEX, check_classes, check_shape
-from .modeling_roformer_lite import (
-    RoFormerLiteModel,
-    RoFormerLitePreTrainedModel,
-    is_padding_mask,
-)
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .packing import is_padding_mask
 
 logger = logging.get_logger(__name__)
 
