@@ -449,7 +449,7 @@ class Camembert(Roberta):
 
 def _unused_rows(config: PreTrainedConfig) -> int:
     if config.pad_token_id is None:
-        raise ConversionError("pad_token_id=None: their positions begin after this id; give one")
+        raise ConversionError("pad_token_id=None: their positions begin after this id; set one")
     return config.pad_token_id + 1
 
 

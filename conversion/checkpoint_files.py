@@ -253,7 +253,7 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
 def load_pretrained(
     model_class: Any, name: str | Path, config: Any, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model of transformers or of this package, and check its files and numbers.
+    """Load a stock model or a RoFormerLite model, and check its files and numbers.
 
     Args:
         model_class: The class of the model, or an auto class.

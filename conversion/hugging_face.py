@@ -3,7 +3,7 @@ classes: a bare stack, or one inside a class with a head.
 
 A family is described by data: the correspondence between their config fields and ours, the fields
 of ours that are the same in all its checkpoints, and the names of the tensors of stack and heads.
-The same data is used to export a model of this package to the family (`going_back.py`).
+The same data is used to export a RoFormerLite model to the family (`going_back.py`).
 """
 
 from collections.abc import Callable, Mapping

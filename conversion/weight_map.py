@@ -1,6 +1,6 @@
 """Tables that define which tensor of a checkpoint becomes which tensor of our model, and how.
 
-"Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in
+"Theirs" are the names and tensors of the checkpoint, "ours" those of the RoFormerLite model, in
 both directions of a conversion. A table is data, one `WeightRule` per line. Every tensor on either
 side must be accounted for: it is an error if no rule makes one of our tensors, if a rule needs a
 tensor that the checkpoint lacks, or if no rule reads a tensor that the checkpoint has.

@@ -1,10 +1,10 @@
 """Default targets of PEFT's adapters, so that `LoraConfig()` and its siblings need no
-`target_modules` for the models of this package.
+`target_modules` for RoFormerLite models.
 
 For each method, PEFT keeps one table of default targets by model type in `peft.utils.constants`.
 The linear layers here are named as in Llama (`q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`,
 `up_proj`, `down_proj`), so the entry of a table for Llama holds here too. Layers with
-`layer_style="parallel_heads"` have no such projections, and PEFT says so; give it
+`layer_style="parallel_heads"` have no such projections, and PEFT says so; pass
 `target_modules="all-linear"`.
 """
 

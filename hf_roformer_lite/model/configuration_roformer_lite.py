@@ -35,7 +35,6 @@ NON_NEGATIVE_FIELDS = (
     "vocab_size",
     "type_vocab_size",
     "num_hidden_layers",
-    "chunk_size_feed_forward",
     "qkv_intermediate_size",
     "norm_eps",
     "embedding_norm_eps",
@@ -117,7 +116,7 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
                 hint = f"; did you mean {similar[0]!r}?"
             if name in RoFormerLiteConfig.__dataclass_fields__:
                 hint += (
-                    " Give it to encoder= and decoder=, or to from_preset, which hands it to both."
+                    " Pass it to encoder= and decoder=, or to from_preset, which hands it to both."
                 )
             raise TypeError(f"{type(self).__name__} has no field {name!r}{hint}")
 
@@ -230,8 +229,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             go through the LM head, and using `logits` is an error. Set it to False, or pass
             `skip_logits=False`, where a training loop reads the logits. Version 0.1 called it
             `sparse_prediction`.
-        chunk_size_feed_forward (`int`, defaults to 0): The number of tokens that go through the
-            feed-forward at a time. With 0 all do.
         initializer_range (`float`, defaults to 0.02): The standard deviation of the initial
             weights.
         use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.

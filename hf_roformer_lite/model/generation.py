@@ -17,7 +17,7 @@ class LeftPaddedGenerationMixin(GenerationMixin):
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that an encoder–decoder counts the positions of
+        """As in every stock model, except that an encoder–decoder counts the positions of
         a target by its real tokens with a static cache too.
 
         Raises:

@@ -224,14 +224,14 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPadd
         self.post_init()
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every model of transformers. All requests are in one row without padding, which
+        """As in every stock model. All requests are in one row without padding, which
         "sdpa" supports and "padding_free" does not, so the attention implementation is changed."""
         if self.config._attn_implementation == "padding_free":
             self.set_attn_implementation("sdpa")
         return super().init_continuous_batching(*args, **kwargs)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every model of transformers, with the attention implementation of
+        """As in every stock model, with the attention implementation of
         `init_continuous_batching` for as long as it runs."""
         implementation = self.config._attn_implementation
         try:
@@ -265,7 +265,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPadd
             labels: `(B, L)`, the input ids (they are shifted here), -100 where ignored. With labels
                 no cache is made unless `use_cache` is True. Labels of padding are ignored. Pad on
                 the right: after padding on the left, the first token of a row would be predicted
-                from padding, as in all causal models of transformers.
+                from padding, as in all stock causal models.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
@@ -414,7 +414,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(
                 "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
-                "give each document as a row."
+                "pass each document as a row."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
         loss = None

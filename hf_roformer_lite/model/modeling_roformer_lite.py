@@ -229,7 +229,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         if inputs_embeds is None:
             if self.word_embeddings is None:
                 raise ValueError(
-                    "vocab_size=0: this model takes vectors; give inputs_embeds instead of "
+                    "vocab_size=0: this model takes vectors; pass inputs_embeds instead of "
                     "input_ids."
                 )
             inputs_embeds = self.word_embeddings(input_ids)
@@ -472,13 +472,9 @@ class RoFormerLiteMLP(nn.Module):
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=has_bias("down"))
         self.act_fn = ACT2FN[config.hidden_act]
         self.dropout = config.mlp_dropout
-        self.chunk_size = config.chunk_size_feed_forward
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(B, L, hidden)` to the same."""
-        if self.chunk_size and hidden_states.shape[1] > self.chunk_size:
-            pieces = hidden_states.split(self.chunk_size, dim=1)
-            return torch.cat([self(piece) for piece in pieces], dim=1)
         inner = self.up_proj(hidden_states)  # (B, L, intermediate)
         if self.gate_proj is None:
             inner = self.act_fn(inner)
@@ -629,12 +625,12 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        """As in every model of transformers, except that the default is "padding_free"."""
+        """As in every stock model, except that the default is "padding_free"."""
         requested_attention = requested_attention or PADDING_FREE
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def post_init(self) -> None:
-        """As in every model of transformers. The layers also get the hooks of padding-free
+        """As in every stock model. The layers also get the hooks of padding-free
         computing."""
         hook_layers(self)
         super().post_init()
@@ -647,53 +643,6 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         initialize = getattr(module, "initialize_own_weights", None)
         if initialize is not None:
             initialize(self.config.initializer_range)
-
-    def stacks(self) -> list["RoFormerLiteModel"]:
-        """The stack, or encoder and decoder."""
-        return [module for module in self.modules() if isinstance(module, RoFormerLiteModel)]
-
-    # Transformers declares a tuple of one table but means any number of tables.
-    def get_position_embeddings(  # type: ignore[override]
-        self,
-    ) -> nn.Embedding | tuple[nn.Embedding, ...]:
-        """The table of learned positions, or those of encoder and decoder.
-
-        Raises:
-            ValueError: for a model without such a table.
-        """
-        tables = [
-            stack.embeddings.position_embeddings
-            for stack in self.stacks()
-            if stack.config.position_embedding_type == "learned"
-        ]
-        if len(tables) < len(self.stacks()):
-            raise ValueError(
-                "get_position_embeddings: only position_embedding_type='learned' has a table."
-            )
-        return tables[0] if len(tables) == 1 else tuple(tables)
-
-    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Resize the tables of learned positions; new rows are random, as in a new model.
-
-        Other positions have no table, and nothing limits their number.
-        """
-        if new_num_position_embeddings < 1:
-            raise ValueError(
-                f"new_num_position_embeddings={new_num_position_embeddings} must be a positive "
-                "number."
-            )
-        for stack in self.stacks():
-            if stack.config.position_embedding_type != "learned":
-                continue
-            old = stack.embeddings.position_embeddings.weight
-            new = old.new_empty(new_num_position_embeddings, old.shape[1])
-            new.normal_(mean=0.0, std=stack.config.initializer_range)
-            new[: len(old)] = old.detach()[:new_num_position_embeddings]
-            stack.embeddings.position_embeddings = nn.Embedding.from_pretrained(
-                new, freeze=not old.requires_grad
-            )
-            stack.config.max_position_embeddings = new_num_position_embeddings
-            self.config.max_position_embeddings = new_num_position_embeddings
 
 
 class RoFormerLiteModel(RoFormerLitePreTrainedModel):
@@ -749,7 +698,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """Run the stack.
 
         Args:
-            input_ids: Token ids, `(B, L)`; or give `inputs_embeds`, `(B, L, embedding_size)`.
+            input_ids: Token ids, `(B, L)`; or pass `inputs_embeds`, `(B, L, embedding_size)`.
             attention_mask: `(B, L)`, nonzero for real tokens; `(B, past + L)` with a cache. A mask
                 of four dimensions, or a dict of such masks by type of layer, goes to the attention
                 function as it is.
@@ -774,7 +723,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             ValueError: if inputs do not fit together.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+            raise ValueError("Pass exactly one of input_ids and inputs_embeds.")
         given = filled(input_ids if inputs_embeds is None else inputs_embeds)
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
         attention_mask = without_full_mask(attention_mask, cache)
@@ -881,19 +830,19 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
             raise ValueError(
-                "seq_idx does not suffice to separate documents here; give position_ids or "
+                "seq_idx does not suffice to separate documents here; pass position_ids or "
                 "cu_seq_lens_q."
             )
         has_restarts = documents is not None and not has_borders
         if has_restarts and "flash" in self.config._attn_implementation:
             raise ValueError(
                 f"attn_implementation={self.config._attn_implementation!r} takes no mask that "
-                "separates documents: give packed input by cu_seq_lens_q, cu_seq_lens_k, "
+                "separates documents: pass packed input by cu_seq_lens_q, cu_seq_lens_k, "
                 "max_length_q and max_length_k."
             )
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
-                "a cache cannot hold packed documents: leave it out, or give position_ids that "
+                "a cache cannot hold packed documents: leave it out, or pass position_ids that "
                 "increase along each row, without cu_seq_lens_q."
             )
 

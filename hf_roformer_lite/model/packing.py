@@ -155,7 +155,7 @@ def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
         raise ValueError(
             f"cu_seq_lens_q={borders.tolist()}: a document begins in one row of {shape[1]} tokens "
-            "and ends in another; give all documents in one row."
+            "and ends in another; pass all documents in one row."
         )
     return documents
 
