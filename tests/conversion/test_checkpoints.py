@@ -146,14 +146,6 @@ def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_p
         open_teacher(str(model))
 
 
-def test_every_source_has_a_case():
-    known = set(CASES)
-    # Versions of transformers before 5.21 do not have UltraBERT.
-    if not hasattr(transformers, "UltrabertConfig"):
-        known.discard("ultrabert")
-    assert known == CONVERTERS.keys()
-
-
 def test_command_line(tmp_path, capsys):
     """A checkpoint and its tokenizer go there and back. The commands know its family from its
     configuration."""
