@@ -41,7 +41,7 @@ TOKENIZER_FILES = (
 )
 # All files of a repository that may be needed besides the weights.
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
-MAX_LISTED_TENSORS = 3
+MAX_LISTED_TENSORS = 4
 MAX_SHOWN_CHARACTERS = 600
 
 
@@ -302,7 +302,12 @@ def refuse_tensors(fault: str, names: Iterable[str]) -> None:
     names = sorted(names)
     if not names:
         return
-    listed = ", ".join(names[:MAX_LISTED_TENSORS])
+    raise ConversionError(f"{fault} {listed(names)}; a file is damaged or belongs to another model")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of tensors, and the number of the others."""
+    first = ", ".join(names[:MAX_LISTED_TENSORS])
     if len(names) > MAX_LISTED_TENSORS:
-        listed += f" and {len(names) - MAX_LISTED_TENSORS} more"
-    raise ConversionError(f"{fault} {listed}; a file is damaged or belongs to another model")
+        first += f" and {len(names) - MAX_LISTED_TENSORS} more"
+    return first

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
-from hf_roformer_lite.integrations import RERANKER_FIELDS, pooling_named
+from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
@@ -36,6 +36,7 @@ from .checkpoint_files import (
     weight_files,
 )
 from .converter import Converter
+from .poolings import POOLINGS
 from .registry import export, family_of, find_converter, fitting_family
 
 STOCK_TOKENIZERS = {
@@ -286,14 +287,16 @@ def sentence_pooling(path: str | Path) -> str | None:
     if not file.is_file():
         return None
     options = read_object(file)
+    if "pooling_mode" in options:
+        return POOLINGS["sentence-transformers"].get(str(options["pooling_mode"]))
     modes = [
         name
         for name, is_on in options.items()
         if name.startswith("pooling_mode_") and is_on is True
     ]
-    if "pooling_mode" in options:
-        modes = [str(options["pooling_mode"])]
-    return pooling_named(modes[0]) if len(modes) == 1 else None
+    if len(modes) != 1:
+        return None
+    return POOLINGS["older sentence-transformers"].get(modes[0])
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:

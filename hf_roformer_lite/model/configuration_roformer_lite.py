@@ -14,7 +14,6 @@ from .hub import HEADS, REFERENCE_LAYERS, RemoteCode
 from .parallel import FSDP_PLAN, TensorParallelPlan
 from .presets import preset_fields
 
-MAX_LAYERS = 10_000
 LAYER_TYPES = ("full_attention", "sliding_attention")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 ATTENTION_MATRICES = ("q", "k", "v", "o")
@@ -362,13 +361,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def _derive_layers(self) -> None:
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
-        # Lists of these lengths are made before the numbers are checked.
-        for field in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
-            self.require(
-                getattr(self, field) <= MAX_LAYERS,
-                field=field,
-                what=f"at most {MAX_LAYERS:,}",
-            )
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.integrations import pooling_named
+from hf_roformer_lite.conversion.poolings import POOLINGS
 
 from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
@@ -126,7 +126,8 @@ class Embed(SentenceRecipe):
         trained: Any = start.trained
         if start.has_own_class:
             for module in trained:
-                pooling = pooling_named(getattr(module, "pooling_mode", None))
+                mode = getattr(module, "pooling_mode", None)
+                pooling = POOLINGS["sentence-transformers"].get(mode)
                 if pooling is not None:
                     # `export` reads this field.
                     start.model.config.classifier_pooling = pooling
