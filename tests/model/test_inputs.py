@@ -71,12 +71,6 @@ def test_inputs_of_the_pair():
         model(IDS, torch.ones(1, 1, 4, 4), **PAIR)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(IDS, **PAIR, cu_seq_lens_q=torch.tensor([0, 3, 32], dtype=torch.int32))
-    with pytest.raises(ValueError, match="documents"):
-        model(
-            IDS[:1],
-            position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]),
-            decoder_input_ids=IDS[:1],
-        )
 
 
 def test_inputs_of_a_stack_with_cross_attention():
@@ -115,15 +109,6 @@ def test_inputs_beside_a_cache():
         model.generate(
             IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False
         )
-
-
-def test_prompts_in_pieces():
-    """Prompts padded on the left can be read in pieces, even if a piece is only padding."""
-    model = make(rl.RoFormerLiteForCausalLM)
-    left = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
-    options = {"attention_mask": left, "max_new_tokens": 3, "do_sample": False}
-    expected = model.generate(IDS, **options)
-    assert torch.equal(model.generate(IDS, prefill_chunk_size=3, **options), expected)
 
 
 @pytest.mark.parametrize("training", [False, True])
