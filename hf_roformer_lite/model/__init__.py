@@ -3,7 +3,8 @@
 From outside this folder they import only `padding_free`, and the training of tokenizers when it is
 requested. In reading order:
 
-* `configuration_roformer_lite.py`: the fields of one stack, with `presets.py`, the sizes by name;
+* `configuration_roformer_lite.py`: the fields of one stack, with `presets.py`, the sizes by name,
+  and `rope_parameters.py`, what rotations may be;
 * `modeling_roformer_lite.py`: the stack, from positions and embeddings to layers, with
   `packing.py`, which tokens are real and which belong to one document, and `pooling.py`;
 * `heads_roformer_lite.py`: language models and classifiers, with `losses.py` and `generation.py`;

@@ -13,6 +13,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 from .hub import HEADS, REFERENCE_LAYERS, RemoteCode
 from .parallel import FSDP_PLAN, TensorParallelPlan
 from .presets import preset_fields
+from .rope_parameters import check_rope_parameters
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -46,12 +47,6 @@ PROBABILITY_FIELDS = (
     "classifier_dropout",
     "qkv_dropout",
 )
-
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
-# Lists of one factor for each pair of rotated channels.
-ROPE_FACTORS = ("short_factor", "long_factor")
-# Parameters that transformers computes where their value is None.
-OPTIONAL_ROPE_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 # Version 0.1 or 0.2 wrote these fields, which describe scores of the text in a classifier.
 FIELDS_OF_TEXT_SCORES = (
@@ -504,7 +499,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def _check_rope(self) -> None:
         """Refuse parameters that transformers accepts or only warns about. Missing ones are refused
         by transformers itself."""
-        head_dim = self.head_dim or 0
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:
@@ -513,14 +507,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 f"or one for each of their types, {', '.join(sorted(kinds))}."
             )
         for parameters in by_type.values():
-            share = parameters.get("partial_rotary_factor", 1.0)
-            rotary_dim = int(head_dim * share) if is_number(share) else 0
-            check_rope_parameters(parameters, num_factors=rotary_dim // 2)
-            if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
-                raise ValueError(
-                    f"{head_dim=} with partial_rotary_factor={share} rotates "
-                    f"{rotary_dim} channels; make it an even number up to head_dim."
-                )
+            check_rope_parameters(parameters, head_dim=self.head_dim or 0)
 
     def _check_classifier(self) -> None:
         if self.classifier_activation is not None:
@@ -597,48 +584,6 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     if len(named) in (0, len(matrices)):
         return bool(named)
     return named
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a number from 0 to 1e15, and not True or False."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 1e15
-
-
-def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
-    """Refuse an unknown type, and values of the wrong kind or range.
-
-    Args:
-        num_factors: The number of pairs of rotated channels, each of which needs a factor.
-
-    Raises:
-        ValueError: naming the parameter and its value.
-    """
-    # `type` is the older name of `rope_type`, which transformers keeps and does not read.
-    checked = {"rope_type": None, **parameters}
-    checked.pop("type", None)
-    for name, value in checked.items():
-        limit = 1 if name == "rope_theta" else 0
-        what = f"a number above {limit}"
-        is_right = is_number(value) and value > limit
-        if name == "rope_type":
-            what = f"one of {', '.join(ROPE_TYPES)}"
-            is_right = value in ROPE_TYPES
-        elif name == "truncate":
-            what = "True or False"
-            is_right = isinstance(value, bool)
-        elif name in ROPE_FACTORS:
-            what = f"{num_factors} numbers above 0"
-            is_list = isinstance(value, list) and len(value) == num_factors
-            is_right = is_list and all(is_number(factor) and factor > 0 for factor in value)
-        elif name in OPTIONAL_ROPE_NUMBERS and value is None:
-            is_right = True
-        elif name.startswith("mscale"):
-            what = "a number from 0 on"
-            is_right = is_number(value)
-        if not is_right:
-            raise ValueError(f"rope_parameters has {name}={value!r}; it must be {what}.")
 
 
 __all__ = [

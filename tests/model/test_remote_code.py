@@ -35,6 +35,7 @@ STACK = {
     "plan",
     "pooling",
     "presets",
+    "rope_parameters",
     "serving",
 }
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "modeling_roformer_lite_seq2seq"}
