@@ -43,7 +43,7 @@ TOKENIZER_FILES = (
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
 # The names under which transformers also saves the padding and truncation of tokenizer.json.
 LENGTH_ARGUMENTS = ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy")
-MAX_LISTED_TENSORS = 3
+MAX_LISTED_TENSORS = 4
 MAX_SHOWN_CHARACTERS = 600
 
 
@@ -283,7 +283,7 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
 def load_pretrained(
     model_class: Any, name: str | Path, config: Any, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model of transformers or of this package, and check its files and numbers.
+    """Load a stock model or a RoFormerLite model, and check its files and numbers.
 
     Args:
         model_class: The class of the model, or an auto class.
@@ -332,7 +332,12 @@ def refuse_tensors(fault: str, names: Iterable[str]) -> None:
     names = sorted(names)
     if not names:
         return
-    listed = ", ".join(names[:MAX_LISTED_TENSORS])
+    raise ConversionError(f"{fault} {listed(names)}; a file is damaged or belongs to another model")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of tensors, and the number of the others."""
+    first = ", ".join(names[:MAX_LISTED_TENSORS])
     if len(names) > MAX_LISTED_TENSORS:
-        listed += f" and {len(names) - MAX_LISTED_TENSORS} more"
-    raise ConversionError(f"{fault} {listed}; a file is damaged or belongs to another model")
+        first += f" and {len(names) - MAX_LISTED_TENSORS} more"
+    return first

@@ -24,7 +24,7 @@ class ConvertArguments:
     Attributes:
         source: The system that the checkpoint comes from, or `auto`. None if neither direction was
             chosen.
-        target: The family to convert a model of this package to, or `auto`.
+        target: The family to convert a RoFormerLite model to, or `auto`.
     """
 
     source: str | None = field(
@@ -36,7 +36,7 @@ class ConvertArguments:
             "name": "to",
             "metavar": "FAMILY",
             "help": (
-                f"The family to convert a model of this package to: {AUTO} (one that supports all "
+                f"The family to convert a RoFormerLite model to: {AUTO} (one that supports all "
                 "features of the model), or its name. An unknown name is answered with a list of "
                 "all families."
             ),
@@ -52,10 +52,10 @@ def parse(argv: Sequence[str]) -> tuple[ConvertArguments, str, Path]:
     """The options of `roformer-lite convert`, the checkpoint, and the new directory."""
     parser = CommandParser(
         "convert",
-        "Convert a checkpoint of another system into a model of this package (--from), or a model "
-        "of this package into a checkpoint of another system (--to). Without either, a model of "
-        "this package is converted to a family that supports it, and anything else becomes a model "
-        "of this package. OUT must be new or empty.",
+        "Convert a checkpoint of another system into a RoFormerLite model (--from), or a "
+        "RoFormerLite model into a checkpoint of another system (--to). Without either, a "
+        "RoFormerLite model is converted to a family that supports it, and anything else becomes a "
+        "RoFormerLite model. OUT must be new or empty.",
         [ConvertArguments],
         CHECKPOINT=CHECKPOINT_HELP,
         OUT="the directory to write",

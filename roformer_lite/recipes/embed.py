@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.integrations import POOLINGS
+from hf_roformer_lite.conversion.poolings import POOLINGS
 
 from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
@@ -126,10 +126,11 @@ class Embed(SentenceRecipe):
         trained: Any = start.trained
         if start.has_own_class:
             for module in trained:
-                pooling = getattr(module, "pooling_mode", None)
-                if pooling in POOLINGS:
+                mode = getattr(module, "pooling_mode", None)
+                pooling = POOLINGS["sentence-transformers"].get(mode)
+                if pooling is not None:
                     # `export` reads this field.
-                    start.model.config.classifier_pooling = POOLINGS[pooling]
+                    start.model.config.classifier_pooling = pooling
         return replace(start, recipe=self.with_widths_of(trained))
 
     def with_widths_of(self, model: Any) -> Self:

@@ -18,7 +18,7 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
-from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of

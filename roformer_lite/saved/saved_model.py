@@ -39,7 +39,7 @@ from hf_roformer_lite.conversion.checkpoint_files import (
     open_tokenizer,
     refuse_tensors,
 )
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..errors import InputError, check_model_name
 from ..output import RESULTS_FILE

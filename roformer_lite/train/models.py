@@ -16,11 +16,9 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
-from hf_roformer_lite.model.configuration_roformer_lite import (
-    AUTO_CLASSES,
-    RoFormerLiteConfig,
-    RoFormerLiteSeq2SeqConfig,
-)
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
     RoFormerLiteForConditionalGeneration,
 )

@@ -148,7 +148,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         {"a.csv": CSV, "b.csv": "words,class\nx,y\n"},
         "b.csv:2: no column 'text'",
     ),
-    "an unclosed quote": ("classify", {"a.csv": CSV + '"open,a\nx,b\n'}, "a.csv:6"),
     "a ragged row": (
         "classify",
         {"a.csv": CSV + "x,a,b\n"},
@@ -172,11 +171,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
     "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
     "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
-    "a token without a tag": (
-        "tag",
-        {"a.conll": "Anna B\nlives\n"},
-        "a.conll:2: the number of columns is 1",
-    ),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
     "not compressed": ("mlm", {"a.txt.gz": "x"}, "a.txt.gz: cannot be decompressed"),

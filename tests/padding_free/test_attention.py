@@ -15,7 +15,7 @@ from comparisons import (
 from transformers import masking_utils
 
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.model.modeling_roformer_lite import same_document
+from hf_roformer_lite.model.packing import same_document
 from hf_roformer_lite.padding_free import attention
 from hf_roformer_lite.padding_free.masks import DocumentMask
 from hf_roformer_lite.padding_free.plan import Plan
