@@ -4,7 +4,7 @@ column of a table."""
 import io
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,22 @@ from transformers import set_seed
 from ..answers import SavedModel, open_model
 from ..data.data_files import (
     TABLE_FORMATS,
+    Row,
     file_format,
     header_of,
     lines_of,
     numbered_lines,
+    read_lines,
     read_table,
+    row_of,
     value_of,
 )
 from ..errors import InputError
 from ..options.models import SEED
+from ..recipes.base import Recipe
+from ..saved.loaded_model import Input
 from ..saved.output import complete_file
-from ..saved.tables import AnswerTable
+from ..saved.tables import AnswerTable, with_answer
 from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.
@@ -54,10 +59,7 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         if files.input_file is None and sys.stdin is None:
             raise InputError("standard input is closed; give --input_file")
-        saved = open_model(directory, files.device, options, files.engine)
-        if files.dtype == "bfloat16":
-            saved.model.bfloat16()
-        set_seed(options.pop("seed", SEED))
+        saved = _open(files, options, directory)
         columns = columns_to_answer(saved, files)
         if columns:
             _answer_table(saved, files, columns, options, output)
@@ -68,6 +70,55 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
                     "line; give the name of a text file, or a table as --input_file"
                 )
             _answer_lines(saved, files, options, output)
+
+
+def predictions(
+    files: ReadingArguments,
+    options: dict[str, Any],
+    directory: str,
+    inputs: Iterable[Any] | None = None,
+) -> list[dict[str, Any]]:
+    """The table that `main` would write.
+
+    Args:
+        files, options, directory: As for `main`, without an output file.
+        inputs: Texts, pairs of texts, lists of words or rows of a table by column. Default: those
+            in the input file.
+
+    Raises:
+        InputError: also for a row without the column of the texts, and with a column of the answer.
+    """
+    saved = _open(files, options, directory)
+    recipe = saved.recipe
+    columns = columns_to_answer(saved, files)
+    if inputs is not None:
+        columns = columns or recipe.text_columns()
+        rows = _rows_of(inputs, columns, recipe.takes_pairs)
+    elif columns:
+        rows = read_table(files.input_file, files.column_names)
+    else:
+        rows = read_lines(files.input_file)
+    return [
+        with_answer(row, cells, files.prefix or "")
+        for row, cells in _answered(saved, rows, columns, files.batch_size, options)
+    ]
+
+
+def _rows_of(inputs: Iterable[Any], columns: list[str], are_pairs: bool) -> Iterator[Row]:
+    """Rows of a table from texts or rows."""
+    for number, given in enumerate(inputs, start=1):
+        if not isinstance(given, Mapping):
+            parts = given if are_pairs and not isinstance(given, str) else [given]
+            given = dict(zip(columns, parts, strict=False))
+        yield row_of(dict(given), f"row {number}")
+
+
+def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
+    saved = open_model(directory, files.device, options, files.engine)
+    if files.dtype == "bfloat16":
+        saved.model.bfloat16()
+    set_seed(options.pop("seed", SEED))
+    return saved
 
 
 def utf8_output() -> TextIO:
@@ -123,7 +174,7 @@ def _answer_lines(
     lines = _lines(files.input_file) if pipe is None else pipe.lines()
     with _progress(files.input_file, _lines) as bar:
         for chunk in _chunks(lines, size, pipe):
-            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in chunk]
+            inputs = [_input_of_line(recipe, line) for line in chunk]
             for answer in saved.answers(inputs, files.batch_size, options, bar.update):
                 line = "" if answer is None else recipe.show(answer, options).line
                 output.write(line + "\n")
@@ -137,28 +188,56 @@ def _answer_table(
     options: dict[str, Any],
     output: TextIO,
 ) -> None:
-    recipe = saved.recipe
     kind = file_format(files.output_file or "")
     if kind not in TABLE_FORMATS:
         kind = file_format(files.input_file)
     table = AnswerTable(output, kind, files.prefix or "")
-    size = files.batch_size * _BATCHES_AT_ONCE
     read = partial(read_table, column_names=files.column_names)
     with _progress(files.input_file, read) as bar:
-        for rows in _chunks(read(files.input_file), size):
-            inputs = [recipe.input_of_columns(row, columns) for row in rows]
-            answers = saved.answers(inputs, files.batch_size, options, bar.update)
-            for row, answer in zip(rows, answers, strict=True):
-                cells = dict.fromkeys(recipe.answer_columns(options))
-                if answer is not None:
-                    cells = recipe.show(answer, options).columns
-                table.add(row, cells)
-            output.flush()
+        rows = read(files.input_file)
+        for row, cells in _answered(saved, rows, columns, files.batch_size, options, bar.update):
+            table.add(row, cells)
     has_header = kind == ".jsonl" or bool(table.columns)
     if not has_header and Path(files.input_file).is_file():
         # The table has no rows.
         header = header_of(files.input_file, files.column_names)
-        table.add_header(header, recipe.answer_columns(options))
+        table.add_header(header, saved.recipe.answer_columns(options))
+
+
+def _answered(
+    saved: SavedModel,
+    rows: Iterable[Row],
+    columns: list[str],
+    batch_size: int,
+    options: dict[str, Any],
+    report: Callable[[int], Any] | None = None,
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows of a table with the columns of their answers.
+
+    Args:
+        saved: The model.
+        rows: The rows. Without `columns`, each is a line of text.
+        columns: The columns that contain the inputs.
+        batch_size: Rows in a batch.
+        options: The options of the predictions.
+        report: As for `SavedModel.answers`.
+    """
+    recipe = saved.recipe
+    for chunk in _chunks(rows, batch_size * _BATCHES_AT_ONCE):
+        if columns:
+            inputs = [recipe.input_of_columns(row, columns) for row in chunk]
+        else:
+            inputs = [_input_of_line(recipe, row["text"]) for row in chunk]
+        answers = saved.answers(inputs, batch_size, options, report)
+        for row, answer in zip(chunk, answers, strict=True):
+            cells: dict[str, Any] = dict.fromkeys(recipe.answer_columns(options))
+            if answer is not None:
+                cells = recipe.show(answer, options).columns
+            yield row, cells
+
+
+def _input_of_line(recipe: Recipe, line: str) -> Input:
+    return recipe.input_of_line(line) if line.strip() else ""
 
 
 class Pipe:

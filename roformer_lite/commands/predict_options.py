@@ -1,6 +1,5 @@
 """The options of `roformer-lite predict`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from ..errors import (
 from ..export.formats import check_engine
 from ..options.common import MAX_SEED, TableArguments
 from ..options.models import MODEL_HELP, EngineArguments
-from ..options.parser import CommandParser
+from ..options.parser import CommandParser, Given
 from ..saved.output import check_answers_file, check_output_file
 from ..saved.tables import check_table_name
 
@@ -62,6 +61,13 @@ class ReadingArguments(TableArguments, EngineArguments):
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.output_file is not None:
             check_output_file(self.output_file, "--output_file")
+
+    def check_tables(self) -> None:
+        """Refuse options of tables if the input is not a table, and files that are none.
+
+        Raises:
+            InputError: with the option and the remedy.
+        """
         if self.text_column is None:
             # A table can also be read by the column names of the model's training data.
             may_be_table = file_format(self.input_file or "") in TABLE_FORMATS
@@ -152,11 +158,17 @@ class AnsweringArguments:
         }
 
 
-def parse(
-    argv: Sequence[str],
-) -> tuple[ReadingArguments, dict[str, Any], str]:
-    """The options of `roformer-lite predict`: input and output, the given options of the
-    predictions, and the directory of the model."""
+def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[str, Any], str]:
+    """The options of `roformer-lite predict`.
+
+    Args:
+        given: The words of the command line, or values by name, with the model as `dir`.
+        has_rows: Whether the input is a table in Python instead of a file.
+
+    Returns:
+        The options about input and output, the given options of the predictions, and the directory
+        of the model.
+    """
     parser = CommandParser(
         "predict",
         "Read lines, or a column of a table, and write one prediction for each: generated text, "
@@ -164,7 +176,9 @@ def parse(
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(argv)
+    files, answering, directory = parser.parse(given)
+    if not has_rows:
+        files.check_tables()
     options = answering.given
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column

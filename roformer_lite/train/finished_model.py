@@ -24,7 +24,7 @@ from ..recipes.base import Recipe
 from ..recipes.classify import Classify
 from ..saved.output import RESULTS_FILE, complete_directory, write_json
 from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -197,15 +197,12 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     card.hub_model_id = repo.repo_id
 
 
-def publish(results: dict[str, Any], run: Run) -> None:
-    """Print a summary, and upload the finished model if requested.
+def upload(run: Run) -> str:
+    """Upload the finished model to the Hub. Returns a sentence that says where it is.
 
     Raises:
         InputError: if the upload fails. The model is complete in its directory.
     """
-    print_summary(results, run.output_dir)
-    if not run.card.push_to_hub:
-        return
     repository = run.card.hub_model_id
     revision = run.training.training_arguments.get("hub_revision")
     try:
@@ -221,4 +218,4 @@ def publish(results: dict[str, Any], run: Run) -> None:
             f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "
             f"({error}); upload it with `hf upload {repository} {run.output_dir}`"
         ) from error
-    print(f"Uploaded to {repository}: {commit.commit_url}")
+    return f"Uploaded to {repository}: {commit.commit_url}"
