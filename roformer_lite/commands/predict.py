@@ -159,7 +159,7 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
                 "%s is read line by line; --text_column reads a column of it", files.input_file
             )
         return []
-    logger.warning(
+    logger.info(
         "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
     )
     return trained

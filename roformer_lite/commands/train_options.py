@@ -40,5 +40,5 @@ def run_of(task: str, options: Given) -> Run:
         InputError: also for packages that the training needs and that are not installed.
     """
     run = parse_run(task, options)
-    require_packages("training", TRAINING_PACKAGES | run.data.packages)
+    require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
     return run

@@ -14,6 +14,9 @@ from .values import choices_of, converted, kinds_of
 Given = Sequence[str] | Mapping[str, Any]
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+# What stands for the value in `--help`, by the end of the option's name or by its type. All other
+# options have their own names there.
+_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 # argparse takes a word that begins with a hyphen for an option. This character, which no command
 # line can contain, is put before words with a single hyphen, so that a column may be called `-x`.
 _SHIELD = "\0"
@@ -189,8 +192,10 @@ def _form(name: str, hint: Any) -> dict[str, Any]:
         # Every yes-or-no option may be given without a value.
         return {"nargs": "?", "const": True, "metavar": "true|false"}
     form: dict[str, Any] = {}
-    if name.endswith("_file"):
-        form["metavar"] = "FILE"
+    ending = name.rpartition("_")[2]
+    metavar = _METAVARS.get(ending) or _METAVARS.get(kind)
+    if metavar:
+        form["metavar"] = metavar
     origin = getattr(kind, "__origin__", None)
     if origin is list:
         form["nargs"] = "+"

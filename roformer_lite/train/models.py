@@ -239,7 +239,8 @@ def pretrained_for_task(
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
-        print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
+        # Its directory may be one of the training, with a converted sentence encoder.
+        print(f"--model_name_or_path: {'; '.join(messages)}", file=sys.stderr)
     return model, bool(why_new_head or new)
 
 
