@@ -144,7 +144,7 @@ def predict(
 
     from .commands.predict import predictions
 
-    return predictions(*given, inputs=inputs)
+    return predictions(*given, inputs=() if inputs is None else inputs)
 
 
 def _check_inputs(inputs: Any, input_file: Any) -> None:

@@ -61,8 +61,8 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             raise InputError("standard input is closed; give --input_file")
         saved = _open(files, options, directory)
         columns = columns_to_answer(saved, files)
-        if columns:
-            _answer_table(saved, files, columns, options, output)
+        if columns and files.input_file is not None:
+            _answer_table(saved, files, files.input_file, columns, options, output)
         else:
             if file_format(files.output_file or "") in (".csv", ".jsonl"):
                 raise InputError(
@@ -76,14 +76,14 @@ def predictions(
     files: ReadingArguments,
     options: dict[str, Any],
     directory: str,
-    inputs: Iterable[Any] | None = None,
+    inputs: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
     """The table that `main` would write.
 
     Args:
         files, options, directory: As for `main`, without an output file.
-        inputs: Texts, pairs of texts, lists of words or rows of a table by column. Default: those
-            in the input file.
+        inputs: Texts, pairs of texts, lists of words or rows of a table by column, if there is no
+            input file.
 
     Raises:
         InputError: also for a row without the column of the texts, and with a column of the answer.
@@ -91,7 +91,7 @@ def predictions(
     saved = _open(files, options, directory)
     recipe = saved.recipe
     columns = columns_to_answer(saved, files)
-    if inputs is not None:
+    if files.input_file is None:
         columns = columns or recipe.text_columns()
         rows = _rows_of(inputs, columns, recipe.takes_pairs)
     elif columns:
@@ -142,26 +142,27 @@ def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
     """
     given = [files.text_column, files.text_pair_column]
     columns = [name for name in given if name is not None]
+    path = files.input_file
     # The beginning of a pipe cannot be read twice.
-    is_file = files.input_file is not None and Path(files.input_file).is_file()
-    if columns or not is_file or file_format(files.input_file) not in TABLE_FORMATS:
+    if (
+        columns
+        or path is None
+        or not Path(path).is_file()
+        or file_format(path) not in TABLE_FORMATS
+    ):
         return columns
     trained = saved.recipe.text_columns()
     try:
-        header = header_of(files.input_file, files.column_names)
+        header = header_of(path, files.column_names)
         for name in trained:
             value_of(header, name)
     except InputError:
         if files.prefix is not None or files.column_names is not None:
             raise
-        if file_format(files.input_file) != ".tsv" or not saved.recipe.takes_pairs:
-            logger.warning(
-                "%s is read line by line; --text_column reads a column of it", files.input_file
-            )
+        if file_format(path) != ".tsv" or not saved.recipe.takes_pairs:
+            logger.warning("%s is read line by line; --text_column reads a column of it", path)
         return []
-    logger.info(
-        "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
-    )
+    logger.info("%s is read as a table; the input is column %s", path, " and ".join(trained))
     return trained
 
 
@@ -170,8 +171,7 @@ def _answer_lines(
 ) -> None:
     recipe = saved.recipe
     size = files.batch_size * _BATCHES_AT_ONCE
-    pipe = _open_pipe(files.input_file)
-    lines = _lines(files.input_file) if pipe is None else pipe.lines()
+    lines, pipe = _open_lines(files.input_file)
     with _progress(files.input_file, _lines) as bar:
         for chunk in _chunks(lines, size, pipe):
             inputs = [_input_of_line(recipe, line) for line in chunk]
@@ -184,23 +184,24 @@ def _answer_lines(
 def _answer_table(
     saved: SavedModel,
     files: ReadingArguments,
+    path: str,
     columns: list[str],
     options: dict[str, Any],
     output: TextIO,
 ) -> None:
     kind = file_format(files.output_file or "")
     if kind not in TABLE_FORMATS:
-        kind = file_format(files.input_file)
+        kind = file_format(path)
     table = AnswerTable(output, kind, files.prefix or "")
     read = partial(read_table, column_names=files.column_names)
-    with _progress(files.input_file, read) as bar:
-        rows = read(files.input_file)
+    with _progress(path, read) as bar:
+        rows = read(path)
         for row, cells in _answered(saved, rows, columns, files.batch_size, options, bar.update):
             table.add(row, cells)
     has_header = kind == ".jsonl" or bool(table.columns)
-    if not has_header and Path(files.input_file).is_file():
+    if not has_header and Path(path).is_file():
         # The table has no rows.
-        header = header_of(files.input_file, files.column_names)
+        header = header_of(path, files.column_names)
         table.add_header(header, saved.recipe.answer_columns(options))
 
 
@@ -273,13 +274,14 @@ class Pipe:
         return line + end
 
 
-def _open_pipe(path: str | None) -> Pipe | None:
-    """Standard input or a named pipe; None for a file."""
-    if path is None:
-        return Pipe(sys.stdin.buffer, "<stdin>")
-    if Path(path).is_file() or path.endswith(".gz"):
-        return None
-    return Pipe(open(path, "rb"), path)
+def _open_lines(path: str | None) -> tuple[Iterator[str], Pipe | None]:
+    """The lines of a file, of a named pipe or of standard input, and the pipe if it is one."""
+    if path is not None and (Path(path).is_file() or path.endswith(".gz")):
+        return _lines(path), None
+    # The type of standard input does not say that it is buffered.
+    stream: Any = sys.stdin.buffer if path is None else open(path, "rb")
+    pipe = Pipe(stream, path or "<stdin>")
+    return pipe.lines(), pipe
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from ..errors import InputError
 
@@ -112,8 +112,15 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
         raise InputError(f"{path}: the file is empty")
 
 
+class LineReader(Protocol):
+    """A stream of bytes that is read by lines."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """The next line, or at most `limit` bytes of it; empty at the end."""
+
+
 def lines_of(
-    stream: BinaryIO, name: str, longest: int = MAX_LINE_BYTES
+    stream: LineReader, name: str, longest: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[int, str, bool]]:
     """Yield lines, or parts of long lines.
 

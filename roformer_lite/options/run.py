@@ -112,12 +112,12 @@ class Run:
         return not self.model.pretrained if wanted is None else wanted
 
     @property
-    def begins_with_teachers_tokens(self) -> bool:
-        """Whether the token embeddings of a new model are initialised from its teacher, whose
-        tokenizer it uses."""
+    def teacher_of_tokens(self) -> str | None:
+        """The teacher whose vectors initialise the token embeddings of a new model, which also uses
+        its tokenizer; None if they are random."""
         teacher = getattr(self.data, "teacher", None)
         is_new = not self.model.pretrained
-        return teacher is not None and is_new and self.tokenizer_source == teacher
+        return teacher if is_new and self.tokenizer_source == teacher else None
 
     def content(self) -> dict[str, Any]:
         """The task, and the options that differ from their defaults."""

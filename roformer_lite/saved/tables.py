@@ -85,8 +85,11 @@ class TableWriter:
             return
         # The writer would not quote a carriage return, and readers would end the line there.
         has_return = any("\r" in cell for cell in cells)
-        quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
-        csv.writer(self.stream, lineterminator="\n", quoting=quoting).writerow(cells)
+        if has_return:
+            writer = csv.writer(self.stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        else:
+            writer = csv.writer(self.stream, lineterminator="\n")
+        writer.writerow(cells)
 
 
 class AnswerTable(TableWriter):

@@ -82,8 +82,10 @@ def make_start(
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
-    if run.begins_with_teachers_tokens:
-        take_over_tokens(model.get_input_embeddings(), open_teacher(run.data.teacher))
+    if run.teacher_of_tokens is not None:
+        # transformers declares the embeddings of any model as a module.
+        embeddings: Any = model.get_input_embeddings()
+        take_over_tokens(embeddings, open_teacher(run.teacher_of_tokens))
     positions = max_positions(model)
     if positions is not None:
         recipe = recipe.limited_to(positions, run.data)
