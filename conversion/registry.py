@@ -25,12 +25,8 @@ from .going_back import carry_back, fitting
 from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
+# The families of transformers come first in messages.
 MODULES = (
-    deeplotx,
-    prenorm_layers,
-    walkthrough,
-    scratch_seq2seq,
-    torch_transformer,
     bert,
     rope_encoders,
     roformer,
@@ -39,6 +35,11 @@ MODULES = (
     neobert,
     esm,
     bart,
+    deeplotx,
+    prenorm_layers,
+    walkthrough,
+    scratch_seq2seq,
+    torch_transformer,
 )
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter for module in MODULES for converter in module.CONVERTERS

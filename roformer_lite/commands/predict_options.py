@@ -1,6 +1,5 @@
 """The options of `roformer-lite predict`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from ..errors import (
 from ..options.common import MAX_SEED, TableArguments
 from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
-from ..options.parser import CommandParser
+from ..options.parser import CommandParser, Given
 from ..output import check_answers_file, check_output_file
 
 # Dividing logits by a smaller number would overflow in float16.
@@ -64,18 +63,22 @@ class ReadingArguments(TableArguments, EngineArguments):
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.output_file is not None:
             check_output_file(self.output_file, "--output_file")
-        if not self.reads_table:
-            self._check_lines()
-        elif self.output_file is not None:
-            check_table_name("--output_file", self.output_file)
 
     @property
     def reads_table(self) -> bool:
         """Whether the input is a table. Otherwise, every line of it is a text."""
         return file_format(self.input_file or "") in TABLE_FORMATS
 
-    def _check_lines(self) -> None:
-        """Refuse options of tables for input that is read line by line."""
+    def check_tables(self) -> None:
+        """Refuse options of tables for input that is read line by line.
+
+        Raises:
+            InputError: with the option and the remedy.
+        """
+        if self.reads_table:
+            if self.output_file is not None:
+                check_table_name("--output_file", self.output_file)
+            return
         for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
             if getattr(self, name) is not None:
                 raise InputError(
@@ -157,11 +160,17 @@ class AnsweringArguments:
         }
 
 
-def parse(
-    argv: Sequence[str],
-) -> tuple[ReadingArguments, dict[str, Any], str]:
-    """The options of `roformer-lite predict`: input and output, the given options of the
-    predictions, and the directory of the model."""
+def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[str, Any], str]:
+    """The options of `roformer-lite predict`.
+
+    Args:
+        given: The words of the command line, or values by name, with the model as `dir`.
+        has_rows: Whether the input is a table in Python instead of a file.
+
+    Returns:
+        The options about input and output, the given options of the predictions, and the directory
+        of the model.
+    """
     parser = CommandParser(
         "predict",
         "Read lines, or a column of a table, and write one prediction for each: generated text, "
@@ -169,7 +178,9 @@ def parse(
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(argv)
+    files, answering, directory = parser.parse(given)
+    if not has_rows:
+        files.check_tables()
     options = answering.given
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from ..errors import InputError
 
@@ -132,8 +132,15 @@ def begins_with_mark(path: str | Path) -> bool:
         return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
+class LineReader(Protocol):
+    """A stream of bytes that is read by lines."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """The next line, or at most `limit` bytes of it; empty at the end."""
+
+
 def lines_of(
-    stream: BinaryIO, name: str, longest: int = MAX_LINE_BYTES
+    stream: LineReader, name: str, longest: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[int, str, bool]]:
     """Yield lines, or parts of long lines.
 

@@ -158,7 +158,7 @@ def _rows_to_hold_out(
         if rows >= min_rows:
             amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
         if amount:
-            logger.warning(
+            logger.info(
                 "no validation data are given: %d of the %s are held out to choose the best "
                 "checkpoint (--validation_fraction 0 holds out none)",
                 amount,
@@ -179,7 +179,7 @@ def _with_all_labels(reader: Reader, train: Dataset, held_out: Dataset) -> tuple
     needed = reader.needed_for_training(train, held_out)
     if not needed or len(needed) == len(held_out):
         return train, held_out
-    logger.warning(
+    logger.info(
         "%d of them are used for training, because no other row has their label", len(needed)
     )
     others = sorted(set(range(len(held_out))) - set(needed))

@@ -135,16 +135,27 @@ class AnswerTable(TableWriter):
         self.begin(self._with_answer(row, dict.fromkeys(answer_columns)))
 
     def _with_answer(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
-        columns = columns_of(row)
-        for name, value in answer.items():
-            name = self.prefix + name
-            if name in columns:
-                raise InputError(
-                    f"{row['origin']}: the table already has a column {name!r}; put a prefix "
-                    "before the names of the new columns, for example --prefix predicted_"
-                )
-            columns[name] = value if self.has_quotes else _BREAK.sub(" ", _cell(value))
-        return columns
+        if not self.has_quotes:
+            answer = {name: _BREAK.sub(" ", _cell(value)) for name, value in answer.items()}
+        return with_answer(row, answer, self.prefix)
+
+
+def with_answer(row: Row, answer: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The columns of a row of a table, followed by those of its answer.
+
+    Raises:
+        InputError: if the row already has a column of the answer.
+    """
+    columns = columns_of(row)
+    for name, value in answer.items():
+        name = prefix + name
+        if name in columns:
+            raise InputError(
+                f"{row['origin']}: the table already has a column {name!r}; put a prefix before "
+                "the names of the new columns, for example --prefix predicted_"
+            )
+        columns[name] = value
+    return columns
 
 
 def _cell(value: Any) -> str:

@@ -263,7 +263,7 @@ class TrainingOptions:
 
     group: ClassVar[str] = "training"
 
-    output_dir: str | None = None
+    output_dir: str = ""
     overwrite_output_dir: bool = False
     num_train_epochs: float | None = None
     max_steps: int | None = None
@@ -281,7 +281,7 @@ class TrainingOptions:
     early_stopping_patience: int = 4
     baselines: bool = True
     seed: int = 42
-    seeds: list[int] | None = None
+    seeds: list[int] = field(default_factory=list)
     keep_checkpoints: bool = False
     use_cpu: bool = False
     disable_tqdm: bool = False
@@ -299,10 +299,10 @@ class TrainingOptions:
             check_number(name, getattr(self, name), minimum=0)
         for name in ("ema_decay", "word_dropout"):
             check_number(name, getattr(self, name), minimum=0, below=1)
-        for seed in (self.seed, *(self.seeds or ())):
+        for seed in (self.seed, *self.seeds):
             check_number("seed", seed, minimum=0, maximum=MAX_SEED)
-        num_different = len(set(self.seeds or ()))
-        if self.seeds is not None and (num_different < 2 or num_different < len(self.seeds)):
+        num_different = len(set(self.seeds))
+        if self.seeds and (num_different < 2 or num_different < len(self.seeds)):
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )

@@ -49,8 +49,7 @@ class TaskArguments(DataArguments):
         usual_options: Its options that `--help` shows.
         model_arguments: The class of its model options.
         training_defaults: Its defaults of training options, if they differ from the usual ones.
-        packages: The packages that it needs in addition to the extra `train`, with the extra that
-            installs each.
+        packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
             are saved with the model.
     """
@@ -61,7 +60,7 @@ class TaskArguments(DataArguments):
     usual_options: ClassVar[tuple[str, ...]] = ()
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     training_defaults: ClassVar[dict[str, Any]] = {}
-    packages: ClassVar[dict[str, str]] = {}
+    packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
 
     def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
@@ -354,7 +353,7 @@ class SentenceDataArguments(TaskArguments):
 
     usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
-    packages = {"sentence_transformers": "embed"}
+    packages = ("sentence_transformers",)
     measuring_options = ("max_length",)
 
     max_length: int = 128

@@ -475,7 +475,7 @@ def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str
         is_chinese = len(HAN.findall(text)) > len(text) / 2
         unit = CHARACTERS if is_chinese and scheme in ("IOB1", "IOB2") else WORDS
         if unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
-            logger.warning(
+            logger.info(
                 "the text is Chinese, and its words are split: each character gets a tag "
                 "(--unit words tags the words of the data)"
             )

@@ -25,7 +25,7 @@ from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..recipes.classify import Classify
 from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -199,15 +199,12 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     card.hub_model_id = repo.repo_id
 
 
-def publish(results: dict[str, Any], run: Run) -> None:
-    """Print a summary, and upload the finished model if requested.
+def upload(run: Run) -> str:
+    """Upload the finished model to the Hub. Returns a sentence that says where it is.
 
     Raises:
         InputError: if the upload fails. The model is complete in its directory.
     """
-    print_summary(results, run.output_dir)
-    if not run.card.push_to_hub:
-        return
     repository = run.card.hub_model_id
     revision = run.training.training_arguments.get("hub_revision")
     try:
@@ -223,4 +220,4 @@ def publish(results: dict[str, Any], run: Run) -> None:
             f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "
             f"({error}); upload it with `hf upload {repository} {run.output_dir}`"
         ) from error
-    print(f"Uploaded to {repository}: {commit.commit_url}")
+    return f"Uploaded to {repository}: {commit.commit_url}"

@@ -75,7 +75,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
-        begins_with_tokens=run.begins_with_teachers_tokens,
+        begins_with_tokens=run.teacher_of_tokens is not None,
         teacher=_shown_base(teacher) if teacher else "",
         dataset_title=_dataset_title(run),
         one_of_several=finished.is_one_of_several,

@@ -167,6 +167,7 @@ def summarise(
         "main_metric": recipe.main_metric,
         "notes": [*notes, *warnings],
         "warnings": warnings,
+        "card_example": run.card.card_example,
         "example_line": recipe.example_line(
             finished.example(run.card.card_example), finished.start.tokenizer
         ),

@@ -176,7 +176,7 @@ def test_command_line(tmp_path, capsys):
     for wrong, message in {
         (source, ours, "--from", "modernbert"): "exists already",
         (source, back + "2", "--from", "bert", "--to", "bert"): "can't be combined with --to",
-        (source, back + "2", "--from", "brt"): "no source 'brt'; choose one of deeplotx, ",
+        (source, back + "2", "--from", "brt"): "no source 'brt'; choose one of bert, ",
         (ours, back + "2", "--to", "walkthrough"): "exported to walkthrough; choose one of bert, ",
         (ours, back + "2", "--to", "modernbrt"): "no source 'modernbrt'; choose one of ",
         (source, back + "2", "--to", "bert"): "is not a RoFormerLite model",

@@ -26,6 +26,7 @@ from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.export.sentence_encoder import check_sentence_modules
 from roformer_lite.recipes.teacher import principal_axes
+from roformer_lite.train import train as train_module
 
 TOPICS = [
     "harbour boat sail wave tide",
@@ -286,7 +287,7 @@ MISTAKES = {
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
     # Only the model shows these two mistakes. All others are found before a tokenizer is trained.
     if name not in ("too wide", "one pair alone"):
-        monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)
+        monkeypatch.setattr(train_module, "make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
     files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "m")]
