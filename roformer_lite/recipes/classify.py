@@ -377,6 +377,14 @@ class Classify(LabelRecipe):
             logits=np.stack(self.encoder_logits(saved, inputs)),
             distances=joined.model.scores(texts),
         )
+        return self.answers_of_logits(logits)
+
+    def answers_of_logits(self, logits: np.ndarray) -> list[Answer]:
+        """The score of each label with the highest first.
+
+        Args:
+            logits: `(rows, labels)`.
+        """
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
         answers = []

@@ -4,7 +4,7 @@ smoothing in the model.
 Everything else, above all the training loop, is transformers' own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
@@ -123,29 +123,39 @@ class RoFormerLiteTrainer(Trainer):
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 
+    @property
+    def sampling_seed(self) -> int:
+        """The seed that determines the order of the training data."""
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
     def get_train_dataloader(self) -> DataLoader:
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         given = self.data_collator
         if hasattr(given, "generator"):
             # Only training uses this collator. An earlier loader may have added another one.
             self.remove_callback(SeededCollator)
-            self.data_collator = SeededCollator(given, seed)
+            self.data_collator = SeededCollator(given, self.sampling_seed)
             self.add_callback(self.data_collator)
         try:
-            if self.options.max_tokens_per_batch:
-                return self._loader_with_token_budget(seed)
-            return super().get_train_dataloader()
+            sampler = self.make_batch_sampler()
+            if sampler is None:
+                return super().get_train_dataloader()
+            return self._loader_of_batches(sampler)
         finally:
             self.data_collator = given
 
-    def _loader_with_token_budget(self, seed: int) -> DataLoader:
-        sampler = TokenBudgetBatchSampler(
+    def make_batch_sampler(self) -> Iterable[list[int]] | None:
+        """The sampler of the training batches of this process, or None for that of the Trainer."""
+        if not self.options.max_tokens_per_batch:
+            return None
+        return TokenBudgetBatchSampler(
             self.lengths,
             max_tokens=self.options.max_tokens_per_batch,
-            seed=seed,
+            seed=self.sampling_seed,
             rank=self.args.process_index,
             world_size=self.args.world_size,
         )
+
+    def _loader_of_batches(self, sampler: Any) -> DataLoader:
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
