@@ -56,6 +56,16 @@ def batch_by_tokens(
         rank=state.process_index,
         world_size=state.num_processes,
     )
+    return with_batches(loader, sampler)
+
+
+def with_batches(loader: DataLoader, sampler: Sampler[list[int]]) -> DataLoader:
+    """The same data loader with the batches of `sampler`, which are those of this process.
+
+    Args:
+        loader: The data loader of a dataset with a length, as in `batch_by_tokens`.
+        sampler: Yields the indices of the examples of each batch.
+    """
     batches = DataLoader(
         loader.dataset,
         batch_sampler=sampler,
@@ -72,7 +82,7 @@ def batch_by_tokens(
     # them again.
     return prepare_data_loader(
         batches,
-        device=state.device,
+        device=PartialState().device,
         num_processes=1,
         process_index=0,
         put_on_device=True,

@@ -348,6 +348,14 @@ class Classify(LabelRecipe):
             texts = [text_for_baseline(given) for given in inputs]
             distances = saved.joined.model.scores(texts)
             logits = joint_logits(saved.joined.join, logits, distances)
+        return self.answers_of_logits(logits)
+
+    def answers_of_logits(self, logits: np.ndarray) -> list[Answer]:
+        """The score of each label with the highest first.
+
+        Args:
+            logits: `(rows, labels)`.
+        """
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
         answers = []

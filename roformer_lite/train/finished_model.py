@@ -114,6 +114,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         if split in finished.rows
     }
     found = Measurements(recipe)
+    if finished.cross_validated is not None:
+        found.evaluations.append(finished.cross_validated)
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})

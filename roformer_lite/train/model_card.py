@@ -153,7 +153,8 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         )
         for split, metrics in results["metrics"].items()
         for name, value in metrics.items()
-        if name != "loss"
+        # Cross-validation measures other models than the one that is saved.
+        if name != "loss" and split in finished.rows
     ]
 
 

@@ -4,7 +4,7 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
@@ -27,6 +27,7 @@ from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
 from .defaults import fine_tuning_defaults, own_weights
+from .stages import Stages
 
 # The training arguments that shape the result.
 SHOWN_ARGUMENTS = (
@@ -76,6 +77,8 @@ class FinishedTraining:
             is right.
         joined: The baseline that joins the answer; None for the answer of the model alone.
         is_one_of_several: Whether this is one of several seeds.
+        stages: What was done before the steps of the trainer.
+        cross_validated: The evaluation by cross-validation, if there is one.
     """
 
     run: Run
@@ -87,6 +90,8 @@ class FinishedTraining:
     baselines_right: BaselinesRight
     joined: FittedBaseline | None
     is_one_of_several: bool = False
+    stages: Stages = field(default_factory=Stages)
+    cross_validated: Evaluation | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -114,7 +119,12 @@ class FinishedTraining:
     @property
     def row_counts(self) -> dict[str, int]:
         """The number of rows of each split, except for streams, whose length is unknown."""
-        return {split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)}
+        counts = {
+            split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)
+        }
+        if self.cross_validated is not None:
+            counts[self.cross_validated.split] = self.cross_validated.rows
+        return counts
 
     def example(self, from_data: bool) -> Row:
         """A row for the card: a made-up one, or one of the data if that is requested and the data
@@ -146,7 +156,8 @@ def summarise(
     notes = recipe.notes()
     warnings = []
     for evaluation in evaluations:
-        rows = finished.rows[evaluation.split]
+        # The training rows are cross-validated.
+        rows = finished.rows.get(evaluation.split, finished.rows["train"])
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
     if join is not None:
         notes.append(note_on_join(finished, join))
@@ -192,7 +203,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     trainer = finished.trainer
     args = trainer.args
     state = trainer.state
-    return {
+    facts = {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
@@ -207,6 +218,25 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "own_weights": own_weights(finished.run),
         "fine_tuning_defaults": fine_tuning_defaults(finished.run),
     }
+    pairs = finished.stages.pairs
+    if pairs is not None:
+        facts["pairs"] = {
+            "steps": pairs.steps,
+            "texts_per_batch": pairs.texts_per_batch,
+            "pairs": pairs.pairs,
+            "learning_rate": pairs.learning_rate,
+            "minutes": round(pairs.seconds / 60, 2),
+        }
+    validated = finished.stages.cross_validation
+    if validated is not None:
+        facts["cross_validation"] = {
+            "fitted_accuracy": validated.fitted_accuracy,
+            "fine_tuned_accuracy": validated.fine_tuned_accuracy,
+            "minutes_to_compare": round(validated.minutes_to_compare, 2),
+        }
+    if not state.global_step:
+        facts |= {"arguments": {"seed": args.seed}, "fine_tuning_defaults": []}
+    return facts
 
 
 def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
@@ -301,19 +331,31 @@ def verdict(
 
 
 def what_happened(finished: FinishedTraining) -> str:
-    """Sentences for the summary and the card about a training that made no step, or whose best
-    checkpoint is kept; empty for all others."""
-    if not finished.trainer.state.global_step:
-        return (
-            "After its head was fitted, the model was not trained further, because there are no "
-            "validation data to show whether that would help."
+    """Sentences for the summary and the card about learning from pairs, about the choice between
+    the fitted head and fine-tuning, and about the checkpoint that is kept."""
+    sentences = []
+    if finished.stages.pairs is not None:
+        pairs = finished.stages.pairs
+        sentences.append(
+            f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
+            f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs. Then the head "
+            "was fitted."
         )
+    if finished.stages.cross_validation is not None:
+        sentences.append(finished.stages.cross_validation.reason)
+        sentences.append(finished.stages.cross_validation.meaning)
+    sentences += sentences_on_checkpoint(finished)
+    return " ".join(filter(None, sentences))
+
+
+def sentences_on_checkpoint(finished: FinishedTraining) -> list[str]:
+    """Sentences about the checkpoint that is kept, if it is the best one of several."""
     args = finished.trainer.args
     metric = args.metric_for_best_model.removeprefix("eval_")
     key = f"eval_{metric}"
     measured = [entry for entry in finished.trainer.state.log_history if key in entry]
     if not args.load_best_model_at_end or not measured:
-        return ""
+        return []
     choose = max if args.greater_is_better else min
     # The first one of equally good checkpoints is kept.
     best = choose(measured, key=itemgetter(key))
@@ -328,7 +370,7 @@ def what_happened(finished: FinishedTraining) -> str:
             f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
             "improved."
         )
-    return " ".join(sentences)
+    return sentences
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -411,14 +453,29 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     if "seeds" in results:
         sentences.append(seeds_sentence(results))
     sentences += [
-        f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}; "
-        f"{_counted(training['minutes'], 'minute')} of training, "
-        f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command",
+        durations_sentence(training),
         f"Model, tokenizer, card, results and run.yaml: {folder}",
         f"Use it: {predict_command(results['example_line'], str(folder))}",
     ]
     for sentence in filter(None, sentences):
         print(sentence)
+
+
+def durations_sentence(training: dict[str, Any]) -> str:
+    """The steps and minutes of the stages of a training, and the minutes of the whole command."""
+    parts = []
+    if "pairs" in training:
+        pairs = training["pairs"]
+        parts.append(
+            f"{_counted(pairs['steps'], 'step')} on pairs, {_counted(pairs['minutes'], 'minute')}"
+        )
+    if training["steps"]:
+        parts.append(
+            f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}, "
+            f"{_counted(training['minutes'], 'minute')}"
+        )
+    parts.append(f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command")
+    return "; ".join(parts)
 
 
 def table_of(

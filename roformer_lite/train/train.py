@@ -19,10 +19,11 @@ from ..saved.saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model
-from .fit import fit, make_trainer, trainer_class
+from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder
 from .models import make_start, pretrained_config
 from .results import FinishedTraining
+from .stages import train_in_stages
 from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
@@ -78,9 +79,16 @@ def train(run: Run) -> dict[str, Any] | None:
             fitted, measured = fit_baselines(run, recipe, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded, started)
-        fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
+        checkpoint = last_checkpoint(directory.path)
+        stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
+            cross_validated = None
+            validated = stages.cross_validation
+            if validated is not None and validated.folds:
+                cross_validated = validated.evaluation(recipe, rows["train"])
+                if run.training.baselines:
+                    measured = validated.with_baselines(measured, recipe, rows["train"])
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
@@ -93,6 +101,8 @@ def train(run: Run) -> dict[str, Any] | None:
                 baselines_right=measured[1],
                 joined=fitted if run.joins_baseline else None,
                 is_one_of_several=run.whole is not None,
+                stages=stages,
+                cross_validated=cross_validated,
             )
             if not args.should_save:
                 return None

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     EarlyStoppingCallback,
     PrinterCallback,
@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
-from hf_roformer_lite.batches import batch_by_tokens
+from hf_roformer_lite.batches import TokenBudgetBatchSampler, with_batches
 
 from ..errors import InputError
 from ..options.common import TrainingOptions
@@ -96,22 +96,36 @@ class RoFormerLiteTrainer(Trainer):
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 
+    @property
+    def sampling_seed(self) -> int:
+        """The seed that determines the order of the training data."""
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
     def get_train_dataloader(self) -> DataLoader:
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         given = self.data_collator
         if hasattr(given, "generator"):
             # Only training uses this collator. An earlier loader may have added another one.
             self.remove_callback(SeededCollator)
-            self.data_collator = SeededCollator(given, seed)
+            self.data_collator = SeededCollator(given, self.sampling_seed)
             self.add_callback(self.data_collator)
         try:
             loader = super().get_train_dataloader()
         finally:
             self.data_collator = given
-        max_tokens = self.options.max_tokens_per_batch
-        if not max_tokens:
-            return loader
-        return batch_by_tokens(loader, max_tokens=max_tokens, seed=seed, lengths=self.lengths)
+        sampler = self.make_batch_sampler()
+        return loader if sampler is None else with_batches(loader, sampler)
+
+    def make_batch_sampler(self) -> Sampler[list[int]] | None:
+        """The sampler of the training batches of this process, or None for that of the Trainer."""
+        if not self.options.max_tokens_per_batch:
+            return None
+        return TokenBudgetBatchSampler(
+            self.lengths,
+            max_tokens=self.options.max_tokens_per_batch,
+            seed=self.sampling_seed,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+        )
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> None:
         """Keep the order of the rows, because predictions are compared with references by position.
