@@ -126,6 +126,7 @@ class Recipe(ABC):
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
         truncates: Whether the model reads only the beginning of a text that is too long.
+        compares_checkpoint: Whether the checkpoint before training is a baseline.
 
     Args:
         options: The options of the task, an object of `options_class`.
@@ -150,6 +151,7 @@ class Recipe(ABC):
     answer_options: ClassVar[tuple[str, ...]] = ()
     answer_column: ClassVar[str] = "prediction"
     truncates: ClassVar[bool] = False
+    compares_checkpoint: ClassVar[bool] = False
 
     options: Any
 

@@ -85,6 +85,7 @@ class LanguageModel(Recipe):
     """
 
     reader_class = LanguageModelReader
+    compares_checkpoint = True
     is_causal: ClassVar[bool]
 
     options: LanguageModelDataArguments
@@ -142,7 +143,9 @@ class LanguageModel(Recipe):
 
     # Measuring.
 
-    @torch.inference_mode()
+    # A model may also be evaluated before it is trained, and training can't use tensors that were
+    # made in inference mode.
+    @torch.no_grad()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, saved.tokenizer, training=False)

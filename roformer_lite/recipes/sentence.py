@@ -98,6 +98,7 @@ class SentenceRecipe(Recipe):
     package = '".[embed]"'
     engines = ("torch",)
     truncates = True
+    compares_checkpoint = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False
     neutral_example = {"anchor": "a question", "positive": "its answer"}

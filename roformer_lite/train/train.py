@@ -12,9 +12,11 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits
 from ..errors import InputError
+from ..evaluate.metrics import Metrics
 from ..options.run import Run
 from ..recipes import RECIPES
-from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
+from ..recipes.base import FittedBaseline, MeasuredBaselines, Start
+from ..saved.loaded_model import LoadedModel
 from ..saved.saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
@@ -75,7 +77,7 @@ def train(run: Run) -> dict[str, Any] | None:
         fitted = None
         measured: MeasuredBaselines = ({}, {})
         if args.should_save:
-            fitted, measured = fit_baselines(run, recipe, rows, encoded)
+            fitted, measured = fit_baselines(run, begun, args, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded, started)
         fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
@@ -139,24 +141,51 @@ def read_rows(
 
 
 def fit_baselines(
-    run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict
+    run: Run, start: Start, args: TrainingArguments, rows: DatasetDict, encoded: DatasetDict
 ) -> tuple[FittedBaseline | None, MeasuredBaselines]:
     """Fit the baseline that may join the answer, and measure all baselines if there are validation
-    or test data and the user wants it.
+    or test data and the user wants it. The checkpoint before training is one of them if it already
+    does the task.
+
+    Args:
+        run: The run.
+        start: The start of the training, whose model is not trained yet.
+        args: The arguments of the training.
+        rows, encoded: The data as rows and as model inputs.
 
     Returns:
         The fitted baseline, if it is needed, and the metrics of all baselines.
     """
+    recipe = start.recipe
     is_measured = run.training.baselines and len(rows) > 1
     fitted = recipe.fit_baseline(rows) if run.joins_baseline or is_measured else None
     if not is_measured:
         return fitted, ({}, {})
     splits = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
     baselines, right = recipe.baselines(DatasetDict(splits), fitted)
+    does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
+    if recipe.compares_checkpoint and does_the_task:
+        measured = measure_checkpoint(start, args, splits)
+        baselines = {**baselines, "the checkpoint before training": measured}
     for name, by_split in baselines.items():
         values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
         print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
     return fitted, (baselines, right)
+
+
+def measure_checkpoint(
+    start: Start, args: TrainingArguments, splits: dict[str, Dataset]
+) -> dict[str, Metrics]:
+    """The metrics of the model before its training, as `evaluate` measures them."""
+    trained = start.trained.to(args.device).eval()
+    model = LoadedModel(trained, start.tokenizer, start.recipe.pipeline_tag)
+    batch_size = args.per_device_eval_batch_size
+    found = {}
+    for split, rows in splits.items():
+        if split != "train":
+            metrics, _ = start.recipe.evaluate(model, rows, batch_size, args.seed)
+            found[split] = metrics
+    return found
 
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:

@@ -241,6 +241,42 @@ def test_the_modules_of_a_given_model_are_kept(trained):
         assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
 
 
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_the_checkpoint_before_training_is_a_baseline(task, trained, tmp_path):
+    """Its metrics are those that `evaluate` measures on the same rows."""
+    folder, _ = trained
+    test_file = ["--test_file", str(folder / "scores.csv")]
+    options = [
+        "--model_name_or_path",
+        str(folder / task),
+        "--max_steps",
+        "2",
+        "--disable_tqdm",
+        "true",
+    ]
+    options += [
+        "--use_cpu",
+        "true",
+        "--validation_fraction",
+        "0",
+        "--learning_rate",
+        "1e-3",
+        "--max_length",
+        "24",
+    ]
+    if task == "embed":
+        options += ["--matryoshka", "8"]
+    files = ["--train_file", str(folder / "triplets.csv"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", task, *files, *test_file, *options]) == 0
+    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    evaluation = ["--device", "cpu", "--output_dir", str(tmp_path / "e")]
+    assert main(["evaluate", str(folder / task), *test_file, *evaluation]) == 0
+    expected = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
+    before = results["baselines"]["the checkpoint before training"]["test"]
+    assert before == pytest.approx(expected)
+    assert results["metrics"]["test"] != before
+
+
 def test_a_reranker_is_not_exported_as_something_else(trained, capsys):
     folder, _ = trained
     assert main(["export", str(folder / "rerank"), str(folder / "exported")]) == 2
