@@ -16,7 +16,7 @@ from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
 from ..options.run import Run
 from ..recipes.base import Recipe
-from .results import FinishedTraining, comparison_table, seeds_sentence
+from .results import FinishedTraining, comparison_table, not_worse, seeds_sentence
 
 LIMITATIONS = (
     "A small model, suited only to text like its training data. Check its output before relying on "
@@ -70,6 +70,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
         results=results,
         comparison=comparison_table(results),
+        not_worse=not_worse(results),
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if has_own_class else recipe.library,
         snippet=code.rstrip(),

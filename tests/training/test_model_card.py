@@ -93,7 +93,6 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         rows=DatasetDict(train=Dataset.from_list([example])),
         encoded=DatasetDict(),
         baselines={},
-        baselines_right={},
         joined=None,
     )
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
@@ -109,6 +108,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         "by_label": {},
         "parts": {},
         "baselines": {},
+        "p_values": {},
         "main_metric": "",
         "notes": [],
     }
