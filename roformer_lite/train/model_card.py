@@ -79,7 +79,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         base=" and ".join(map(_shown_base, run.model.pretrained)),
         begins_with_tokens=run.begins_with_teachers_tokens,
         teacher=_shown_base(teacher) if teacher else "",
-        dataset_title=_dataset_title(run),
+        dataset_title=_dataset_title(run, "train"),
         one_of_several=finished.is_one_of_several,
         limitations=run.card.limitations or LIMITATIONS,
     )
@@ -147,7 +147,8 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         EvalResult(
             task_type=finished.recipe.pipeline_tag,
             dataset_type=datasets[0] if datasets else "text",
-            dataset_name=_dataset_title(finished.run),
+            dataset_name=_dataset_title(finished.run, split),
+            dataset_config=finished.run.data.dataset_config_name,
             dataset_split=split,
             metric_type=HUB_METRICS.get(name, name),
             metric_name=name,
@@ -197,11 +198,13 @@ def _title(run: Run) -> str:
     return run.output_dir.name
 
 
-def _dataset_title(run: Run) -> str:
+def _dataset_title(run: Run, split: str) -> str:
+    """The name of the data of a split. Held-out rows are from the training files."""
     name = run.data.dataset_name
     if name is not None and not is_hub_name(name):
         name = Path(name).name
-    file_names = [Path(path).name for path in run.data.train_file or []]
+    files = getattr(run.data, f"{split}_file") or run.data.train_file or []
+    file_names = [Path(path).name for path in files]
     return run.card.dataset_title or name or ", ".join(file_names)
 
 
