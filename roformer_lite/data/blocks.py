@@ -17,7 +17,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from .data_files import in_pieces
+from .data_files import Row, in_pieces
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -86,7 +86,7 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def blocks(
-    rows: Dataset | IterableDataset,
+    rows: Iterable[Row],
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
     is_causal: bool,
@@ -101,7 +101,7 @@ def blocks(
 
 
 def _tokenized_pieces(
-    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase
+    rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
     pieces = ((row["document"], piece) for row in rows for piece in in_pieces(row["text"]))
     while batch := list(islice(pieces, NUM_PIECES_AT_ONCE)):

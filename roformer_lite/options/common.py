@@ -13,6 +13,7 @@ import yaml
 
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
+from .hub_metadata import check_datasets, check_languages, check_license
 from .values import assignment_of
 
 MAX_SEED = 2**32 - 1
@@ -335,8 +336,8 @@ class PublishingOptions:
 
     Args:
         title: Title of the model card. Default: name of the directory.
-        language: Language codes, for example en de.
-        license: Licence of the model, for example apache-2.0.
+        language: ISO 639 codes of the languages, for example en de.
+        license: Licence of the model, as the Hub names it, for example apache-2.0.
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
         limitations: A sentence on what the model should not be used for.
@@ -359,6 +360,13 @@ class PublishingOptions:
     push_to_hub: bool = False
     hub_model_id: str | None = None
     remote_code: bool = False
+
+    def __post_init__(self):
+        if self.language:
+            check_languages(self.language)
+        if self.license is not None:
+            check_license(self.license)
+        check_datasets(self.datasets)
 
 
 def assignments(given: Any) -> dict[str, Any]:

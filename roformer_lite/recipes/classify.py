@@ -28,8 +28,8 @@ from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import (
     SVM,
-    BaselinesRight,
     Examples,
+    Predictions,
     classification_baselines,
     regression_baselines,
 )
@@ -47,11 +47,18 @@ from ..evaluate.report import (
     report_of_sets,
     scores_of,
 )
+from ..evaluate.significance import (
+    Measured,
+    RowMetric,
+    correlation,
+    macro_f1,
+    mean,
+    micro_f1,
+)
 from ..options.tasks import ClassifyDataArguments
 from .base import (
     Answer,
     FittedBaseline,
-    MeasuredBaselines,
     Shown,
     Start,
     significant,
@@ -477,26 +484,45 @@ class Classify(LabelRecipe):
         numbers = {label: number for number, label in enumerate(known)}
         return np.array([numbers[names[0]] for names in labels])
 
-    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+    def predicted(self, answers: list[Answer]) -> np.ndarray:
+        if self.problem_type == REGRESSION:
+            return np.array([answer["value"] for answer in answers])
+        found = [self.labels_in(answer) for answer in answers]
+        return self.numbers_of(found, list(self.labels))
+
+    def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
+        """The metrics of numbers or classes, `(rows,)`, or of zeros and ones for the labels of the
+        model, `(rows, labels)`."""
         true = self.truth(rows)
         if self.problem_type == REGRESSION:
-            metrics = regression_metrics(np.array([answer["value"] for answer in answers]), true)
-            return {"loss": metrics["mse"], **metrics}
-        found = [self.labels_in(answer) for answer in answers]
-        predicted = self.numbers_of(found, list(self.labels))
+            by_row = correlation(predicted, true, of_ranks=False)
+            return Measured(regression_metrics(predicted, true), by_row)
         metrics = classification_metrics(predicted, true)
-        return {"loss": self.loss_of(answers, true), **metrics}
+        return Measured(metrics, self.main_metric_by_row(predicted, true))
 
-    def loss_of(self, answers: list[Answer], true: np.ndarray) -> float:
-        """The mean cross-entropy of the scores, in nats. Labels that the model does not have are
-        ignored. `true` is the result of `truth`."""
+    def main_metric_by_row(self, predicted: np.ndarray, true: np.ndarray) -> RowMetric:
+        if self.problem_type == MULTI:
+            # The model cannot predict labels that the training data lack.
+            hits = predicted * true[:, : predicted.shape[1]]
+            return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
+        if self.main_metric == "macro_f1":
+            return macro_f1(predicted, true, num_labels=1 + max(len(self.labels), true.max()))
+        return mean(predicted == true)
+
+    def losses(self, answers: list[Answer], rows: Dataset) -> Metrics:
+        """The mean cross-entropy of the scores, in nats, or the mean squared error. Labels that the
+        model does not have are ignored."""
+        true = self.truth(rows)
+        if self.problem_type == REGRESSION:
+            return {"loss": regression_metrics(self.predicted(answers), true)["mse"]}
         scores = np.array([[answer[label] for label in self.labels] for answer in answers])
         if self.problem_type == MULTI:
             right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
         else:
             is_known = true < len(self.labels)
             right = scores[is_known, true[is_known]]
-        return float(-np.log(right.clip(min=np.finfo(np.float32).tiny)).mean())
+        loss = -np.log(right.clip(min=np.finfo(np.float32).tiny)).mean()
+        return {"loss": float(loss)}
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
@@ -557,18 +583,13 @@ class Classify(LabelRecipe):
         final = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
         return FittedBaseline(of_training, final)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(rows[split]) for split in rows}
         train = examples.pop("train")
         if fitted is None:
-            return regression_baselines(train, examples), {}
+            return regression_baselines(train, {name: own[0] for name, own in examples.items()})
         machines = {split: fitted.of_split(split) for split in examples}
-        metrics, predicted = classification_baselines(train, examples, machines)
-        right: BaselinesRight = {}
-        if self.problem_type == SINGLE:
-            for name, by_split in predicted.items():
-                right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
-        return metrics, right
+        return classification_baselines(train, examples, machines)
 
     # What the card shows.
 

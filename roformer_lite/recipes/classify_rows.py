@@ -27,6 +27,8 @@ class ClassifyReader(LabelReader):
     """Reads a `text`, optionally a `text_pair`, and `labels` or a `number`. If the options do not
     decide the type of the problem, `is_list` says whether the labels are a list."""
 
+    input_columns = ("text", "text_pair")
+
     options: ClassifyDataArguments
 
     @property

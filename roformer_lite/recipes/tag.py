@@ -29,14 +29,14 @@ from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
-from ..evaluate.baselines import CRF, Sentences, tagging_baselines
+from ..evaluate.baselines import CRF, Predictions, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
+from ..evaluate.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
 from .base import (
     Answer,
     FittedBaseline,
-    MeasuredBaselines,
     Shown,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
@@ -64,6 +64,7 @@ class TagReader(LabelReader):
     """Reads `tokens` and the same number of `tags`."""
 
     names_column = "tags"
+    input_columns = ("tokens",)
 
     options: TagDataArguments
 
@@ -260,17 +261,9 @@ class Tag(LabelRecipe):
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        return self.metrics_of(np.concatenate(found), self.truth(rows))
-
-    def metrics_of(self, numbers: np.ndarray, true: list[list[str]]) -> Metrics:
-        """The metrics of predicted tags.
-
-        Args:
-            numbers: The numbers of the tags of all units, in the order of the sentences.
-            true: The true tags of each sentence.
-        """
+        true = self.truth(rows)
         names = list(self.labels)
-        left = iter(numbers)
+        left = iter(np.concatenate(found))
         predicted = [[names[number] for number in islice(left, len(own))] for own in true]
         return tagging_metrics(predicted, true, self.scheme)
 
@@ -381,10 +374,19 @@ class Tag(LabelRecipe):
 
     # Measuring.
 
-    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+    def predicted(self, answers: list[Answer]) -> list[list[str]]:
+        return [answer["tags"] for answer in answers]
+
+    def measured(self, predicted: list[list[str]], rows: Dataset) -> Measured:
+        """The metrics of the tags of each sentence."""
         true = self.truth(rows)
-        predicted = [answer["tags"] for answer in answers]
-        return tagging_metrics(predicted, true, self.scheme)
+        metrics = tagging_metrics(predicted, true, self.scheme)
+        if self.scheme is not None:
+            return Measured(metrics, entity_f1(predicted, true, self.scheme))
+        lengths = np.array(list(map(len, true)))
+        is_right = np.concatenate(predicted) == np.concatenate(true)
+        hits = np.add.reduceat(is_right, np.cumsum(lengths) - lengths, dtype=int)
+        return Measured(metrics, ratio(hits, lengths))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         true = self.unit_tags(row["tokens"], row["tags"])
@@ -392,10 +394,6 @@ class Tag(LabelRecipe):
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
         return Outcome(row["origin"], columns, severity, true, predicted)
-
-    def measurements(self, rows: Dataset) -> int:
-        # Without entities the main metric is that of single tokens.
-        return len(rows) if self.scheme else sum(map(len, self.truth(rows)))
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]
@@ -416,14 +414,15 @@ class Tag(LabelRecipe):
         # A field takes long to fit, and validation rows did not make it better.
         return FittedBaseline(field, final=field)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
         train = examples.pop("train")
         # Every tagger has this baseline.
         assert fitted is not None
         field: Any = fitted.final
         names = list(self.labels)
-        return tagging_baselines(self.scheme, train, examples, field, names), {}
+        sentences = {split: own[0] for split, own in examples.items()}
+        return tagging_baselines(train, sentences, field, names)
 
     # What the card shows.
 

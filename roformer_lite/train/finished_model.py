@@ -16,8 +16,8 @@ from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..baseline.join import Join
 from ..errors import InputError
-from ..evaluate.baselines import Baselines
 from ..evaluate.confusion_picture import draw_reliability
+from ..evaluate.significance import Baselines
 from ..evaluation import Evaluation, evaluate
 from ..options.common import PublishingOptions
 from ..options.run import Run
@@ -123,8 +123,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     if finished.joined is not None:
         for split, rows in splits.items():
             alone = saved.recipe.for_rows(saved, rows)
-            metrics, _ = alone.evaluate(saved, rows, batch_size, args.seed)
-            found.parts.setdefault("its encoder alone", {})[split] = metrics
+            measured = alone.evaluate(saved, rows, batch_size, args.seed)
+            found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined.of_training
         found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
