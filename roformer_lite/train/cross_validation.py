@@ -20,10 +20,9 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from ..evaluate.baselines import Baselines, BaselinesRight
+from ..evaluate.significance import Baselines
 from ..evaluation import Evaluation
 from ..output import write_json
-from ..recipes.base import MeasuredBaselines
 from ..recipes.classify import Classify
 from .callbacks import ProgressLines, TrainingClock
 from .fit import fit
@@ -120,44 +119,39 @@ class CrossValidation:
     def evaluation(self, recipe: Classify, rows: Dataset) -> Evaluation:
         """The evaluation of the logits on the training rows."""
         answers = recipe.answers_of_logits(np.array(self.logits))
-        outcomes = [recipe.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
+        measured = recipe.measured_answers(answers, rows)
         return Evaluation(
             split=self.split,
-            metrics=recipe.measure(answers, rows),
-            outcomes=outcomes,
-            measurements=recipe.measurements(rows),
+            metrics=measured.metrics,
+            outcomes=measured.outcomes,
+            by_row=measured.by_row,
             rows=len(rows),
             seconds=0.0,
-            report=recipe.report(outcomes),
+            report=recipe.report(measured.outcomes),
         )
 
-    def with_baselines(
-        self, measured: MeasuredBaselines, recipe: Classify, rows: Dataset
-    ) -> MeasuredBaselines:
-        """The baselines with their accuracy in the same folds, and whether each of their
-        predictions is right there.
+    def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:
+        """The baselines, trained and measured in the same folds.
 
         Args:
-            measured: The baselines on other data.
             recipe: The task.
             rows: The training rows.
         """
-        right: dict[str, np.ndarray] = {}
+        predicted: dict[str, np.ndarray] = {}
         for learned, held_out in divided(np.array(self.folds)):
             train = rows.select(learned)
             fitted = recipe.fit_baseline(DatasetDict(train=train))
             splits = DatasetDict(train=train, test=rows.select(held_out))
-            _, right_in_fold = recipe.baselines(splits, fitted)
-            for name, by_split in right_in_fold.items():
-                right.setdefault(name, np.zeros(len(rows), dtype=bool))[held_out] = by_split["test"]
-        baselines: Baselines = {}
-        baselines_right: BaselinesRight = {}
-        for name, of_name in right.items():
-            accuracy = float(of_name.mean())
+            for name, by_split in recipe.baselines(splits, fitted).items():
+                predicted.setdefault(name, np.zeros(len(rows), dtype=int))
+                predicted[name][held_out] = by_split["test"]
+        found: Baselines = {}
+        for name, of_name in predicted.items():
+            measured = recipe.measured(of_name, rows)
+            accuracy = measured.metrics["accuracy"]
             print(f"Baseline, accuracy: {name}: {self.split} {accuracy:.4f}", file=sys.stderr)
-            baselines[name] = {self.split: {"accuracy": accuracy}, **measured[0].get(name, {})}
-            baselines_right[name] = {self.split: of_name, **measured[1].get(name, {})}
-        return baselines, baselines_right
+            found[name] = {self.split: measured}
+        return found
 
 
 def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:

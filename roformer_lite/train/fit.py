@@ -65,8 +65,14 @@ def make_trainer(
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
-    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
+    max_tokens = run.training.max_tokens_per_batch
+    if max_tokens and isinstance(train, Dataset):
         lengths = recipe.lengths(train)
+        if max(lengths) > max_tokens:
+            raise InputError(
+                f"--max_tokens_per_batch {max_tokens} is below the longest row, which has "
+                f"{max(lengths)} tokens; raise it, or truncate the rows to fewer tokens"
+            )
     parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
         return trainer_class(run.task)(
@@ -166,7 +172,7 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         raise
     except Exception as error:
         has_made_a_step = trainer.state.global_step > first_step
-        if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
+        if has_made_a_step or is_disk_full(error, Path(str(trainer.args.output_dir))):
             raise
         # A damaged checkpoint may raise any error. A new training is refused by libraries with
         # these errors, for example if an option needs another package. Other errors are bugs.
@@ -187,7 +193,7 @@ def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
     callback = trainer.pop_callback(EarlyStoppingCallback)
-    if callback is not None:
+    if isinstance(callback, EarlyStoppingCallback):
         # The Trainer would only restore the count together with the arguments of all callbacks.
         state = saved.stateful_callbacks.get("EarlyStoppingCallback")
         if state is not None:

@@ -307,7 +307,8 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     words = [*given, "--output_dir", tmp_path / "m"]
     run = with_defaults(parse_run("classify", list(map(str, words))))
     args = TrainingArguments(str(tmp_path / "arguments"), use_cpu=True)
-    columns = {"text": ["a"] * number, "labels": [["b"]] * number, "is_list": [False] * number}
+    texts = [f"text {row}" for row in range(number)]
+    columns = {"text": texts, "labels": [["b"]] * number, "is_list": [False] * number}
     rows = DatasetDict(train=Dataset.from_dict(columns))
     found = decide(run, args, rows, from_sentence_encoder=True)
     is_few = number == 499
