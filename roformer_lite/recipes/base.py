@@ -508,6 +508,16 @@ class Recipe(ABC):
         """
         return self
 
+    def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
+        """The task with the threshold that a saved model needs in `predict`, for tasks with one.
+
+        Args:
+            saved: The model.
+            rows: The validation data; None if there are none.
+            batch_size: The number of rows in a batch.
+        """
+        return self
+
     @abstractmethod
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of a saved model on labelled data, and its prediction for each row.

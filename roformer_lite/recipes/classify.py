@@ -74,6 +74,8 @@ from .classify_rows import (
     warn_of_ids,
 )
 from .classify_scores import (
+    DEFAULT_THRESHOLD,
+    best_threshold,
     importance_of_rows,
     joint_logits,
     losses_of_rows,
@@ -114,7 +116,8 @@ class Classify(LabelRecipe):
 
     Args:
         problem_type: The type of the problem, with transformers' name.
-        threshold: `predict` leaves out labels with a lower score; None if it shows all labels.
+        threshold: `predict` leaves out labels with a lower score. None stands for 0.5 if a row may
+            have several labels, and otherwise for no threshold.
     """
 
     options_class = ClassifyDataArguments
@@ -222,12 +225,15 @@ class Classify(LabelRecipe):
         self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
     ) -> dict[str, Any]:
         inputs = tokenizer(batch["text"], batch.get("text_pair"), truncation=True)
+        labels: Any
         if self.problem_type == REGRESSION:
             labels = batch["number"]
         elif self.problem_type == SINGLE:
             labels = [self.labels.get(names[0], IGNORE_INDEX) for names in batch["labels"]]
         else:
-            labels = [[float(label in names) for label in self.labels] for names in batch["labels"]]
+            labels = np.zeros((len(batch["labels"]), len(self.labels)), dtype=np.float32)
+            for row, names in enumerate(batch["labels"]):
+                labels[row, [self.labels[name] for name in names if name in self.labels]] = 1
         return {**inputs, "labels": labels}
 
     def collator(
@@ -282,18 +288,22 @@ class Classify(LabelRecipe):
         logits = np.asarray(prediction.predictions)[: len(rows)]
         return measure_logits(self.problem_type, logits, self.truth(rows))
 
-    def with_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> Self:
-        """The task with the threshold of the scores for `predict`, if the options request one.
-
-        Args:
-            scores: The probabilities of the predictions on the validation data, `(rows,)`, or None
-                for models without them.
-            right: Whether the predictions are right, `(rows,)`.
-        """
+    def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
+        """The task with the threshold of the scores for `predict`: the best one for rows with several
+        labels, or the one for `--min_precision`."""
         wanted = self.options.min_precision
-        if wanted is None or scores is None:
+        if rows is None or (wanted is None and self.problem_type != MULTI):
             return self
-        threshold = threshold_for(scores, right, wanted)
+        inputs = [self.input_of_row(row) for row in rows]
+        answers = self.answers(saved, inputs, batch_size, options={})
+        if self.problem_type == MULTI:
+            best = best_threshold(self.scores_in(answers), self.truth(rows))
+            return replace(self, threshold=best)
+        outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
+        scores = scores_of(outcomes)
+        # Rows with one label have scores.
+        assert scores is not None and wanted is not None
+        threshold = threshold_for(scores, are_right(outcomes), wanted)
         if threshold is None:
             print(
                 f"{self.sentence_on_no_threshold()} `predict --threshold` chooses another one",
@@ -427,19 +437,17 @@ class Classify(LabelRecipe):
 
     def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
         """`label TAB score`, or several of them with `top_k`. If a text can have several labels,
-        these are the ones with a score above one half or the `threshold`. A regression shows its
-        number.
+        these are the ones with a score of at least the `threshold`. A regression shows its number.
 
-        Without `top_k`, the default of `threshold` is the one that `--min_precision` chose during
-        training.
+        Without `top_k`, the default of `threshold` is the one that the training chose.
         """
         if self.problem_type == REGRESSION:
             value = significant(answer["value"])
             return Shown(line=str(value), columns={"value": value})
-        if "top_k" not in options and self.threshold is not None:
-            options = {"threshold": self.threshold, **options}
         if self.problem_type == MULTI and "top_k" not in options:
             return self.show_all(answer, options)
+        if "top_k" not in options and self.threshold is not None:
+            options = {"threshold": self.threshold, **options}
         found: list[str | float] = []
         for label, score in list(answer.items())[: options.get("top_k", 1)]:
             is_sure = score >= options.get("threshold", 0)
@@ -462,9 +470,9 @@ class Classify(LabelRecipe):
         """The labels in an answer, in the order of their numbers."""
         if self.problem_type == SINGLE:
             return [next(iter(answer))]
-        if threshold is not None:
-            return [label for label in self.labels if answer[label] >= threshold]
-        return [label for label in self.labels if answer[label] > 0.5]
+        for default in (self.threshold, DEFAULT_THRESHOLD):
+            threshold = default if threshold is None else threshold
+        return [label for label in self.labels if answer[label] >= threshold]
 
     # Measuring.
 
@@ -509,13 +517,17 @@ class Classify(LabelRecipe):
             return macro_f1(predicted, true, num_labels=1 + max(len(self.labels), true.max()))
         return mean(predicted == true)
 
+    def scores_in(self, answers: list[Answer]) -> np.ndarray:
+        """The score of each label, `(rows, labels)`."""
+        return np.array([[answer[label] for label in self.labels] for answer in answers])
+
     def losses(self, answers: list[Answer], rows: Dataset) -> Metrics:
         """The mean cross-entropy of the scores, in nats, or the mean squared error. Labels that the
         model does not have are ignored."""
         true = self.truth(rows)
         if self.problem_type == REGRESSION:
             return {"loss": regression_metrics(self.predicted(answers), true)["mse"]}
-        scores = np.array([[answer[label] for label in self.labels] for answer in answers])
+        scores = self.scores_in(answers)
         if self.problem_type == MULTI:
             right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
         else:
@@ -607,6 +619,12 @@ class Classify(LabelRecipe):
 
     def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
+        if self.problem_type == MULTI and self.threshold is not None and outcomes:
+            return [
+                *notes,
+                f"`predict` gives the labels with a score of at least {self.threshold:.4f}, which "
+                "has the best micro F1 on the validation data.",
+            ]
         scores = scores_of(outcomes)
         if self.options.min_precision is None or self.threshold is None or scores is None:
             return notes

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
@@ -13,6 +14,9 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 from ..baseline.join import Join
 from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
 from .classify_rows import MULTI, REGRESSION
+
+# The threshold for rows with several labels, unless validation data choose another one.
+DEFAULT_THRESHOLD = 0.5
 
 
 def weighted_loss(
@@ -36,13 +40,36 @@ def weighted_loss(
 
 def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
     """Metrics of logits `(rows, labels)`. `true` contains numbers or classes `(rows,)`, or zeros
-    and ones `(rows, labels)`."""
+    and ones `(rows, labels)`. Several labels are predicted with the best threshold."""
     if problem_type == REGRESSION:
         return regression_metrics(logits.squeeze(-1), true)
     predicted = logits.argmax(-1)
     if problem_type == MULTI:
-        predicted = (logits > 0).astype(int)
+        scores = expit(logits)
+        predicted = (scores >= best_threshold(scores, true)).astype(int)
     return classification_metrics(predicted, true.astype(int))
+
+
+def best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
+    """The threshold of the scores with the highest micro F1.
+
+    Args:
+        scores: The scores of the labels, from 0 to 1, `(rows, labels)`.
+        true: Zeros and ones for the same labels, and possibly for more that the model lacks.
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    true = true[:, : scores.shape[1]]
+    if not true.any():
+        return DEFAULT_THRESHOLD
+    precision, recall, thresholds = precision_recall_curve(true.ravel(), scores.ravel())
+    # The last precision and recall belong to no threshold. One of the two may be zero.
+    sums = (precision + recall)[:-1]
+    products = (precision * recall)[:-1]
+    f1 = 2 * products / np.where(sums > 0, sums, 1)
+    best = int(f1.argmax())
+    # Any threshold above the next lower score gives the same labels.
+    return float(thresholds[max(best - 1, 0) : best + 1].mean())
 
 
 def joint_logits(join: Join, logits: np.ndarray, distances: np.ndarray) -> np.ndarray:

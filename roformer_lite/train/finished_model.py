@@ -23,7 +23,6 @@ from ..options.common import PublishingOptions
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
-from ..recipes.classify import Classify
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, summarise
 from .training_directory import TrainingDirectory
@@ -120,23 +119,25 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
     saved = open_model(folder, device=str(args.device))
+    validation = splits.get("validation")
     if finished.joined is not None:
+        of_encoder = saved.recipe.with_threshold(saved, validation, batch_size)
         for split, rows in splits.items():
-            alone = saved.recipe.for_rows(saved, rows)
+            alone = of_encoder.for_rows(saved, rows)
             measured = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined.of_training
-        found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
+        found.join = recipe.choose_join(saved, baseline, validation, batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
+    found.recipe = recipe.with_threshold(saved, validation, batch_size)
+    settings = found.recipe.settings()
+    tuned = type(recipe).of_model(saved.recipe.options, saved.model.config, settings)
+    saved = replace(saved, recipe=tuned)
     for split, rows in splits.items():
         prepared = saved.recipe.for_rows(saved, rows)
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
-        if split != "validation":
-            continue
-        if isinstance(recipe, Classify):
-            found.recipe = recipe.with_threshold(evaluation.scores, evaluation.right)
-        if finished.joined is not None:
+        if split == "validation" and finished.joined is not None:
             final = JoinedBaseline(finished.joined.final, found.join)
             saved = with_baseline(saved, final, folder)
     return found

@@ -1,4 +1,5 @@
-"""Fits the new head of a classifier or tagger on the outputs of its frozen encoder.
+"""The beginning of a new head: the bias of a head for several labels, and the fit of a classifier or
+tagger on the outputs of its frozen encoder.
 
 The gradients of a random head would first distort a trained encoder. If the head is fitted first,
 fine-tuning changes the encoder much less (Kumar et al. 2022, ICLR, arXiv:2202.10054).
@@ -97,6 +98,28 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
     if args.should_save:
         print(f"{name}: {message}", file=sys.stderr)
     return run
+
+
+@torch.no_grad()
+def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
+    """Set the bias of a new head for several labels to the log-odds of each label.
+
+    Otherwise, the first epochs only teach the model that each of many labels is rare.
+
+    Args:
+        model: A model with a new head. If each row has one label, or if the head has no bias, it
+            stays as it is.
+        train: The encoded training data.
+    """
+    layer = output_layer(model)
+    if layer is None or model.config.problem_type != "multi_label_classification":
+        return
+    counts = np.zeros(layer.out_features)
+    for batch in train.with_format("numpy", columns=["labels"]).iter(batch_size=1000):
+        counts += batch["labels"].sum(axis=0)
+    # The half avoids infinite values.
+    odds = (counts + 0.5) / (len(train) - counts + 0.5)
+    layer.bias.copy_(torch.from_numpy(np.log(odds)))
 
 
 def fit_head(trainer: Trainer, train: Dataset) -> bool:

@@ -22,7 +22,7 @@ from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model
 from .fit import make_trainer, trainer_class
-from .head import convert_sentence_encoder
+from .head import convert_sentence_encoder, start_at_log_odds
 from .models import make_start, pretrained_config
 from .results import FinishedTraining
 from .stages import train_in_stages
@@ -75,6 +75,8 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
         encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
+        if begun.has_new_head or not start.model.pretrained:
+            start_at_log_odds(begun.model, encoded["train"])
         fitted = None
         baselines: Baselines = {}
         if args.should_save:
