@@ -36,6 +36,11 @@ class Stages:
     pairs: PairTraining | None = None
     cross_validation: CrossValidation | None = None
 
+    @property
+    def is_cross_validated(self) -> bool:
+        """Whether the model has predictions for the training rows from cross-validation."""
+        return self.cross_validation is not None and bool(self.cross_validation.folds)
+
 
 def train_in_stages(
     run: Run,

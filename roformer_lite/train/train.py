@@ -25,7 +25,7 @@ from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder, start_at_log_odds
 from .models import make_start, pretrained_config
 from .results import FinishedTraining
-from .stages import train_in_stages
+from .stages import Stages, train_in_stages
 from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
@@ -88,12 +88,9 @@ def train(run: Run) -> dict[str, Any] | None:
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
             cross_validated = None
-            validated = stages.cross_validation
-            if validated is not None and validated.folds:
-                cross_validated = validated.evaluation(recipe, rows["train"])
-                if run.training.baselines:
-                    for name, by_split in validated.baselines(recipe, rows["train"]).items():
-                        baselines[name] = by_split | baselines.get(name, {})
+            if stages.is_cross_validated:
+                cross_validated = stages.cross_validation.evaluation(recipe, rows["train"])
+                baselines = with_cross_validation(run, recipe, stages, rows["train"], baselines)
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
@@ -202,6 +199,16 @@ def measure_checkpoint(
         for split, rows in splits.items()
         if split != "train"
     }
+
+
+def with_cross_validation(
+    run: Run, recipe: Recipe, stages: Stages, train: Dataset, baselines: Baselines
+) -> Baselines:
+    """The baselines, measured in the folds of the model as well if the user wants it."""
+    if not run.training.baselines:
+        return baselines
+    in_folds = stages.cross_validation.baselines(recipe, train)
+    return {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
 
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
