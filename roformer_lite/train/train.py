@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..evaluate.significance import Baselines, Measured
 from ..options.run import Run
 from ..recipes import RECIPES
-from ..recipes.base import FittedBaseline, Start
+from ..recipes.base import FittedBaseline, Recipe, Start
 from ..recipes.loaded_model import LoadedModel
 from ..saved.saved_model import leave_out_segments
 from .defaults import with_defaults
