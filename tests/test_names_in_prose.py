@@ -16,6 +16,7 @@ PAGES = [
     *ROOT.glob("docs/*.md"),
     *(path for folder in (*CODE, "model_cards") for path in (ROOT / folder).glob("README.md")),
     *ROOT.glob(".github/**/*.md"),
+    *ROOT.glob("skills/*/SKILL.md"),
 ]
 # The log of changes also names parts that only former versions had.
 PAGES.remove(ROOT / "CHANGELOG.md")
