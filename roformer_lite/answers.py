@@ -21,11 +21,11 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
+from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Recipe
-from .saved.loaded_model import Input, LoadedModel
+from .recipes.loaded_model import Input, LoadedModel
 from .saved.onnx_model import OnnxModel
-from .saved.output import RESULTS_FILE
 from .saved.saved_model import (
     load_config,
     max_positions,

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from .errors import InputError
-from .saved.output import is_disk_full
+from .output import is_disk_full
 
 # The command `export`, for example, has a function `parse` in `commands/export_options.py`, whose
 # results are passed to the function `main` in `commands/export.py`.

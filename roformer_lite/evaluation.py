@@ -15,7 +15,7 @@ from .errors import InputError
 from .evaluate.metrics import Metrics, calibration_error
 from .evaluate.report import LabelReport, Outcome, are_right, scores_of
 from .recipes.base import Recipe
-from .saved.loaded_model import LoadedModel
+from .recipes.loaded_model import LoadedModel
 
 # Scores with a larger expected calibration error are not regarded as probabilities.
 LARGE_CALIBRATION_ERROR = 0.1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import check_number, require_packages
-from ..export.formats import check_engine
+from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
 from ..options.parser import CommandParser
 

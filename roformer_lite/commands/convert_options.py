@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import InputError, check_directory
 from ..options.parser import CommandParser
-from ..saved.output import new_directory
+from ..output import new_directory
 
 # This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"

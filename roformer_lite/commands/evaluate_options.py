@@ -18,7 +18,7 @@ from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser, help_texts
 from ..options.tasks import TASK_ARGUMENTS
-from ..saved.output import RESULTS_FILE, check_output_dir, check_place
+from ..output import RESULTS_FILE, check_output_dir, check_place
 
 REPORT_FILE = "report.txt"
 # A finished evaluation consists of these files.

@@ -12,10 +12,10 @@ from hf_roformer_lite.padding_free import padding_free
 
 from ..baseline.files import copy_joined
 from ..errors import InputError
-from ..export.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..export.graphs import write_graphs, write_pooling
 from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
-from ..saved.output import RESULTS_FILE, complete_directory, write_json
+from ..options.formats import FOLDER_FORMATS, GRAPH_FORMATS
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import (
     load_config,
     load_model,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, check_model_name
-from ..export.formats import GRAPH_FORMATS, Format, check_libraries, check_quantization
+from ..options.formats import GRAPH_FORMATS, Format, check_libraries, check_quantization
 from ..options.parser import CommandParser
-from ..saved.output import new_directory
+from ..output import new_directory
 
 
 @dataclass

@@ -23,10 +23,10 @@ from ..data.data_files import (
     read_table,
     value_of,
 )
+from ..data.tables import AnswerTable
 from ..errors import InputError
 from ..options.models import SEED
-from ..saved.output import complete_file
-from ..saved.tables import AnswerTable
+from ..output import complete_file
 from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.

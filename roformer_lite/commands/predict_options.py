@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..data.data_files import TABLE_FORMATS, file_format
+from ..data.tables import check_table_name
 from ..errors import (
     MAX_BATCH_SIZE,
     MAX_BEAMS,
@@ -13,12 +14,11 @@ from ..errors import (
     check_model_name,
     check_number,
 )
-from ..export.formats import check_engine
 from ..options.common import MAX_SEED, TableArguments
+from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
 from ..options.parser import CommandParser
-from ..saved.output import check_answers_file, check_output_file
-from ..saved.tables import check_table_name
+from ..output import check_answers_file, check_output_file
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3

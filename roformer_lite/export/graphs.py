@@ -18,8 +18,8 @@ from hf_roformer_lite.integrations import POOLING_OPTIONS
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
-from ..saved.output import require_space, write_json
-from .formats import GRAPH_FORMATS
+from ..options.formats import GRAPH_FORMATS
+from ..output import require_space, write_json
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from ..errors import InputError, check_file, check_number
-from ..saved.output import check_place
+from ..output import check_place
 from .values import assignment_of
 
 MAX_SEED = 2**32 - 1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..export.formats import Engine
+from .formats import Engine
 
 # The help text of an argument that is a saved model.
 MODEL_HELP = "the model's directory, or its name on the Hub"

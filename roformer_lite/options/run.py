@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError, check_model_name, did_you_mean
-from ..saved.output import complete_file
+from ..output import complete_file
 from .common import (
     ModelArguments,
     PublishingOptions,

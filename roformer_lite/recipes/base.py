@@ -35,8 +35,8 @@ from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
-from ..saved.loaded_model import Input, LoadedModel, is_empty
 from ..saved.saved_model import load_complete_model, model_class_of
+from .loaded_model import Input, LoadedModel, is_empty
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

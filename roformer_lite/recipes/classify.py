@@ -49,7 +49,6 @@ from ..evaluate.report import (
     scores_of,
 )
 from ..options.tasks import ClassifyDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from .base import (
     Answer,
     FittedBaseline,
@@ -75,6 +74,7 @@ from .classify_scores import (
     weighted_loss,
 )
 from .labels import LabelRecipe, labels_of
+from .loaded_model import Input, LoadedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -21,8 +21,8 @@ from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..options.tasks import EmbedDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, Shown, Start
+from .loaded_model import Input, LoadedModel
 from .sentence import SentenceReader, SentenceRecipe, named_metrics
 from .teacher import open_teacher, principal_axes, projected, with_vectors
 

@@ -16,8 +16,8 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.report import Outcome
 from ..options.tasks import LabelArguments
-from ..saved.loaded_model import LoadedModel
 from .base import AnsweringRecipe
+from .loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

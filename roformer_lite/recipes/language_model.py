@@ -29,8 +29,8 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, Measured, Recipe, padding_right
+from .loaded_model import Input, LoadedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset

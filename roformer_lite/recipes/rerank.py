@@ -16,8 +16,8 @@ from ..data.reader import require
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..evaluate.metrics import CORRELATIONS, Metrics
 from ..options.tasks import RerankDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, significant
+from .loaded_model import Input, LoadedModel
 from .sentence import SentenceRecipe, named_metrics
 
 if TYPE_CHECKING:

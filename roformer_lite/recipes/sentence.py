@@ -25,7 +25,6 @@ from ..errors import InputError
 from ..evaluate.baselines import ScoredPairs, TfidfCosine
 from ..evaluate.metrics import Metrics
 from ..options.tasks import SentenceDataArguments
-from ..saved.loaded_model import LoadedModel
 from ..saved.sentence_models import make_sentence_model, open_sentence_model
 from .base import (
     FittedBaseline,
@@ -34,6 +33,7 @@ from .base import (
     Recipe,
     Start,
 )
+from .loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -35,7 +35,6 @@ from ..evaluate.metrics import (
 )
 from ..evaluate.report import Outcome
 from ..options.tasks import Seq2SeqDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from ..saved.saved_model import max_positions
 from .base import (
     Answer,
@@ -44,6 +43,7 @@ from .base import (
     Measured,
     MeasuredBaselines,
 )
+from .loaded_model import Input, LoadedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

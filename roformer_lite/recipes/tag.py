@@ -33,7 +33,6 @@ from ..evaluate.baselines import CRF, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..options.tasks import TagDataArguments
-from ..saved.loaded_model import Input, LoadedModel
 from .base import (
     Answer,
     FittedBaseline,
@@ -42,6 +41,7 @@ from .base import (
     padding_right,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
+from .loaded_model import Input, LoadedModel
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Saved models: their files, opening them, and writing files that are complete or unchanged."""
+"""Saved models: their files, and opening them."""

@@ -42,7 +42,7 @@ from hf_roformer_lite.conversion.checkpoint_files import (
 from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 
 from ..errors import InputError, check_model_name
-from .output import RESULTS_FILE
+from ..output import RESULTS_FILE
 
 # Lower limits of fields in generation_config.json, most of which transformers does not check.
 MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}

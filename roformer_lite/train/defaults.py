@@ -5,7 +5,7 @@ from typing import Any
 
 from ..options.run import Run
 from ..options.tasks import ClassifyDataArguments
-from ..saved.output import RESULTS_FILE
+from ..output import RESULTS_FILE
 from ..saved.saved_model import read_optional_object
 
 _DEFAULTS = {

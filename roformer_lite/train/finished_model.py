@@ -20,9 +20,9 @@ from ..evaluate.confusion_picture import draw_reliability
 from ..evaluation import Evaluation, evaluate
 from ..options.common import PublishingOptions
 from ..options.run import Run
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..recipes.classify import Classify
-from ..saved.output import RESULTS_FILE, complete_directory, write_json
 from .model_card import write_model_card
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
 from .training_directory import TrainingDirectory

@@ -13,8 +13,8 @@ from hf_roformer_lite.conversion.checkpoint_files import reason
 from ..errors import InputError
 from ..options.run import Run
 from ..options.tasks import LabelArguments
+from ..output import is_disk_full
 from ..recipes.base import Recipe, Start
-from ..saved.output import is_disk_full
 from .few_rows import FewRows, train_contrastively
 from .head import fit_head
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..options.run import Run
-from ..saved.output import RESULTS_FILE, complete_directory, write_json
+from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
 from .defaults import with_defaults
 from .finished_model import create_repository

@@ -24,10 +24,6 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.trainer_utils import EvalLoopOutput
-
-from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
 from ..options.common import TrainingOptions
@@ -41,26 +37,6 @@ from .callbacks import (
 )
 from .muon import MUON, make_muon
 from .token_budget import TokenBudgetBatchSampler
-
-# This is transformers' name for the loss of models that predict the next token.
-CAUSAL_LOSS = "ForCausalLM"
-CAUSAL_CLASSES = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-
-
-def is_causal(model: nn.Module) -> bool:
-    """Whether a model shifts the labels. The type of its loss does not always show this, because
-    some models, such as GPT-2, have none."""
-    has_causal_loss = getattr(model, "loss_type", None) == CAUSAL_LOSS
-    return has_causal_loss or type(model).__name__ in CAUSAL_CLASSES
-
-
-def count_labels(labels: torch.Tensor, is_shifted: bool) -> int:
-    """The number of labels that contribute to the loss. The first label of a row does not if the
-    labels are shifted."""
-    if labels.is_floating_point():
-        return labels.numel()
-    counted = labels[..., 1:] if is_shifted else labels
-    return int((counted != IGNORE_INDEX).sum())
 
 
 class RoFormerLiteTrainer(Trainer):
@@ -103,9 +79,6 @@ class RoFormerLiteTrainer(Trainer):
             seconds = options.time_limit_minutes * 60
         self.clock = TrainingClock(seconds, command_started)
         self.averaging: WeightAveraging | None = None
-        # The sum of the losses of all evaluated batches, and the number of their labels.
-        self.measured_loss = 0.0
-        self.measured_labels = 0
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
@@ -212,63 +185,6 @@ class RoFormerLiteTrainer(Trainer):
         is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
         if is_checkpoint and self.averaging is not None:
             self.averaging.save(Path(output_dir))
-
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> tuple[Any, Any, Any]:
-        """Evaluate one batch, and record its loss and the number of its labels."""
-        labels = inputs.get("labels")
-        if labels is not None:
-            labels = self._without_repeated_rows(labels)
-            inputs = {**inputs, "labels": labels}
-        found = super().prediction_step(model, inputs, *args, **kwargs)
-        loss = found[0]
-        if loss is None or labels is None:
-            return found
-        num_labels = count_labels(labels, is_shifted=is_causal(self.model))
-        divisor: float = num_labels
-        if self.model_accepts_loss_kwargs or self.compute_loss_func is not None:
-            # The Trainer lets the model divide by the number of labels that it counts itself. It
-            # only recognizes shifted labels by the type of loss.
-            is_shifted = getattr(self.model, "loss_type", None) == CAUSAL_LOSS
-            divisor = count_labels(labels, is_shifted=is_shifted)
-            if self.args.average_tokens_across_devices:
-                counted = torch.tensor(float(divisor), device=self.args.device)
-                divisor = self.accelerator.reduce(counted, reduction="mean").item()
-        if num_labels:
-            self.measured_loss += loss.item() * divisor
-            self.measured_labels += num_labels
-        return found
-
-    def _without_repeated_rows(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels `(B, …)` of an evaluation batch, ignored in rows that repeat earlier ones.
-
-        With several processes, accelerate fills up the last batches, so that all processes get the
-        same number of rows. It leaves these rows out of the predictions that it gathers, but their
-        loss would count.
-        """
-        batches = self.accelerator.gradient_state
-        is_last = batches.end_of_dataloader and batches.remainder > 0
-        if not is_last or labels.is_floating_point():
-            return labels
-        num_rows_before = self.args.process_index * len(labels)
-        labels = labels.clone()
-        labels[max(batches.remainder - num_rows_before, 0) :] = IGNORE_INDEX
-        return labels
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate with the mean loss of all labels, regardless of the batches. The Trainer would
-        average the means of the batches."""
-        self.measured_loss = 0.0
-        self.measured_labels = 0
-        output: Any = super().evaluation_loop(*args, **kwargs)
-        key = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
-        own = [self.measured_loss, float(self.measured_labels)]
-        sums = torch.tensor([own], device=self.args.device)
-        loss, num_labels = self.accelerator.gather(sums).sum(0).tolist()
-        if num_labels and key in output.metrics:
-            output.metrics[key] = loss / num_labels
-        return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         averaged: AbstractContextManager[None] = nullcontext()

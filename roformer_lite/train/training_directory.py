@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..options.run import RUN_FILE, Run, read_run_file
-from ..saved.output import RESULTS_FILE, check_output_dir, is_disk_full
+from ..output import RESULTS_FILE, check_output_dir, is_disk_full
 
 LOCK_FILE = "lock"
 # This is the last file that the Trainer writes into a checkpoint.

@@ -26,13 +26,14 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
-from roformer_lite import answers, loaded_model
+from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
+from roformer_lite.data.tables import AnswerTable
 from roformer_lite.errors import InputError
+from roformer_lite.recipes import loaded_model
 from roformer_lite.saved.saved_model import load_model
-from roformer_lite.saved.tables import AnswerTable
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 LABELS = list("bca")

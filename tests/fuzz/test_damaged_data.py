@@ -16,9 +16,9 @@ from damage import damaged_bytes
 
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
+from roformer_lite.data.tables import TableWriter
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
-from roformer_lite.saved.tables import TableWriter
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 ROWS = [

@@ -11,13 +11,13 @@ from transformers import AutoModelForTokenClassification
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.recipes.tag import Tag
-from roformer_lite.saved.output import (
+from roformer_lite.output import (
     check_output_dir,
     check_place,
     complete_directory,
     complete_file,
 )
+from roformer_lite.recipes.tag import Tag
 
 
 def contents(folder: Path) -> dict[str, str]:

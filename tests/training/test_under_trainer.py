@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers
 from conftest import VOCAB, build, seq2seq_config
 from toy_training import HEADS, arguments, make_batch, make_model, make_rows
 from transformers import (
@@ -202,39 +201,3 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
     with pytest.raises(RuntimeError, match="no loader"):
         trainer.get_train_dataloader()
     assert trainer.data_collator is collator
-
-
-@pytest.mark.parametrize("kind", [kind for kind in HEADS if kind not in ("question", "choice")])
-def test_the_measured_loss_is_the_mean_over_all_labels(kind, tmp_path):
-    """The size and the order of the batches do not matter, and a batch may have no labels."""
-    rows = make_rows(kind)
-    if kind not in ("multi", "regression"):
-        rows += [{**row, "labels": torch.full_like(row["labels"], -100)} for row in rows[:4]]
-    model = make_model(kind)
-    whole = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-    expected = model(**whole).loss.item()
-    for size in (1, 3, 4, 12):
-        for order in (rows, rows[::-1]):
-            options = arguments(tmp_path, per_device_eval_batch_size=size)
-            trainer = make_trainer(model, options, eval_dataset=order)
-            assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_evaluation_loss_of_a_class_without_a_type_of_loss(tmp_path):
-    """The class of GPT-2 does not say that its labels are shifted. The batches differ in size."""
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=50, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1
-    )
-    model = transformers.GPT2LMHeadModel(config)
-    rows = [torch.randint(2, 50, (length,)) for length in (2, 2, 2, 40)]
-    data = [{"input_ids": row, "labels": row} for row in rows]
-    options = {"per_device_eval_batch_size": 1, "report_to": "none", "use_cpu": True}
-    arguments = transformers.TrainingArguments(str(tmp_path), disable_tqdm=True, **options)
-    found = make_trainer(model=model, args=arguments, eval_dataset=data).evaluate()
-    model.eval()
-    with torch.no_grad():
-        losses = [model(input_ids=row[None], labels=row[None]).loss.item() for row in rows]
-    weights = [len(row) - 1 for row in rows]
-    expected = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-    assert found["eval_loss"] == pytest.approx(expected / sum(weights), rel=1e-5)

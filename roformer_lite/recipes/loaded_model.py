@@ -14,7 +14,7 @@ from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
 
 from ..baseline.files import JoinedBaseline
 from ..errors import InputError
-from .saved_model import without_reports
+from ..saved.saved_model import without_reports
 
 # An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]

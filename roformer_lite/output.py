@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any, BinaryIO, TextIO
 
-from ..errors import InputError
+from .errors import InputError
 
 # This file is written last, so that a directory with it contains a finished model.
 RESULTS_FILE = "results.json"

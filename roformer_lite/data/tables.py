@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from ..data.data_files import TABLE_FORMATS, Row, columns_of, file_format
 from ..errors import InputError
+from .data_files import TABLE_FORMATS, Row, columns_of, file_format
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
 _BREAK = re.compile(r"[\t\r\n]")
