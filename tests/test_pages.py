@@ -7,6 +7,7 @@ that a script draws from kept results.
 import re
 import runpy
 import shlex
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -76,6 +77,22 @@ def test_links_lead_somewhere(page):
         if not target.exists() or anchor not in anchors_of(target):
             broken.append(link)
     assert broken == []
+
+
+def test_llms_txt_lists_every_page():
+    listed = re.findall(r"^- \[(.*?)\]\((.*?)\): \w", (DOCS / "llms.txt").read_text("utf-8"), re.M)
+    titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in DOCS.glob("*.md")}
+    assert {name: f"# {title}" for title, name in listed} == titles
+
+
+def test_each_training_of_the_pages_has_a_directory_of_its_own():
+    """A reader may run the blocks of all pages in one directory."""
+    pages = [README, *sorted(DOCS.glob("*.md"))]
+    code = [block.code for page in pages for block in blocks_of(page) if block.runs_here]
+    pattern = r"--output_dir (\S+)|Arguments\(\s*\"([\w-]+)\""
+    found = [name or other for text in code for name, other in re.findall(pattern, text)]
+    assert len(found) > 30
+    assert [name for name, number in Counter(found).items() if number > 1] == []
 
 
 def commands_of_skill() -> list[str]:
