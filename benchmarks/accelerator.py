@@ -1,7 +1,7 @@
 """`python -m benchmarks accelerator [options]`: on a GPU, compare training steps of stock models
 with those of padding-free models, whose attention has one of several forms.
 
-The forms are those of `hf_roformer_lite/padding_free/attention.py`: `by document`, `groups` and, in
+The forms are those of `hf_roformer_lite/padding_free/attention.py`: `by document`, `rows` and, in
 half precision on a recent GPU, `at once`; `default` is what `padding_free` chooses itself. A form
 that a model never uses has no figures. DeBERTa computes attention itself, and has none of them. All
 contenders use the same memory for their random weights, have no dropout, get the same batches and
@@ -46,7 +46,7 @@ WIDTHS: dict[int, Size] = {size.width: size for size in (SIZES["tiny"], MINILM, 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STOCK = "stock"
 DEFAULT = "default"
-FORMS = ("by document", "groups", "at once")
+FORMS = ("by document", "rows", "at once")
 CONTENDERS = (STOCK, *FORMS, DEFAULT)
 COLUMNS = ["model", "width", "dtype", "difference", "rounding"]
 COLUMNS += [f"{name}, ms" for name in CONTENDERS]

@@ -1,4 +1,4 @@
-"""Exact conversion of other systems' weights to models of this package, and export to systems that
+"""Exact conversion of other systems' weights to RoFormerLite models, and export to systems that
 have an equivalent.
 
     from hf_roformer_lite.conversion import convert

@@ -424,13 +424,13 @@ class Roberta(BertFamilyConverter):
     }
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {"max_position_embeddings": theirs.max_position_embeddings - _unused_rows(theirs)}
+        return {"max_position_embeddings": theirs.max_position_embeddings - unused_rows(theirs)}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"max_position_embeddings": ours.max_position_embeddings + _unused_rows(ours)}
+        return {"max_position_embeddings": ours.max_position_embeddings + unused_rows(ours)}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        return (*STACK, WeightRule(POSITIONS, POSITIONS, drop_rows(_unused_rows(ours))))
+        return (*STACK, WeightRule(POSITIONS, POSITIONS, drop_rows(unused_rows(ours))))
 
 
 class XLMRoberta(Roberta):
@@ -447,9 +447,14 @@ class Camembert(Roberta):
     config_class = CamembertConfig
 
 
-def _unused_rows(config: PreTrainedConfig) -> int:
+def unused_rows(config: PreTrainedConfig) -> int:
+    """The number of rows of their table of positions up to the id of padding, which no token reads.
+
+    Raises:
+        ConversionError: for a config without this id.
+    """
     if config.pad_token_id is None:
-        raise ConversionError("pad_token_id=None: their positions begin after this id; give one")
+        raise ConversionError("pad_token_id=None: their positions begin after this id; set one")
     return config.pad_token_id + 1
 
 

@@ -21,7 +21,7 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # The first of these that a checkpoint has is read.
@@ -41,7 +41,9 @@ TOKENIZER_FILES = (
 )
 # All files of a repository that may be needed besides the weights.
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
-MAX_LISTED_TENSORS = 3
+# The names under which transformers also saves the padding and truncation of tokenizer.json.
+LENGTH_ARGUMENTS = ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy")
+MAX_LISTED_TENSORS = 4
 MAX_SHOWN_CHARACTERS = 600
 
 
@@ -144,6 +146,34 @@ def read_object(path: Path) -> dict[str, Any]:
 def has_tokenizer(directory: Path) -> bool:
     """Whether a directory contains a file of a tokenizer."""
     return any((directory / file).is_file() for file in TOKENIZER_FILES)
+
+
+def open_tokenizer(
+    directory: Path, tokenizer_class: Any = AutoTokenizer
+) -> PreTrainedTokenizerBase:
+    """The tokenizer in a directory, without the padding and truncation of tokenizer.json.
+
+    Args:
+        directory: The directory.
+        tokenizer_class: The class that opens it.
+    """
+    tokenizer = tokenizer_class.from_pretrained(directory, trust_remote_code=False)
+    drop_lengths(tokenizer)
+    return tokenizer
+
+
+def drop_lengths(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Remove the padding and truncation that a tokenizer would write to tokenizer.json.
+
+    They are those of its last call, or of the file that it was opened from. Some checkpoints pad
+    every text to 128 tokens there. transformers overrides this in each call, but other programs
+    that read the file pad and truncate accordingly.
+    """
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_padding()
+        tokenizer.backend_tokenizer.no_truncation()
+    for name in LENGTH_ARGUMENTS:
+        tokenizer.init_kwargs.pop(name, None)
 
 
 def weight_files(name: str | Path) -> list[Path]:
@@ -253,7 +283,7 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
 def load_pretrained(
     model_class: Any, name: str | Path, config: Any, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model of transformers or of this package, and check its files and numbers.
+    """Load a stock model or a RoFormerLite model, and check its files and numbers.
 
     Args:
         model_class: The class of the model, or an auto class.
@@ -302,7 +332,12 @@ def refuse_tensors(fault: str, names: Iterable[str]) -> None:
     names = sorted(names)
     if not names:
         return
-    listed = ", ".join(names[:MAX_LISTED_TENSORS])
+    raise ConversionError(f"{fault} {listed(names)}; a file is damaged or belongs to another model")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of tensors, and the number of the others."""
+    first = ", ".join(names[:MAX_LISTED_TENSORS])
     if len(names) > MAX_LISTED_TENSORS:
-        listed += f" and {len(names) - MAX_LISTED_TENSORS} more"
-    raise ConversionError(f"{fault} {listed}; a file is damaged or belongs to another model")
+        first += f" and {len(names) - MAX_LISTED_TENSORS} more"
+    return first

@@ -14,13 +14,8 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
-from hf_roformer_lite.integrations import (
-    POOLING_OPTION,
-    POOLING_OPTIONS,
-    POOLINGS,
-    RERANKER_FIELDS,
-)
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.integrations import RERANKER_FIELDS
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .checkpoint_files import (
@@ -36,11 +31,13 @@ from .checkpoint_files import (
     local_directory,
     naming,
     open_files,
+    open_tokenizer,
     read_json,
     read_object,
     weight_files,
 )
 from .converter import Converter
+from .poolings import POOLINGS
 from .registry import export, family_of, find_converter, fitting_family
 
 STOCK_TOKENIZERS = {
@@ -75,7 +72,7 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     path = local_directory(checkpoint) / "config.json"
     if not path.is_file():
         raise ConversionError(
-            f"{checkpoint}: has no config.json; give a directory of a model, or a name on the Hub"
+            f"{checkpoint}: has no config.json; pass a directory of a model, or a name on the Hub"
         )
     config = read_object(path)
     model_type = config.get("model_type")
@@ -146,7 +143,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
         return None
     tokenizer_class = converter.tokenizer_class(_declared_tokenizer(directory))
     with naming(path):
-        return tokenizer_class.from_pretrained(directory, trust_remote_code=False)
+        return open_tokenizer(directory, tokenizer_class)
 
 
 def _declared_tokenizer(directory: Path) -> str | None:
@@ -168,12 +165,12 @@ def source_of(path: str | Path, config: dict[str, Any]) -> str:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Whether a checkpoint is a model of this package, according to its config."""
+    """Whether a checkpoint is a RoFormerLite model, according to its config."""
     return _read_config(path).get("model_type") in AUTO_CLASSES
 
 
 class ConvertedModel:
-    """Opens a checkpoint of another system as a model of this package, without a copy on disk, like
+    """Opens a checkpoint of another system as a RoFormerLite model, without a copy on disk, like
     transformers' Auto classes: `ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`.
     """
 
@@ -181,7 +178,7 @@ class ConvertedModel:
     def from_pretrained(
         cls, name: str | Path, source: str = "auto", dtype: torch.dtype | None = None
     ) -> PreTrainedModel:
-        """A model of this package with the weights of a checkpoint, in evaluation mode.
+        """A RoFormerLite model with the weights of a checkpoint, in evaluation mode.
 
         Args:
             name: A directory, or a repository on the Hub.
@@ -191,13 +188,13 @@ class ConvertedModel:
         """
         if is_ours(name):
             raise ConversionError(
-                f"{name} is a model of this package already; open it with a class of this package"
+                f"{name} is a RoFormerLite model already; open it with its own class"
             )
         return load_checkpoint(name, source)[0].to(dtype=dtype)
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
-    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: the
+    """Write the RoFormerLite model at `path` as a checkpoint of the source `name` (`auto`: the
     family that fits) to the directory `out`, and return the name of the source.
 
     Raises:
@@ -220,6 +217,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
         _name_stock_tokenizer(directory, unfinished)
+        _drop_lengths_of_file(unfinished / "tokenizer.json")
     return name
 
 
@@ -231,7 +229,7 @@ def _copy_files(directory: Path, files: Iterable[str], out: Path) -> None:
 
 
 def load_model(path: str | Path) -> PreTrainedModel:
-    """The model of this package at `path`, in the class from which it was saved.
+    """The RoFormerLite model at `path`, in the class from which it was saved.
 
     Raises:
         ConversionError: if a tensor is missing (`from_pretrained` would fill it with random
@@ -241,7 +239,7 @@ def load_model(path: str | Path) -> PreTrainedModel:
     architecture = (fields.get("architectures") or [None])[0]
     if fields.get("model_type") not in AUTO_CLASSES or architecture not in hf_roformer_lite.__all__:
         raise ConversionError(
-            f"{path}: {architecture} is no model of this package; `roformer-lite convert` makes one"
+            f"{path}: {architecture} is not a RoFormerLite model; `roformer-lite convert` makes one"
         )
     with naming(path):
         model_class = getattr(hf_roformer_lite, architecture)
@@ -284,6 +282,14 @@ def _name_stock_tokenizer(directory: Path, out: Path) -> None:
     (out / TOKENIZER_CONFIG).write_text(f"{written}\n", "utf-8")
 
 
+def _drop_lengths_of_file(path: Path) -> None:
+    """Remove the padding and truncation from tokenizer.json, if the file exists."""
+    if path.is_file():
+        content = {**read_object(path), "padding": None, "truncation": None}
+        written = json.dumps(content, indent=2, ensure_ascii=False)
+        path.write_text(f"{written}\n", "utf-8")
+
+
 def sentence_pooling(path: str | Path) -> str | None:
     """The value of `classifier_pooling` that corresponds to the pooling of a sentence-transformers
     checkpoint; None for other checkpoints and other pooling modes."""
@@ -292,13 +298,15 @@ def sentence_pooling(path: str | Path) -> str | None:
         return None
     options = read_object(file)
     if "pooling_mode" in options:
-        return POOLINGS.get(str(options["pooling_mode"]))
+        return POOLINGS["sentence-transformers"].get(str(options["pooling_mode"]))
     modes = [
-        name for name, is_on in options.items() if name.startswith(POOLING_OPTION) and is_on is True
+        name
+        for name, is_on in options.items()
+        if name.startswith("pooling_mode_") and is_on is True
     ]
     if len(modes) != 1:
         return None
-    return POOLING_OPTIONS.get(modes[0])
+    return POOLINGS["older sentence-transformers"].get(modes[0])
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:

@@ -44,7 +44,7 @@ def export_ctranslate2(
     directory: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write a model of this package to `directory`, which exists, in the form that CTranslate2
+    """Write a RoFormerLite model to `directory`, which exists, in the form that CTranslate2
     loads.
 
     Args:
@@ -171,7 +171,7 @@ def _describe(
     if not isinstance(ends, list):
         ends = [ends]
     if len(ends) != 1 or ends[0] is None:
-        raise ConversionError(f"eos_token_id={ends}: CTranslate2 stops at one token; give one")
+        raise ConversionError(f"eos_token_id={ends}: CTranslate2 stops at one token; set one")
     spec.config.layer_norm_epsilon = model.config.get_text_config(decoder=True).norm_eps
     spec.config.eos_token = vocabulary[ends[0]]
     spec.config.bos_token = tokenizer.bos_token or vocabulary[ends[0]]

@@ -24,6 +24,7 @@ from .bert import (
     TENSORFLOW_NAMES,
     TOKEN_CLASSIFICATION,
     WITH_INPUT_DROPOUT,
+    unused_rows,
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, same_names
@@ -105,7 +106,7 @@ class Esm(HuggingFaceConverter):
             fields["rope_parameters"] = {"rope_type": "default", "rope_theta": theirs.rope_theta}
         else:
             fields["position_embedding_type"] = "learned"
-            num_positions -= theirs.pad_token_id + 1
+            num_positions -= unused_rows(theirs)
         fields["max_position_embeddings"] = num_positions
         return fields
 
@@ -118,7 +119,7 @@ class Esm(HuggingFaceConverter):
         num_rows = ours.max_position_embeddings
         if ours.position_embedding_type == "learned":
             fields["position_embedding_type"] = "absolute"
-            num_rows += (ours.pad_token_id or 0) + 1
+            num_rows += unused_rows(ours)
         else:
             fields["position_embedding_type"] = "rotary"
             fields["rope_theta"] = (ours.rope_parameters or {}).get("rope_theta", 10000.0)
@@ -128,7 +129,7 @@ class Esm(HuggingFaceConverter):
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         if ours.position_embedding_type == "rope":
             return self.rules
-        return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(ours.pad_token_id + 1)))
+        return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(unused_rows(ours))))
 
     def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
         if theirs.position_embedding_type != "rotary":

@@ -8,6 +8,7 @@ not among them; its Unigram has no byte tokens for unknown characters.
 """
 
 import json
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -173,10 +174,12 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
             "llama.cpp has only BERT's WordPiece; --format onnx takes every model"
         )
     letters = set().union(*tokenizer.get_vocab())
-    if _strips_accents(pipeline) and any("\u1100" <= letter <= "\u11ff" for letter in letters):
+    other_letters = sorted(filter(_is_stripped_differently, letters))
+    if _strips_accents(pipeline) and other_letters:
         raise ConversionError(
-            "the tokenizer has learned Korean: stripping accents splits Korean syllables, but not "
-            "in llama.cpp; strip_accents=False keeps them"
+            f"the tokenizer has learned {other_letters[0]!r}: where accents are stripped, llama.cpp "
+            "treats Korean syllables and the vowel signs of Indian scripts differently; train a "
+            "tokenizer with strip_accents=False"
         )
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
@@ -185,6 +188,12 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
             "after it"
         )
     return pipeline
+
+
+def _is_stripped_differently(letter: str) -> bool:
+    """Whether stripping accents makes something else of a letter in llama.cpp: it also strips marks
+    that take up space, and keeps Korean syllables whole."""
+    return unicodedata.category(letter) in ("Mc", "Me") or "\u1100" <= letter <= "\u11ff"
 
 
 def _strips_accents(pipeline: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Export of a model of this package to a class of transformers: whether a family has a config for
+"""Export of a RoFormerLite model to a class of transformers: whether a family has a config for
 it, and which one.
 
 Families have no separate tables for this direction. Their config is made from ours with the table

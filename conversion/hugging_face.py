@@ -3,7 +3,7 @@ classes: a bare stack, or one inside a class with a head.
 
 A family is described by data: the correspondence between their config fields and ours, the fields
 of ours that are the same in all its checkpoints, and the names of the tensors of stack and heads.
-The same data is used to export a model of this package to the family (`going_back.py`).
+The same data is used to export a RoFormerLite model to the family (`going_back.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.configuration_roformer_lite import LAYER_TYPES
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
+from .poolings import POOLINGS
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 OUR_PREFIX = "RoFormerLite"
@@ -96,8 +97,8 @@ class HuggingFaceConverter(Converter):
         output_bias: The bias of this layer, which they also store under the name of the matrix;
             None if the rules of the head include it.
         has_pooler: Whether their bare stack has BERT's pooler; None if it never has one.
-        poolings: The names of their `classifier_pooling` and of ours; empty if their config has no
-            such field. Heads that do not read the field are exported with their default.
+        pooling_field: The field of their config for the pooling of a head, whose values are in
+            `POOLINGS`. Heads that do not read the field are exported with their default.
         in_transformers: Whether transformers has their classes.
     """
 
@@ -111,7 +112,7 @@ class HuggingFaceConverter(Converter):
     output_matrix: ClassVar[str]
     output_bias: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
-    poolings: ClassVar[Mapping[str, str]] = {}
+    pooling_field: ClassVar[str] = "classifier_pooling"
     in_transformers: ClassVar[bool] = True
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
@@ -177,8 +178,12 @@ class HuggingFaceConverter(Converter):
         if "rope_parameters" in fields:
             fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
         fields |= self.their_fields(ours)
-        if self.poolings and "classifier_pooling" in self.heads[head].fields_for(defaults):
-            fields["classifier_pooling"] = self.their_pooling(ours)
+        poolings = POOLINGS.get(self.name)
+        if poolings and "classifier_pooling" in self.heads[head].fields_for(defaults):
+            # Without an equivalent it is their first one, and so differs when it comes back.
+            their_names = {our_name: name for name, our_name in poolings.items()}
+            first = next(iter(poolings))
+            fields[self.pooling_field] = their_names.get(ours.classifier_pooling, first)
         fields["architectures"] = [self.class_name(head)]
         return self.config_class(**fields)
 
@@ -200,11 +205,6 @@ class HuggingFaceConverter(Converter):
     def reads(self, source_config: SourceConfig) -> bool:
         """Whether a checkpoint with this config belongs to this family."""
         return source_config.get("model_type") == self.config_class.model_type
-
-    def their_pooling(self, ours: RoFormerLiteConfig) -> str:
-        """Their `classifier_pooling` for ours, or their first one if there is no equivalent."""
-        their_names = {our_name: name for name, our_name in self.poolings.items()}
-        return their_names.get(ours.classifier_pooling, next(iter(self.poolings)))
 
     def class_name(self, head: str) -> str:
         """The name of their class with `head`, such as BertForMaskedLM."""

@@ -21,6 +21,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .bert import LINEAR, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, WITHOUT_DROPOUT
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
+from .poolings import POOLINGS
 from .weight_map import (
     ConversionError,
     Rules,
@@ -49,7 +50,6 @@ LAYER_FIELDS = {
 # This matrix has no bias.
 SCORE = renamed({"score.weight": "classifier.out_proj.weight"})
 LAST_TOKEN = {"classifier_pooling": "last"}
-EUROBERT_POOLINGS = {"mean": "mean", "bos": "cls", "late": "late"}
 
 
 class LlamaFamilyConverter(HuggingFaceConverter):
@@ -113,7 +113,7 @@ class Qwen2(Llama):
 def _eurobert_classifier_fields(theirs: EuroBertConfig) -> dict[str, Any]:
     return {
         **WITHOUT_DROPOUT,
-        "classifier_pooling": EUROBERT_POOLINGS[theirs.classifier_pooling],
+        "classifier_pooling": POOLINGS["eurobert"][theirs.classifier_pooling],
         "classifier_activation": "gelu",
     }
 
@@ -123,7 +123,6 @@ class EuroBert(LlamaFamilyConverter):
 
     name = "eurobert"
     config_class = EuroBertConfig
-    poolings = EUROBERT_POOLINGS
     heads = {
         "Model": Head(),
         "ForMaskedLM": Head(
@@ -142,7 +141,6 @@ class UltraBert(LlamaFamilyConverter):
 
     name = "ultrabert"
     config_class = UltrabertConfig
-    poolings = {"cls": "cls", "mean": "mean"}
     fields = {
         **LlamaFamilyConverter.fields,
         **same_names("layer_types", "sliding_window", "classifier_dropout"),

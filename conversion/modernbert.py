@@ -75,7 +75,6 @@ class ModernBert(HuggingFaceConverter):
     name = "modernbert"
     prefix = "model"
     config_class = ModernBertConfig
-    poolings = {"cls": "cls", "mean": "mean"}
     fields = {
         **COMMON_FIELDS,
         **SIZES,
@@ -131,7 +130,6 @@ class ModernBertDecoder(ModernBert):
 
     name = "modernbert-decoder"
     config_class = ModernBertDecoderConfig
-    poolings = {}
     fields = {**ModernBert.fields, **same_names("use_cache")}
     constants = {**ModernBert.constants, "is_decoder": True}
     rules = (

@@ -25,12 +25,8 @@ from .going_back import carry_back, fitting
 from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
+# The families of transformers come first in messages.
 MODULES = (
-    deeplotx,
-    prenorm_layers,
-    walkthrough,
-    scratch_seq2seq,
-    torch_transformer,
     bert,
     rope_encoders,
     roformer,
@@ -39,6 +35,11 @@ MODULES = (
     neobert,
     esm,
     bart,
+    deeplotx,
+    prenorm_layers,
+    walkthrough,
+    scratch_seq2seq,
+    torch_transformer,
 )
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter for module in MODULES for converter in module.CONVERTERS
@@ -61,7 +62,7 @@ def convert(
     state_dict: Mapping[str, torch.Tensor] | None,
     config_dict: SourceConfig | None = None,
 ) -> PreTrainedModel:
-    """Convert the weights of another system to a model of this package.
+    """Convert the weights of another system to a RoFormerLite model.
 
     Args:
         name: The source, one of `CONVERTERS`.
@@ -79,7 +80,7 @@ def convert(
 
 
 def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
-    """The tensors and the config of the source `name` for a model of this package. `auto` chooses
+    """The tensors and the config of the source `name` for a RoFormerLite model. `auto` chooses
     the family that fits.
 
     Raises:
@@ -121,6 +122,6 @@ def family_of(source_config: SourceConfig) -> str:
 
 
 def fitting_family(model: PreTrainedModel) -> str:
-    """The family of transformers that `fitting` chooses for a model of this package."""
+    """The family of transformers that `fitting` chooses for a RoFormerLite model."""
     candidates = [converter for converter in families() if converter.in_transformers]
     return fitting(candidates, model).name

@@ -37,6 +37,7 @@ from .bert import (
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, same_names
+from .poolings import POOLINGS
 from .weight_map import UNCHANGED, ConversionError, Rules, WeightRule, constant, permute_for_rope
 
 SECOND_VERSION = (
@@ -49,8 +50,6 @@ SIM = (
     "the source sees the whole source. In causal models here, tokens see only earlier ones; "
     "`train --model_name_or_path` can start from its stack"
 )
-# The names of their `summary_type`, and those of our `classifier_pooling`.
-POOLINGS = {"first": "cls", "last": "last"}
 
 # RoFormer has an equivalent only of our models with these values, which are not our defaults. To
 # export a model later, train it with them.
@@ -65,13 +64,14 @@ FIELDS_OF_DECODERS = ("is_decoder", "use_cache", "add_cross_attention")
 def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     summary = getattr(theirs, "summary_type", "last")
     has_projection = getattr(theirs, "summary_use_proj", False)
-    if summary not in POOLINGS or has_projection:
+    poolings = POOLINGS["roformer"]
+    if summary not in poolings or has_projection:
         raise ConversionError(
             f"summary_type={summary!r}, summary_use_proj={has_projection}: "
             "only 'first' and 'last' without a projection have an equivalent here"
         )
     return {
-        "classifier_pooling": POOLINGS[summary],
+        "classifier_pooling": poolings[summary],
         "classifier_dropout": getattr(theirs, "summary_last_dropout", 0.0),
     }
 
@@ -96,6 +96,7 @@ class RoFormer(BertFamilyConverter):
     name = "roformer"
     prefix = "roformer"
     config_class = RoFormerConfig
+    pooling_field = "summary_type"
     fields = {**BERT_FIELDS, **same_names("rotary_value", "embedding_size")}
     constants = POST_NORM
     rules = (
@@ -140,12 +141,6 @@ class RoFormer(BertFamilyConverter):
         if source_config.get("add_pooling_layer"):
             raise ConversionError(SIM)
         return super().our_config(source_config)
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        for theirs, pooling in POOLINGS.items():
-            if pooling == ours.classifier_pooling:
-                return {"summary_type": theirs}
-        return {}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         rows = permute_for_rope(ours.num_attention_heads)

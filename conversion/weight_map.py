@@ -1,6 +1,6 @@
 """Tables that define which tensor of a checkpoint becomes which tensor of our model, and how.
 
-"Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in
+"Theirs" are the names and tensors of the checkpoint, "ours" those of the RoFormerLite model, in
 both directions of a conversion. A table is data, one `WeightRule` per line. Every tensor on either
 side must be accounted for: it is an error if no rule makes one of our tensors, if a rule needs a
 tensor that the checkpoint lacks, or if no rule reads a tensor that the checkpoint has.
@@ -14,9 +14,8 @@ from functools import partial, reduce
 import torch
 from torch.nn import functional as F
 
-from .checkpoint_files import ConversionError, LazyTensors
+from .checkpoint_files import ConversionError, LazyTensors, listed
 
-MAX_LISTED_NAMES = 6
 Tensors = Sequence[torch.Tensor]
 
 
@@ -255,7 +254,7 @@ class WeightMap:
                 read.update(theirs)
         missing = [name for name in our_names if name not in made]
         if missing:
-            raise ConversionError(f"this source has nothing for {_listed(missing)} of the model")
+            raise ConversionError(f"this source has nothing for {listed(missing)} of the model")
         return resolved
 
     def to_ours(
@@ -297,9 +296,9 @@ class WeightMap:
         unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
         faults = []
         if missing:
-            faults.append(f"lacks {_listed(missing)}")
+            faults.append(f"lacks {listed(missing)}")
         if unknown:
-            faults.append(f"has unknown {_listed(unknown)}")
+            faults.append(f"has unknown {listed(unknown)}")
         if faults:
             raise ConversionError(
                 f"the checkpoint {' and '.join(faults)}; is it of this source, and does its config "
@@ -409,10 +408,3 @@ def _fill(name: str, values: Mapping[str, str]) -> str:
     for placeholder in ("i", "j"):
         name = name.replace(f"{{{placeholder}}}", values.get(placeholder, ""))
     return name.replace("*", values.get("last", ""))
-
-
-def _listed(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:MAX_LISTED_NAMES])
-    if len(names) > MAX_LISTED_NAMES:
-        listed += f" and {len(names) - MAX_LISTED_NAMES} more"
-    return listed

@@ -5,7 +5,8 @@ default targets of adapters with PEFT. `padding_free` makes the layers of any tr
 compute only real tokens.
 """
 
-from .model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
+from .model.configuration_roformer_lite import RoFormerLiteConfig
+from .model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .model.heads_roformer_lite import (
     RoFormerLiteForCausalLM,
     RoFormerLiteForMaskedLM,

@@ -8,7 +8,7 @@ from transformers.models.auto import modeling_auto
 
 from .integrations.peft_targets import register_peft_targets
 from .model import reference_layers  # noqa: F401, it adds layers
-from .model.configuration_roformer_lite import AUTO_CLASSES
+from .model.hub import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 

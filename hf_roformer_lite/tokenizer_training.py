@@ -1,16 +1,12 @@
-"""Training of tokenizers: reading the texts and cutting very long words in them.
+"""Training of tokenizers, in whose texts very long words are cut.
 
 `RoFormerLiteTokenizer` calls this module. It is not part of a saved model, but the tokenizers of
-saved bundles call `trained` and `read_texts` by name.
+saved bundles call `trained` by name.
 """
 
-import gzip
-import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 from tokenizers import Tokenizer, models
@@ -87,60 +83,18 @@ def trained(
     return new
 
 
-def read_texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]) -> Iterable[Any]:
-    """The lines of a file or of a list of files. Any other source is returned as it is.
-
-    Raises:
-        FileNotFoundError: if a path is not a file.
-        ValueError: while reading, for a line that is not UTF-8.
-    """
-    if isinstance(source, str | os.PathLike):
-        paths = [Path(source)]
-    elif isinstance(source, list | tuple) and source and names_a_file(source[0]):
-        paths = [Path(path) for path in source]
-    else:
-        return source
-    for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(f"no such file to train on: {path}")
-    return chain.from_iterable(read_lines(path) for path in paths)
-
-
-def names_a_file(item: Any) -> bool:
-    """Whether the first item of a list shows that it is a list of paths."""
-    if isinstance(item, os.PathLike) or os.path.isfile(item):
-        return True
-    return str(item).endswith((".txt", ".gz"))
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file without line ends. A file that ends in .gz is decompressed.
-
-    Raises:
-        ValueError: for a line that is not UTF-8, and for a damaged gzip file.
-    """
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                # The first line may begin with a byte order mark.
-                encoding = "utf-8-sig" if number == 1 else "utf-8"
-                yield line.decode(encoding).rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason})"
-        ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a whole gzip file ({error})") from error
-
-
 def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
     """The non-blank texts of an iterable of texts or of lists of texts.
 
     Raises:
         ValueError: if there are none.
-        TypeError: for an item that is not a string.
+        TypeError: for a single string, and for an item that is not a string.
     """
+    if isinstance(items, str):
+        raise TypeError(
+            f"{items[:50]!r} is one text; pass an iterable of texts, such as "
+            'open("text.txt", encoding="utf-8")'
+        )
     has_text = False
     for item in items:
         for text in item if isinstance(item, list | tuple) else [item]:

@@ -37,6 +37,8 @@ COMMANDS = {
 # read before the first matrix product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
+_OUR_PACKAGES = ("roformer_lite", "hf_roformer_lite")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `roformer-lite` and return the exit status. Invalid input leads to a message without a
@@ -130,20 +132,31 @@ def _resource_error(error: BaseException) -> str:
 
 
 def _set_up_logging() -> None:
-    """Show our own warnings, but only the errors of libraries. The warnings of libraries are about
+    """Show our own messages, but only the errors of libraries. The warnings of libraries are about
     their own code and would precede every result. Their environment variables and Python's option
     -W enable them again."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_ours_or_an_error)
-    logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])
+    handler.setFormatter(_MessageFormatter())
+    logging.basicConfig(handlers=[handler])
+    for package in _OUR_PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
     os.environ.setdefault("TORCH_LOGS", "-all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
 
+class _MessageFormatter(logging.Formatter):
+    """The message, after its level unless it is a mere fact."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        return message if record.levelno == logging.INFO else f"{record.levelname}: {message}"
+
+
 def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
-    is_ours = record.name.partition(".")[0] in ("roformer_lite", "hf_roformer_lite")
+    is_ours = record.name.partition(".")[0] in _OUR_PACKAGES
     return is_ours or record.levelno >= logging.ERROR
 
 

@@ -5,7 +5,7 @@ import difflib
 import math
 import operator
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,26 +209,39 @@ def _similar(path: Path) -> str:
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.
-TRAINING_PACKAGES = dict.fromkeys(
-    "accelerate datasets jinja2 matplotlib pycrfsuite rich sacrebleu scipy sklearn seqeval".split(),
-    "train",
+TRAINING_PACKAGES = (
+    "accelerate",
+    "datasets",
+    "jinja2",
+    "matplotlib",
+    "pycrfsuite",
+    "rich",
+    "sacrebleu",
+    "scipy",
+    "sklearn",
+    "seqeval",
 )
+# The names for `pip install`, if they are not those for `import`.
+_NAMES_FOR_PIP = {
+    "pycrfsuite": "python-crfsuite",
+    "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn",
+}
 
 
-def require_packages(doing: str, packages: Mapping[str, str]) -> None:
+def require_packages(doing: str, packages: Iterable[str]) -> None:
     """Refuse to start if packages are missing.
 
     Args:
         doing: The activity that needs the packages, for the message.
-        packages: The name of each package, and the extra that installs it.
+        packages: The names of the packages, as they are imported.
 
     Raises:
-        InputError: with the names of the missing packages.
+        InputError: with the command that installs the missing packages.
     """
-    missing = {name: extra for name, extra in packages.items() if find_spec(name) is None}
+    missing = [_NAMES_FOR_PIP.get(name, name) for name in packages if find_spec(name) is None]
     if missing:
-        extras = ",".join(dict.fromkeys(missing.values()))
         raise InputError(
-            f"{doing} needs {', '.join(missing)}; install them with pip install "
-            f'"hf_roformer_lite[{extras}]"'
+            f"{doing} needs packages that are not installed; install them with `pip install "
+            f"{' '.join(missing)}`"
         )

@@ -6,14 +6,17 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset
 
+from .data.duplicates import SEEN
 from .errors import InputError
 from .evaluate.metrics import Metrics, calibration_error
 from .evaluate.report import LabelReport, Outcome, are_right, scores_of
+from .evaluate.significance import RowMetric
 from .recipes.base import Recipe
 from .recipes.loaded_model import LoadedModel
 
@@ -29,7 +32,9 @@ class Evaluation:
         split: The name of the data.
         metrics: The metrics by name.
         outcomes: The predictions, in the order of the rows.
-        measurements: The number of measurements (rows or queries) that the metrics average over.
+        by_row: The main metric by row.
+        without_seen: The main metric without the rows whose input also stands in the training data;
+            None if there are no such rows, or no others.
         rows: The number of rows.
         seconds: The duration of the evaluation.
         report: The metrics of each label, for tasks with labels.
@@ -37,11 +42,12 @@ class Evaluation:
 
     split: str
     metrics: Metrics
-    outcomes: list[Outcome]
-    measurements: int
+    outcomes: Sequence[Outcome]
+    by_row: RowMetric
     rows: int
     seconds: float
     report: LabelReport | None
+    without_seen: float | None = None
 
     @property
     def right(self) -> np.ndarray:
@@ -90,18 +96,25 @@ def evaluate(
     """
     print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     started = time.monotonic()
-    metrics, outcomes = recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
-    bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    measured = recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
+    values = measured.metrics.items()
+    bad = [f"{name} {value}" for name, value in values if not math.isfinite(value)]
     if bad:
         raise InputError(
             f"on the {split} data the metrics of the model are not finite: {', '.join(bad)}"
         )
+    without_seen = None
+    if SEEN in rows.column_names:
+        is_seen = recipe.are_seen(saved, rows)
+        if not is_seen.all():
+            without_seen = measured.by_row.of_rows(~is_seen).value
     return Evaluation(
         split=split,
-        metrics=metrics,
-        outcomes=outcomes,
-        measurements=recipe.measurements(rows),
+        metrics=measured.metrics,
+        outcomes=measured.outcomes,
+        by_row=measured.by_row,
         rows=len(rows),
         seconds=time.monotonic() - started,
-        report=recipe.report(outcomes),
+        report=recipe.report(measured.outcomes),
+        without_seen=without_seen,
     )

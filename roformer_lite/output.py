@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from typing import Any, BinaryIO, TextIO
+from typing import IO, Any, TextIO
 
 from .errors import InputError
 
@@ -272,13 +272,13 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 
 
 @contextmanager
-def _text_in(file: BinaryIO, is_compressed: bool) -> Iterator[TextIO]:
+def _text_in(file: IO[bytes], is_compressed: bool) -> Iterator[TextIO]:
     """Text that is written to an open file in UTF-8."""
     if is_compressed:
         # Without a name and a time, the same text always gives the same file.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-            with io.TextIOWrapper(packed, encoding="utf-8") as stream:
-                yield stream
+            with io.TextIOWrapper(packed, encoding="utf-8") as text:
+                yield text
         return
     stream = io.TextIOWrapper(file, encoding="utf-8")
     yield stream

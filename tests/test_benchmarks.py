@@ -137,7 +137,7 @@ def test_forms_of_attention_do_the_same_work(name, tmp_path, capsys):
     for row in rows:
         # Neither a CPU nor DeBERTa's own attention has all forms.
         has_forms = "deberta" not in name
-        forms = ["by document", "groups"] if has_forms else []
+        forms = ["by document", "rows"] if has_forms else []
         assert list(row["contenders"]) == ["stock", *forms, "default"]
         assert all(row["forms"][form] == [form] for form in forms)
         limit = 1e-4 if row["dtype"] == "float32" else 0.1

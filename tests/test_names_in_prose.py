@@ -28,6 +28,7 @@ OF_OTHERS = {
     "DistributedDataParallel",
     "Matryoshka2dLoss",
     "MultiheadAttention",
+    "RepoCard",
     "RoFormerTokenizerFast",
     "TorchDynamoPlugin",
     "TransformersKwargs",
@@ -44,7 +45,8 @@ OF_OTHERS = {
 }
 # The options of other tools, which a page maps to those of this program.
 OF_OTHER_TOOLS = set(
-    "body_learning_rate column_mapping data_path do_eval do_predict do_regression do_train "
+    "DistillationTrainer body_learning_rate column_mapping data_path do_eval do_predict "
+    "do_regression do_train "
     "gradient_accumulation label_column_name max_train_samples multi_target_strategy "
     "num_iterations pad_to_max_length project_name text_column_names valid_split "
     "warmup_ratio".split()

@@ -11,6 +11,7 @@ import transformers
 from accelerate.hooks import ModelHook, add_hook_to_module
 from conftest import ROOT
 from peft.utils import constants
+from sacrebleu.metrics import BLEU
 from torch.nn.modules import module as torch_module
 
 FOLDERS = ("hf_roformer_lite", "roformer_lite", "conversion")
@@ -22,6 +23,7 @@ def hooked_module() -> torch.nn.Module:
 
 # The reason for each name, and an object that has it.
 HOOKS = "no public function tells which hooks a module has, of which some must not get a flat row"
+COUNTS = "sacrebleu's paired tests use it, and no public function returns the counts of each line"
 NAMES: dict[str, tuple[Any, str]] = {
     "_forward_hooks": (torch.nn.Module(), HOOKS),
     "_forward_pre_hooks": (torch.nn.Module(), HOOKS),
@@ -36,10 +38,6 @@ NAMES: dict[str, tuple[Any, str]] = {
         "a flat row may be reused only if the batch was not changed in place",
     ),
     "_dynamo": (torch, "torch.compile must know that the number of tokens changes"),
-    "_parameters": (
-        torch.nn.Module(),
-        "a trial shares the parameters with the model, those that are None among them",
-    ),
     "_attn_implementation": (
         transformers.BertConfig(),
         "set_attn_implementation refuses models with attention modules of their own",
@@ -49,6 +47,8 @@ NAMES: dict[str, tuple[Any, str]] = {
         "it tells whether a class uses the attention interface",
     ),
     "_old_forward": (hooked_module(), "accelerate calls it in place of the class's `forward`"),
+    "_extract_corpus_statistics": (BLEU(), COUNTS),
+    "_compute_score_from_stats": (BLEU(), COUNTS),
     "_auto_class": (
         transformers.PreTrainedModel,
         "a bundle registers classes for a saving, and must forget them",

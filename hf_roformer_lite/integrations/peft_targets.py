@@ -1,16 +1,16 @@
 """Default targets of PEFT's adapters, so that `LoraConfig()` and its siblings need no
-`target_modules` for the models of this package.
+`target_modules` for RoFormerLite models.
 
 For each method, PEFT keeps one table of default targets by model type in `peft.utils.constants`.
 The linear layers here are named as in Llama (`q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`,
 `up_proj`, `down_proj`), so the entry of a table for Llama holds here too. Layers with
-`layer_style="parallel_heads"` have no such projections, and PEFT says so; give it
+`layer_style="parallel_heads"` have no such projections, and PEFT says so; pass
 `target_modules="all-linear"`.
 """
 
 from importlib.util import find_spec
 
-from ..model.configuration_roformer_lite import AUTO_CLASSES
+from ..model.hub import AUTO_CLASSES
 
 # The norms are the only targets that are not named as in Llama.
 NORMS = ["self_attn_norm", "cross_attn_norm", "mlp_norm"]

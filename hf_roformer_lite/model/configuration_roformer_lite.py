@@ -1,7 +1,4 @@
-"""Configurations: of one stack of layers, and of an encoder–decoder made of two.
-
-This file imports no model. It also lists the class behind each Auto class.
-"""
+"""The configuration of one stack of layers, and what both configurations have in common."""
 
 import copy
 import difflib
@@ -13,60 +10,11 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.configuration_utils import GenerationConfig
 
-from .hub import RemoteCode
+from .hub import HEADS, REFERENCE_LAYERS, RemoteCode
 from .parallel import FSDP_PLAN, TensorParallelPlan
+from .presets import preset_fields
+from .rope_parameters import check_rope_parameters
 
-HEADS = "heads_roformer_lite"
-SEQ2SEQ = "modeling_roformer_lite_seq2seq"
-# The "file.Class" behind each Auto class, by model type. These are registered, and written into
-# the `auto_map` of a config.json.
-AUTO_CLASSES: dict[str, dict[str, str]] = {
-    "roformer_lite": {
-        "AutoConfig": "configuration_roformer_lite.RoFormerLiteConfig",
-        "AutoModel": "modeling_roformer_lite.RoFormerLiteModel",
-        "AutoModelForMaskedLM": f"{HEADS}.RoFormerLiteForMaskedLM",
-        "AutoModelForCausalLM": f"{HEADS}.RoFormerLiteForCausalLM",
-        "AutoModelForSequenceClassification": f"{HEADS}.RoFormerLiteForSequenceClassification",
-        "AutoModelForTokenClassification": f"{HEADS}.RoFormerLiteForTokenClassification",
-        "AutoModelForQuestionAnswering": f"{HEADS}.RoFormerLiteForQuestionAnswering",
-        "AutoModelForMultipleChoice": f"{HEADS}.RoFormerLiteForMultipleChoice",
-    },
-    "roformer_lite_seq2seq": {
-        "AutoConfig": "configuration_roformer_lite.RoFormerLiteSeq2SeqConfig",
-        "AutoModel": f"{SEQ2SEQ}.RoFormerLiteSeq2SeqModel",
-        "AutoModelForSeq2SeqLM": f"{SEQ2SEQ}.RoFormerLiteForConditionalGeneration",
-    },
-}
-
-# Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1), and of BERT
-# itself for base.
-PRESETS: dict[str, dict[str, int]] = {
-    "tiny": {
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 512,
-    },
-    "mini": {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    },
-    "small": {
-        "hidden_size": 512,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "intermediate_size": 2048,
-    },
-    "base": {
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-    },
-}
-MAX_LAYERS = 10_000
 LAYER_TYPES = ("full_attention", "sliding_attention")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 ATTENTION_MATRICES = ("q", "k", "v", "o")
@@ -87,7 +35,6 @@ NON_NEGATIVE_FIELDS = (
     "vocab_size",
     "type_vocab_size",
     "num_hidden_layers",
-    "chunk_size_feed_forward",
     "qkv_intermediate_size",
     "norm_eps",
     "embedding_norm_eps",
@@ -100,12 +47,6 @@ PROBABILITY_FIELDS = (
     "classifier_dropout",
     "qkv_dropout",
 )
-
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
-# Lists of one factor for each pair of rotated channels.
-ROPE_FACTORS = ("short_factor", "long_factor")
-# Parameters that transformers computes where their value is None.
-OPTIONAL_ROPE_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 # Version 0.1 or 0.2 wrote these fields, which describe scores of the text in a classifier.
 FIELDS_OF_TEXT_SCORES = (
@@ -133,14 +74,6 @@ NAMES_OF_TRANSFORMERS = (
 
 class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
     """The common part of both configurations: bundles of code, and checks of names and values."""
-
-    def classes(self) -> dict[str, str]:
-        file = self.file_of_classes()
-        classes = {}
-        for auto, path in AUTO_CLASSES[self.model_type].items():
-            name = path.partition(".")[2]
-            classes[auto] = f"{file}.{name}"
-        return classes
 
     def require(self, holds: bool, field: str, what: str) -> None:
         """Refuse the value of `field` unless `holds` is true; `what` describes the valid values.
@@ -177,7 +110,7 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
                 hint = f"; did you mean {similar[0]!r}?"
             if name in RoFormerLiteConfig.__dataclass_fields__:
                 hint += (
-                    " Give it to encoder= and decoder=, or to from_preset, which hands it to both."
+                    " Pass it to encoder= and decoder=, or to from_preset, which hands it to both."
                 )
             raise TypeError(f"{type(self).__name__} has no field {name!r}{hint}")
 
@@ -290,8 +223,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             go through the LM head, and using `logits` is an error. Set it to False, or pass
             `skip_logits=False`, where a training loop reads the logits. Version 0.1 called it
             `sparse_prediction`.
-        chunk_size_feed_forward (`int`, defaults to 0): The number of tokens that go through the
-            feed-forward at a time. With 0 all do.
         initializer_range (`float`, defaults to 0.02): The standard deviation of the initial
             weights.
         use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.
@@ -425,13 +356,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def _derive_layers(self) -> None:
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
-        # Lists of these lengths are made before the numbers are checked.
-        for field in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
-            self.require(
-                getattr(self, field) <= MAX_LAYERS,
-                field=field,
-                what=f"at most {MAX_LAYERS:,}",
-            )
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers
@@ -460,7 +384,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def file_of_classes(self) -> str:
         """The file that has all classes of a bundle. It is the file of the layers of a reference
         system if the model has some, because that one imports the others."""
-        return HEADS if self.layer_style == "standard" else "reference_layers"
+        return HEADS if self.layer_style == "standard" else REFERENCE_LAYERS
 
     def has_bias(self, field: str, matrix: str) -> bool:
         """Whether a matrix has a bias, such as `q` by the field `attention_bias`."""
@@ -575,7 +499,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     def _check_rope(self) -> None:
         """Refuse parameters that transformers accepts or only warns about. Missing ones are refused
         by transformers itself."""
-        head_dim = self.head_dim or 0
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:
@@ -584,14 +507,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 f"or one for each of their types, {', '.join(sorted(kinds))}."
             )
         for parameters in by_type.values():
-            share = parameters.get("partial_rotary_factor", 1.0)
-            rotary_dim = int(head_dim * share) if is_number(share) else 0
-            check_rope_parameters(parameters, num_factors=rotary_dim // 2)
-            if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
-                raise ValueError(
-                    f"{head_dim=} with partial_rotary_factor={share} rotates "
-                    f"{rotary_dim} channels; make it an even number up to head_dim."
-                )
+            check_rope_parameters(parameters, head_dim=self.head_dim or 0)
 
     def _check_classifier(self) -> None:
         if self.classifier_activation is not None:
@@ -640,171 +556,6 @@ def drop_fields_of_text_scores(saved: dict[str, Any]) -> None:
             )
 
 
-def of_decoder(field: str, is_set: bool = False) -> property:
-    """A field of the decoder as a property of a pair. With `is_set` the property can be set, which
-    changes both sides."""
-
-    def read(config: "RoFormerLiteSeq2SeqConfig") -> Any:
-        return getattr(config.decoder, field)
-
-    def write(config: "RoFormerLiteSeq2SeqConfig", value: Any) -> None:
-        for side in (config.encoder, config.decoder):
-            setattr(side, field, value)
-
-    return property(read, write if is_set else None)
-
-
-@strict
-class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
-    r"""An encoder and a decoder, each a [`RoFormerLiteConfig`] of its own depth, width and
-    vocabulary.
-
-    Args:
-        encoder, decoder (`RoFormerLiteConfig` or `dict`, *optional*): The two stacks, by default
-            with the default fields. They are copied. The copy of the decoder becomes causal, with
-            cross-attention to states of the width of the encoder.
-        tie_word_embeddings (`bool`, defaults to `True`): Uses one matrix for the decoder's
-            embedding and the LM head.
-        share_embeddings (`bool`, defaults to `False`): Uses that matrix in the encoder too, so that
-            both sides have one vocabulary. Takes effect with `tie_word_embeddings`, as transformers
-            ties all or nothing.
-        use_cache (`bool`, defaults to `True`): Whether the decoder returns its keys and values.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): The ids that
-            `RoFormerLiteTokenizer` gives to [PAD], [CLS], [SEP] and [CLS], where [CLS] starts and
-            [SEP] ends a text: 0, 2, 3 and 2. The decoder takes over the first three.
-
-    Raises:
-        TypeError: for unknown fields, of the pair or of a stack.
-        ValueError, StrictDataclassError: when the two stacks or the token ids do not fit together.
-    """
-
-    model_type = "roformer_lite_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
-    sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
-    # The two stacks have plans of their own.
-    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}
-
-    encoder: dict[str, Any] | PreTrainedConfig | None = None
-    decoder: dict[str, Any] | PreTrainedConfig | None = None
-    is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
-    share_embeddings: bool = False
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
-
-    @classmethod
-    def from_preset(
-        cls,
-        name: str,
-        encoder: dict[str, Any] | None = None,
-        decoder: dict[str, Any] | None = None,
-        **fields: Any,
-    ) -> "RoFormerLiteSeq2SeqConfig":
-        """Both stacks of size `name`. Those `fields` that the pair has go to the pair, all others
-        to both stacks; `encoder` and `decoder` hold fields of one stack only."""
-        of_pair: dict[str, Any] = {}
-        of_stacks: dict[str, Any] = dict(preset_fields(name))
-        for field, value in fields.items():
-            if field in cls.__dataclass_fields__:
-                of_pair[field] = value
-            else:
-                of_stacks[field] = value
-            if field in TOKEN_IDS:
-                of_stacks[field] = value
-        if "vocab_size" in fields:
-            # One vocabulary for both sides suggests one table.
-            is_tied = of_pair.get("tie_word_embeddings", True)
-            of_pair.setdefault("share_embeddings", is_tied)
-        return cls(
-            encoder={**of_stacks, **(encoder or {})},
-            decoder={**of_stacks, **(decoder or {})},
-            **of_pair,
-        )
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.check_names(kwargs)
-        # Older versions of transformers make no configurations of dictionaries.
-        for side in ("encoder", "decoder"):
-            stack = copy.deepcopy(getattr(self, side))
-            if not isinstance(stack, PreTrainedConfig):
-                stack = RoFormerLiteConfig(**(stack or {}))
-            setattr(self, side, stack)
-        super().__post_init__(**kwargs)
-        self._fit_stacks()
-
-    def stacks(self) -> tuple[RoFormerLiteConfig, RoFormerLiteConfig]:
-        """Encoder and decoder, which `__post_init__` has made configurations."""
-        return self.encoder, self.decoder  # type: ignore[return-value]
-
-    def _fit_stacks(self) -> None:
-        encoder, decoder = self.stacks()
-        for stack in (encoder, decoder):
-            stack.is_decoder = stack is decoder
-            stack.add_cross_attention = stack is decoder
-            stack.tie_word_embeddings = self.tie_word_embeddings
-        decoder.cross_attention_hidden_size = encoder.hidden_size
-        if decoder.vocab_size:
-            for field in TOKEN_IDS:
-                setattr(decoder, field, getattr(self, field))
-
-    def validate_architecture(self) -> None:
-        """Refuse stacks and token ids that do not fit together."""
-        self._check_stacks()
-        self._check_token_ids()
-
-    def _check_stacks(self) -> None:
-        encoder, decoder = self.stacks()
-        if decoder.layer_style != "standard":
-            raise ValueError(
-                f"decoder.layer_style={decoder.layer_style!r} has no cross-attention "
-                "in addition to self-attention."
-            )
-        if not self.share_embeddings:
-            return
-        for field in ("vocab_size", "embedding_size"):
-            encoder_value = getattr(encoder, field)
-            decoder_value = getattr(decoder, field)
-            self.require(
-                encoder_value == decoder_value,
-                field="share_embeddings",
-                what=f"False, or {field} the same on both sides, "
-                f"not {encoder_value} and {decoder_value}",
-            )
-
-    def _check_token_ids(self) -> None:
-        for field in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
-            self.require(
-                getattr(self, field) is not None,
-                field=field,
-                what="a token id, as generation needs it",
-            )
-        _, decoder = self.stacks()
-        if not decoder.vocab_size:
-            return
-        last = decoder.vocab_size - 1
-        for field in ("pad_token_id", "decoder_start_token_id"):
-            self.require(
-                0 <= getattr(self, field) <= last,
-                field=field,
-                what=f"from 0 to decoder.vocab_size - 1 = {last}",
-            )
-
-    def file_of_classes(self) -> str:
-        encoder, _ = self.stacks()
-        return SEQ2SEQ if encoder.layer_style == "standard" else "reference_layers"
-
-    # Transformers and PEFT look for these at the top of the configuration.
-    hidden_size = of_decoder("hidden_size")
-    num_hidden_layers = of_decoder("num_hidden_layers")
-    num_attention_heads = of_decoder("num_attention_heads")
-    vocab_size = of_decoder("vocab_size", is_set=True)
-    initializer_range = of_decoder("initializer_range", is_set=True)
-    max_position_embeddings = of_decoder("max_position_embeddings", is_set=True)
-
-
 Value = TypeVar("Value")
 
 
@@ -823,17 +574,6 @@ def filled(value: Value | None) -> Value:
     return value
 
 
-def preset_fields(name: str) -> dict[str, int]:
-    """The sizes of preset `name` (tiny, mini, small or base), as config fields.
-
-    Raises:
-        ValueError: when there is no such preset.
-    """
-    if name not in PRESETS:
-        raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
-    return dict(PRESETS[name])
-
-
 def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool | list[str]:
     """A setting of biases in its shortest form: True for a list of all `matrices`, False for an
     empty list."""
@@ -846,52 +586,8 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     return named
 
 
-def is_number(value: Any) -> bool:
-    """Whether `value` is a number from 0 to 1e15, and not True or False."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 1e15
-
-
-def check_rope_parameters(parameters: dict[str, Any], num_factors: int) -> None:
-    """Refuse an unknown type, and values of the wrong kind or range.
-
-    Args:
-        num_factors: The number of pairs of rotated channels, each of which needs a factor.
-
-    Raises:
-        ValueError: naming the parameter and its value.
-    """
-    # `type` is the older name of `rope_type`, which transformers keeps and does not read.
-    checked = {"rope_type": None, **parameters}
-    checked.pop("type", None)
-    for name, value in checked.items():
-        limit = 1 if name == "rope_theta" else 0
-        what = f"a number above {limit}"
-        is_right = is_number(value) and value > limit
-        if name == "rope_type":
-            what = f"one of {', '.join(ROPE_TYPES)}"
-            is_right = value in ROPE_TYPES
-        elif name == "truncate":
-            what = "True or False"
-            is_right = isinstance(value, bool)
-        elif name in ROPE_FACTORS:
-            what = f"{num_factors} numbers above 0"
-            is_list = isinstance(value, list) and len(value) == num_factors
-            is_right = is_list and all(is_number(factor) and factor > 0 for factor in value)
-        elif name in OPTIONAL_ROPE_NUMBERS and value is None:
-            is_right = True
-        elif name.startswith("mscale"):
-            what = "a number from 0 on"
-            is_right = is_number(value)
-        if not is_right:
-            raise ValueError(f"rope_parameters has {name}={value!r}; it must be {what}.")
-
-
 __all__ = [
-    "AUTO_CLASSES",
-    "PRESETS",
+    "RoFormerLiteBaseConfig",
     "RoFormerLiteConfig",
-    "RoFormerLiteSeq2SeqConfig",
-    "preset_fields",
+    "filled",
 ]

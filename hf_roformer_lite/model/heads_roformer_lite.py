@@ -2,7 +2,6 @@
 answering and multiple choice."""
 
 import copy
-from functools import wraps
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
@@ -25,6 +23,7 @@ from transformers.utils.import_utils import is_tracing
 from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
+from .generation import LeftPaddedGenerationMixin
 from .losses import (
     IGNORE_INDEX,
     check_classes,
@@ -34,15 +33,9 @@ from .losses import (
     mean_of_items,
     sequence_loss,
 )
-from .modeling_roformer_lite import (
-    RoFormerLiteModel,
-    RoFormerLitePreTrainedModel,
-    find_packed_documents,
-    is_padding_mask,
-    make_norm,
-    pool,
-    positions_of_real_tokens,
-)
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, make_norm
+from .packing import find_packed_documents, is_padding_mask
+from .pooling import pool
 
 
 class RoFormerLiteLMTransform(nn.Module):
@@ -143,49 +136,6 @@ def keep_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tens
     return hidden_states[:, -logits_to_keep:]
 
 
-class LeftPaddedGenerationMixin(GenerationMixin):
-    """`generate`, with an error for prompts that are padded on the right. Transformers continues
-    them after the padding, and only warns."""
-
-    config: Any
-
-    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that an encoder–decoder counts the positions of
-        a target by its real tokens with a static cache too.
-
-        Raises:
-            ValueError: if a row of a prompt ends with padding.
-        """
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        is_pair = self.config.is_encoder_decoder
-        attention_mask = kwargs.get("decoder_attention_mask" if is_pair else "attention_mask")
-        if not is_padding_mask(attention_mask):
-            return inputs
-        if kwargs.get("is_first_iteration", True):
-            check_prompt(attention_mask)
-        if is_pair:
-            length = inputs["decoder_input_ids"].shape[1]
-            positions = positions_of_real_tokens(attention_mask)[:, -length:]
-            # A copy, as the strides of a view would grow with the mask, and compiled code with
-            # them.
-            positions = positions.clone(memory_format=torch.contiguous_format)
-            inputs["decoder_position_ids"] = positions
-        return inputs
-
-
-def check_prompt(attention_mask: torch.Tensor) -> None:
-    """Refuse prompts `(B, L)` of which a row ends with padding."""
-    is_real = attention_mask != 0
-    # A row of padding alone is the beginning of a longer prompt that is read in parts.
-    ends_with_padding = is_real.any(dim=1) & ~is_real[:, -1]
-    if bool(ends_with_padding.any()):
-        raise ValueError(
-            "the prompt has padding after its last token: pad on the left "
-            "(tokenizer.padding_side = 'left')."
-        )
-
-
 class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
     """Masked language modelling (Devlin et al. 2018, section 3.1). A config with `is_decoder` is
     copied without it."""
@@ -274,14 +224,14 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPadd
         self.post_init()
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every model of transformers. All requests are in one row without padding, which
+        """As in every stock model. All requests are in one row without padding, which
         "sdpa" supports and "padding_free" does not, so the attention implementation is changed."""
         if self.config._attn_implementation == "padding_free":
             self.set_attn_implementation("sdpa")
         return super().init_continuous_batching(*args, **kwargs)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every model of transformers, with the attention implementation of
+        """As in every stock model, with the attention implementation of
         `init_continuous_batching` for as long as it runs."""
         implementation = self.config._attn_implementation
         try:
@@ -315,7 +265,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPadd
             labels: `(B, L)`, the input ids (they are shifted here), -100 where ignored. With labels
                 no cache is made unless `use_cache` is True. Labels of padding are ignored. Pad on
                 the right: after padding on the left, the first token of a row would be predicted
-                from padding, as in all causal models of transformers.
+                from padding, as in all stock causal models.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
@@ -464,7 +414,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(
                 "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
-                "give each document as a row."
+                "pass each document as a row."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
         loss = None

@@ -1,12 +1,36 @@
-"""Bundles: saved models that carry their own code and open without this package.
+"""The class behind each Auto class, and bundles: saved models that carry their own code and open
+without this package.
 
-The code lies next to the weights. Transformers runs it with `trust_remote_code=True`, and finds
+The code of a bundle lies next to the weights. Transformers runs it with `trust_remote_code=True`, and finds
 the classes by the `auto_map` of config.json and tokenizer_config.json.
 """
 
 import re
 from pathlib import Path
 from typing import Any
+
+HEADS = "heads_roformer_lite"
+SEQ2SEQ = "modeling_roformer_lite_seq2seq"
+REFERENCE_LAYERS = "reference_layers"
+# The "file.Class" behind each Auto class, by model type. These are registered, and written into
+# the `auto_map` of a config.json.
+AUTO_CLASSES: dict[str, dict[str, str]] = {
+    "roformer_lite": {
+        "AutoConfig": "configuration_roformer_lite.RoFormerLiteConfig",
+        "AutoModel": "modeling_roformer_lite.RoFormerLiteModel",
+        "AutoModelForMaskedLM": f"{HEADS}.RoFormerLiteForMaskedLM",
+        "AutoModelForCausalLM": f"{HEADS}.RoFormerLiteForCausalLM",
+        "AutoModelForSequenceClassification": f"{HEADS}.RoFormerLiteForSequenceClassification",
+        "AutoModelForTokenClassification": f"{HEADS}.RoFormerLiteForTokenClassification",
+        "AutoModelForQuestionAnswering": f"{HEADS}.RoFormerLiteForQuestionAnswering",
+        "AutoModelForMultipleChoice": f"{HEADS}.RoFormerLiteForMultipleChoice",
+    },
+    "roformer_lite_seq2seq": {
+        "AutoConfig": "configuration_roformer_lite_seq2seq.RoFormerLiteSeq2SeqConfig",
+        "AutoModel": f"{SEQ2SEQ}.RoFormerLiteSeq2SeqModel",
+        "AutoModelForSeq2SeqLM": f"{SEQ2SEQ}.RoFormerLiteForConditionalGeneration",
+    },
+}
 
 # The two kinds of relative imports in this code: `from .x import` and `from ..folder.x import`.
 RELATIVE_IMPORT = re.compile(r"^(\s*from )\.(?:\.(\w+)\.)?(\w+)(?= import )", re.MULTILINE)
@@ -59,7 +83,12 @@ class RemoteCode:
 
     def classes(self) -> dict[str, Any]:
         """The `auto_map` of a bundle: the "file.Class" behind each Auto class."""
-        return self.configuration().classes()
+        file = self.file_of_classes()
+        classes = {}
+        for auto, path in AUTO_CLASSES[self.configuration().model_type].items():
+            name = path.partition(".")[2]
+            classes[auto] = f"{file}.{name}"
+        return classes
 
     @property
     def remote_code(self) -> bool:
@@ -129,4 +158,4 @@ class RemoteCodeTokenizer(RemoteCode):
         return {"AutoTokenizer": [name, None]}
 
 
-__all__ = ["RemoteCode", "RemoteCodeTokenizer", "code_of_bundle"]
+__all__ = ["AUTO_CLASSES", "RemoteCode", "RemoteCodeTokenizer", "code_of_bundle"]

@@ -56,7 +56,7 @@ def mean_of_items(
     """`total` divided by the number of items.
 
     Without items the result is 0 while gradients are computed, and NaN otherwise: in an evaluation
-    Trainer leaves out batches whose loss is NaN, as with the models of transformers.
+    Trainer leaves out batches whose loss is NaN, as with stock models.
     """
     count = num_items if num_items_in_batch is None else num_items_in_batch
     count = torch.as_tensor(count, device=total.device)

@@ -9,7 +9,7 @@ implementation, "padding_free", makes the layers compute only real tokens; with
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +37,19 @@ from ..padding_free.plan import plans_batch
 from .compatibility import CACHE_NAME, accepts_past_key_values, update_cache
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .hub import RemoteCode
+from .packing import (
+    check_attention_mask,
+    count_positions,
+    find_packed_documents,
+    is_padding_mask,
+    is_paged,
+    last_documents,
+    number_tokens,
+    same_document,
+    without_full_mask,
+)
 from .parallel import DistributedLoading
+from .pooling import pool
 from .serving import check_vllm
 
 # BERT chooses 15 % of the tokens and masks 80 % of those. This is the share that stays unmasked.
@@ -134,6 +146,20 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         return cos.to(dtype), sin.to(dtype)
 
 
+# The name of the table of positions if one table serves all layers.
+ALL_LAYERS = "all_layers"
+
+
+def make_rotary_embeddings(config: RoFormerLiteConfig) -> nn.ModuleDict:
+    """The tables of positions by the type of layer, or one for all layers."""
+    tables = nn.ModuleDict()
+    for layer_type, parameters in config.rope_parameters_of_layers().items():
+        own_config = copy.copy(config)
+        own_config.rope_parameters = parameters
+        tables[layer_type or ALL_LAYERS] = RoFormerLiteRotaryEmbedding(own_config)
+    return tables
+
+
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate the first rotary_dim channels of `(..., heads, head_dim)` by tables
     `(..., 1, rotary_dim)`.
@@ -203,7 +229,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         if inputs_embeds is None:
             if self.word_embeddings is None:
                 raise ValueError(
-                    "vocab_size=0: this model takes vectors; give inputs_embeds instead of "
+                    "vocab_size=0: this model takes vectors; pass inputs_embeds instead of "
                     "input_ids."
                 )
             inputs_embeds = self.word_embeddings(input_ids)
@@ -446,13 +472,9 @@ class RoFormerLiteMLP(nn.Module):
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=has_bias("down"))
         self.act_fn = ACT2FN[config.hidden_act]
         self.dropout = config.mlp_dropout
-        self.chunk_size = config.chunk_size_feed_forward
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(B, L, hidden)` to the same."""
-        if self.chunk_size and hidden_states.shape[1] > self.chunk_size:
-            pieces = hidden_states.split(self.chunk_size, dim=1)
-            return torch.cat([self(piece) for piece in pieces], dim=1)
         inner = self.up_proj(hidden_states)  # (B, L, intermediate)
         if self.gate_proj is None:
             inner = self.act_fn(inner)
@@ -603,12 +625,12 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        """As in every model of transformers, except that the default is "padding_free"."""
+        """As in every stock model, except that the default is "padding_free"."""
         requested_attention = requested_attention or PADDING_FREE
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def post_init(self) -> None:
-        """As in every model of transformers. The layers also get the hooks of padding-free
+        """As in every stock model. The layers also get the hooks of padding-free
         computing."""
         hook_layers(self)
         super().post_init()
@@ -621,53 +643,6 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         initialize = getattr(module, "initialize_own_weights", None)
         if initialize is not None:
             initialize(self.config.initializer_range)
-
-    def stacks(self) -> list["RoFormerLiteModel"]:
-        """The stack, or encoder and decoder."""
-        return [module for module in self.modules() if isinstance(module, RoFormerLiteModel)]
-
-    # Transformers declares a tuple of one table but means any number of tables.
-    def get_position_embeddings(  # type: ignore[override]
-        self,
-    ) -> nn.Embedding | tuple[nn.Embedding, ...]:
-        """The table of learned positions, or those of encoder and decoder.
-
-        Raises:
-            ValueError: for a model without such a table.
-        """
-        tables = [
-            stack.embeddings.position_embeddings
-            for stack in self.stacks()
-            if stack.config.position_embedding_type == "learned"
-        ]
-        if len(tables) < len(self.stacks()):
-            raise ValueError(
-                "get_position_embeddings: only position_embedding_type='learned' has a table."
-            )
-        return tables[0] if len(tables) == 1 else tuple(tables)
-
-    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Resize the tables of learned positions; new rows are random, as in a new model.
-
-        Other positions have no table, and nothing limits their number.
-        """
-        if new_num_position_embeddings < 1:
-            raise ValueError(
-                f"new_num_position_embeddings={new_num_position_embeddings} must be a positive "
-                "number."
-            )
-        for stack in self.stacks():
-            if stack.config.position_embedding_type != "learned":
-                continue
-            old = stack.embeddings.position_embeddings.weight
-            new = old.new_empty(new_num_position_embeddings, old.shape[1])
-            new.normal_(mean=0.0, std=stack.config.initializer_range)
-            new[: len(old)] = old.detach()[:new_num_position_embeddings]
-            stack.embeddings.position_embeddings = nn.Embedding.from_pretrained(
-                new, freeze=not old.requires_grad
-            )
-            stack.config.max_position_embeddings = new_num_position_embeddings
-            self.config.max_position_embeddings = new_num_position_embeddings
 
 
 class RoFormerLiteModel(RoFormerLitePreTrainedModel):
@@ -723,7 +698,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """Run the stack.
 
         Args:
-            input_ids: Token ids, `(B, L)`; or give `inputs_embeds`, `(B, L, embedding_size)`.
+            input_ids: Token ids, `(B, L)`; or pass `inputs_embeds`, `(B, L, embedding_size)`.
             attention_mask: `(B, L)`, nonzero for real tokens; `(B, past + L)` with a cache. A mask
                 of four dimensions, or a dict of such masks by type of layer, goes to the attention
                 function as it is.
@@ -748,7 +723,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             ValueError: if inputs do not fit together.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+            raise ValueError("Pass exactly one of input_ids and inputs_embeds.")
         given = filled(input_ids if inputs_embeds is None else inputs_embeds)
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
         attention_mask = without_full_mask(attention_mask, cache)
@@ -855,19 +830,19 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
             raise ValueError(
-                "seq_idx does not suffice to separate documents here; give position_ids or "
+                "seq_idx does not suffice to separate documents here; pass position_ids or "
                 "cu_seq_lens_q."
             )
         has_restarts = documents is not None and not has_borders
         if has_restarts and "flash" in self.config._attn_implementation:
             raise ValueError(
                 f"attn_implementation={self.config._attn_implementation!r} takes no mask that "
-                "separates documents: give packed input by cu_seq_lens_q, cu_seq_lens_k, "
+                "separates documents: pass packed input by cu_seq_lens_q, cu_seq_lens_k, "
                 "max_length_q and max_length_k."
             )
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
-                "a cache cannot hold packed documents: leave it out, or give position_ids that "
+                "a cache cannot hold packed documents: leave it out, or pass position_ids that "
                 "increase along each row, without cu_seq_lens_q."
             )
 
@@ -969,25 +944,6 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         return tables
 
 
-# The name of the table of positions if one table serves all layers.
-ALL_LAYERS = "all_layers"
-
-
-def make_rotary_embeddings(config: RoFormerLiteConfig) -> nn.ModuleDict:
-    """The tables of positions by the type of layer, or one for all layers."""
-    tables = nn.ModuleDict()
-    for layer_type, parameters in config.rope_parameters_of_layers().items():
-        own_config = copy.copy(config)
-        own_config.rope_parameters = parameters
-        tables[layer_type or ALL_LAYERS] = RoFormerLiteRotaryEmbedding(own_config)
-    return tables
-
-
-def is_paged(cache: Any) -> bool:
-    """Whether a cache belongs to continuous batching, where the server makes the masks."""
-    return cache is not None and not isinstance(cache, Cache)
-
-
 def with_cross_attention(cache: Any) -> Any:
     """A cache for both attentions of a layer.
 
@@ -1004,19 +960,6 @@ def with_cross_attention(cache: Any) -> Any:
     return cache
 
 
-def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
-    """Whether a mask is the ordinary `(B, L)`, and not one prepared for the attention function."""
-    return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
-
-
-def without_full_mask(attention_mask: Any, cache: Any) -> Any:
-    """The mask, or None instead of a mask `(B, L)` without padding, from which nothing more needs to
-    be computed then. The values of a traced graph cannot be read."""
-    is_known = is_padding_mask(attention_mask) and not is_tracing(attention_mask)
-    is_full = is_known and cache is None and bool(attention_mask.all())
-    return None if is_full else attention_mask
-
-
 def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     """The states `(B, L, hidden)` with zeros at padding, where the output of the layers has no
     meaning. The single token of a generation step is always real."""
@@ -1029,231 +972,6 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
     without = hidden_states.masked_fill(is_padding[..., None], 0.0)
     share_flat_row(hidden_states, without)
     return without
-
-
-def check_attention_mask(
-    attention_mask: torch.Tensor, batch_size: int, length: int, past: int
-) -> None:
-    """Refuse a mask that does not have one column for each token, including those in the cache, or
-    whose numbers might be meant to be added to the scores.
-
-    Raises:
-        ValueError: with the shapes.
-    """
-    fits = False
-    if attention_mask.ndim == 2:
-        fits = tuple(attention_mask.shape) == (batch_size, past + length)
-        if attention_mask.is_floating_point():
-            fits = fits and bool(((attention_mask == 0) | (attention_mask == 1)).all())
-    if attention_mask.ndim == 4:
-        fits = attention_mask.is_floating_point() or attention_mask.dtype == torch.bool
-    if not fits:
-        raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, length) = "
-            f"{(batch_size, length)}, longer by the tokens in the cache, with 1 for tokens and 0 "
-            "for padding; or have four dimensions, as floating point or boolean."
-        )
-
-
-def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The number of real tokens before each token of a row, `(B, L)`."""
-    return ((attention_mask != 0).long().cumsum(dim=1) - 1).clamp(min=0)
-
-
-def count_positions(
-    given: torch.Tensor,
-    attention_mask: Any = None,
-    documents: torch.Tensor | None = None,
-    cache: Any = None,
-) -> torch.Tensor:
-    """The positions of the tokens `given`, `(B, L)`, or `(1, L)` if all rows have the same."""
-    length = given.shape[1]
-    if documents is not None:
-        indices = torch.arange(length, device=given.device).expand_as(documents)
-        is_first = documents != F.pad(documents[:, :-1], pad=(1, 0), value=-1)
-        return indices - indices.masked_fill(~is_first, 0).cummax(dim=1).values
-    if is_padding_mask(attention_mask):
-        return positions_of_real_tokens(attention_mask.to(given.device))[:, -length:]
-    past = cache.get_seq_length() if isinstance(cache, Cache) else 0
-    return (torch.arange(length, device=given.device) + past).unsqueeze(0)
-
-
-def find_packed_documents(
-    given: torch.Tensor,
-    attention_mask: Any = None,
-    position_ids: torch.Tensor | None = None,
-    cu_seq_lens_q: torch.Tensor | None = None,
-    cache: Any = None,
-) -> torch.Tensor | None:
-    """The number of the document of each token, `(B, L)`, from 1 in reading order, if any row holds
-    several; None if each row is one document. The numbers at padding have no meaning.
-
-    A traced graph cannot read values. There, rows may hold several documents whenever positions are
-    given.
-
-    Args:
-        given: The tokens, `(B, L, ...)`.
-        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks are assumed to
-            separate the documents already.
-        position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than the
-            position of the previous real token begins a new document.
-        cu_seq_lens_q: `(documents + 1,)`, the document boundaries in the flattened batch, the other
-            form of packing (`DataCollatorWithFlattening`).
-        cache: The cache of a decoder. With a cache, a graph is traced for one document per row, and
-            a server, which has another kind of cache, separates the documents itself.
-
-    Raises:
-        ValueError: if `cu_seq_lens_q` is combined with a mask, does not end with the last token, or
-            has a document that spans two rows.
-    """
-    shape = given.shape[:2]
-    device = given.device
-    has_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
-    if has_prepared_mask or is_paged(cache):
-        return None
-    if cu_seq_lens_q is not None:
-        if attention_mask is not None:
-            raise ValueError(
-                "attention_mask can't be combined with cu_seq_lens_q: packed input has no padding."
-            )
-        return documents_between(cu_seq_lens_q.to(device=device, dtype=torch.long), shape)
-    if position_ids is None or shape[1] == 1:
-        return None
-    if cache is not None and is_tracing(position_ids):
-        return None
-    position_ids = position_ids.to(device).expand(shape)
-    if attention_mask is None:
-        begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
-    else:
-        is_real = attention_mask[:, -shape[1] :].to(device) != 0
-        begins = restarts_between_padding(position_ids, is_real)
-    if not is_tracing(position_ids) and not bool(begins.any()):
-        return None
-    begins = begins | (torch.arange(shape[1], device=device) == 0)
-    return begins.flatten().long().cumsum(dim=0).view(shape)
-
-
-def restarts_between_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-    """Whether a token is real and its position is not greater than that of the real token before
-    it, `(B, L)`. Padding may stand between the two."""
-    columns = torch.arange(is_real.shape[1], device=is_real.device).expand_as(is_real)
-    last_real = columns.masked_fill(~is_real, -1).cummax(dim=1).values
-    last_real = F.pad(last_real[:, :-1], pad=(1, 0), value=-1)  # before each token; -1: none
-    previous = position_ids.gather(1, last_real.clamp(min=0))
-    return is_real & (last_real >= 0) & (position_ids <= previous)
-
-
-def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The number of the document of each token, `(B, L)`, from 1, between `borders`."""
-    indices = torch.arange(shape[0] * shape[1], device=borders.device).view(shape)
-    documents = torch.bucketize(indices, borders[1:], right=True) + 1
-    if is_tracing(borders):
-        return documents
-    spans_batch = borders[0] == 0 and borders[-1] == indices.numel()
-    if not spans_batch or bool((borders.diff() < 1).any()):
-        raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, "
-            f"{indices.numel()}."
-        )
-    if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
-        raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()}: a document begins in one row of {shape[1]} tokens "
-            "and ends in another; give all documents in one row."
-        )
-    return documents
-
-
-def last_documents(given: torch.Tensor, documents: torch.Tensor | None) -> list[int]:
-    """The number of the last document of each row of a batch `(B, L, ...)`. Unless the batch is
-    packed, a row is a document."""
-    if documents is None:
-        return list(range(1, len(given) + 1))
-    return documents[:, -1].tolist()
-
-
-def number_tokens(
-    given: torch.Tensor, attention_mask: Any, documents: torch.Tensor | None
-) -> torch.Tensor:
-    """The number of the document of each of the tokens `given`, `(B, L)`, from 1, and 0 at padding.
-
-    Args:
-        attention_mask: `(B, past + L)`, nonzero where a token is real. Other masks do not show
-            where padding is.
-        documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
-    """
-    if documents is None:
-        rows = torch.arange(1, given.shape[0] + 1, device=given.device)
-        documents = rows[:, None].expand(given.shape[:2])
-    if is_padding_mask(attention_mask):
-        is_real = attention_mask[:, -given.shape[1] :].to(given.device) != 0
-        documents = documents * is_real
-    return documents
-
-
-def same_document(
-    documents: torch.Tensor, key_documents: torch.Tensor | None = None
-) -> Callable[..., torch.Tensor]:
-    """A mask function of transformers: a query attends only to keys of its own document."""
-    if key_documents is None:
-        key_documents = documents
-
-    def is_same_document(batch_idx: Any, head_idx: Any, q_idx: Any, kv_idx: Any) -> torch.Tensor:
-        return documents[batch_idx, q_idx] == key_documents[batch_idx, kv_idx]
-
-    return is_same_document
-
-
-def pool(
-    hidden_states: torch.Tensor,
-    how: str,
-    attention_mask: Any = None,
-    documents: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """One vector for each document, `(documents, width)`, from states `(B, L, width)`.
-
-    Args:
-        how: `mean`, `cls` (the first real token) or `last` (the last one).
-        attention_mask: `(B, L)`, nonzero for real tokens. Other masks do not show where padding is.
-        documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
-    """
-    length = hidden_states.shape[1]
-    if documents is not None and not is_tracing(hidden_states):
-        return pool_packed(hidden_states, how, attention_mask, documents)
-    if not is_padding_mask(attention_mask):
-        if how == "mean":
-            return hidden_states.mean(dim=1)
-        return hidden_states[:, 0 if how == "cls" else -1]
-    # Half precision can't hold long sums.
-    exact = torch.promote_types(hidden_states.dtype, torch.float32)
-    is_real = attention_mask[:, -length:].to(hidden_states.device) != 0
-    weights = is_real.to(exact)  # (B, L)
-    if how == "mean":
-        total = (hidden_states * weights[..., None]).sum(dim=1)
-        return (total / weights.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
-    indices = weights.argmax(dim=1)
-    if how == "last":
-        indices = length - 1 - weights.flip(1).argmax(dim=1)
-    return hidden_states[torch.arange(len(indices), device=indices.device), indices]
-
-
-def pool_packed(
-    hidden_states: torch.Tensor, how: str, attention_mask: Any, documents: torch.Tensor
-) -> torch.Tensor:
-    """Like `pool`, for rows that hold several documents. A document without tokens gives zeros."""
-    count = int(documents[-1, -1])
-    documents = number_tokens(hidden_states, attention_mask, documents)
-    indices = documents.flatten().nonzero().squeeze(1)  # (N,)
-    numbers = documents.flatten()[indices] - 1  # (N,), in rising order
-    states = hidden_states.flatten(0, 1)[indices]  # (N, width)
-    lengths = torch.bincount(numbers, minlength=count)
-    if how == "mean":
-        exact = torch.promote_types(states.dtype, torch.float32)
-        sums = states.new_zeros(count, states.shape[-1], dtype=exact)
-        sums = sums.index_add(0, numbers, states.to(exact))
-        return (sums / lengths[:, None].clamp(min=1)).to(states.dtype)
-    ends = lengths.cumsum(dim=0)
-    chosen = ends - lengths if how == "cls" else ends - 1
-    return states[chosen.clamp(min=0, max=len(states) - 1)] * (lengths > 0)[:, None]
 
 
 __all__ = ["LAYERS", "RoFormerLiteModel", "RoFormerLitePreTrainedModel", "make_norm", "rotate"]

@@ -13,19 +13,13 @@ from transformers.utils.generic import can_return_tuple
 
 from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
-from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
-from .heads_roformer_lite import (
-    LeftPaddedGenerationMixin,
-    LMHeadMixin,
-    ignore_padding,
-    keep_positions,
-)
+from .configuration_roformer_lite import filled
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from .generation import LeftPaddedGenerationMixin
+from .heads_roformer_lite import LMHeadMixin, ignore_padding, keep_positions
 from .losses import IGNORE_INDEX, check_classes, check_shape
-from .modeling_roformer_lite import (
-    RoFormerLiteModel,
-    RoFormerLitePreTrainedModel,
-    is_padding_mask,
-)
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .packing import is_padding_mask
 
 logger = logging.get_logger(__name__)
 
@@ -51,7 +45,7 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """As in every model of transformers; the tables of both sides get the same number of
+        """As in every stock model; the tables of both sides get the same number of
         rows."""
         config = self.config
         if new_num_tokens is None and pad_to_multiple_of is None:
@@ -133,7 +127,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
-                "decoder_input_ids are missing. Give these, decoder_inputs_embeds, or (for a model "
+                "decoder_input_ids are missing. Pass these, decoder_inputs_embeds, or (for a model "
                 "with an LM head) labels."
             )
         if attention_mask is not None and not is_padding_mask(attention_mask):
@@ -142,7 +136,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             )
         if kwargs.get("cu_seq_lens_q") is not None:
             raise ValueError(
-                "cu_seq_lens_q can't describe two sides; give position_ids and "
+                "cu_seq_lens_q can't describe two sides; pass position_ids and "
                 "decoder_position_ids."
             )
         if use_cache is None:
@@ -213,7 +207,7 @@ class RoFormerLiteForConditionalGeneration(
         self.post_init()
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As in every model of transformers. A tied LM head is not written, so the configuration
+        """As in every stock model. A tied LM head is not written, so the configuration
         must say that it is tied. PEFT says the opposite after merging an adapter, unless the LM
         head is tied to the encoder's table."""
         embeddings = self.get_decoder().get_input_embeddings()

@@ -11,7 +11,7 @@ Some fields of the configuration concern only `parallel_heads`:
         `intermediate_size // 2`: the layer's own units are twice as wide, so the ratio is the same.
     qkv_dropout (`float`, *optional*): The dropout inside them. The default is `hidden_dropout`.
 `parallel_heads` ignores `hidden_act`, as it uses PReLU throughout, and `walkthrough` ignores
-`intermediate_size`. Both ignore `chunk_size_feed_forward`.
+`intermediate_size`.
 """
 
 from typing import Any

@@ -168,8 +168,7 @@ def require_rjieba() -> ModuleType:
         import rjieba
     except ImportError as error:
         raise ImportError(
-            "RoFormerLiteJiebaTokenizer needs rjieba, which is not installed: "
-            'pip install "hf_roformer_lite[jieba]"'
+            "RoFormerLiteJiebaTokenizer needs rjieba; install it with `pip install rjieba`"
         ) from error
     return rjieba
 

@@ -1,6 +1,5 @@
 """The tokenizer: byte-level BPE, which is lossless, or BERT's WordPiece."""
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -134,7 +133,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     @classmethod
     def train(
         cls,
-        source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike],
+        source: Iterable[str] | Iterable[list[str]],
         *,
         vocab_size: int = 8192,
         algorithm: str = "bpe",
@@ -160,9 +159,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         runs: this only limits the pieces that it can learn.
 
         Args:
-            source: The path of a UTF-8 text file (`.gz` is decompressed) that is read line by line,
-                a list of such paths, or any iterable of texts. A list is taken for paths if its
-                first item is a path object, names a file, or ends in .txt or .gz.
+            source: An iterable of texts or of lists of texts, such as an open file.
             vocab_size: An upper bound on the number of entries, including special tokens and bytes.
             min_frequency: Pairs that occur less often are not merged.
             lowercase, strip_accents: Only for wordpiece. By default, text is lower-cased, and
@@ -173,10 +170,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
         Raises:
             ValueError: for an unknown algorithm, `lowercase` or `strip_accents` with bpe, a source
-                without text, a line that is not UTF-8 (its file and number are named), or a
-                `vocab_size` below the alphabet.
-            FileNotFoundError, TypeError: for a path without a file, or an item of the source that
-                is not a string.
+                without text, or a `vocab_size` below the alphabet.
+            TypeError: for a single string, or an item of the source that is not a string.
         """
         if algorithm not in ALGORITHMS:
             raise ValueError(
@@ -195,7 +190,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         )
         return training.trained(
             cls(tokenizer_object=backend, model_max_length=model_max_length),
-            training.read_texts(source),
+            source,
             vocab_size,
             is_bound=True,
             min_frequency=min_frequency,

@@ -1,9 +1,9 @@
 """Attention of a flat row, in one of three forms.
 
 *By document*: one call for all documents of one length, on views; nothing is gathered or padded.
-*Padded inside attention*: queries, keys and values are put into a padded batch or into groups of
-padded documents (`groups.py`). *At once*: torch's attention for documents of various lengths.
-`form_of` has the rule.
+*Padded inside attention*: queries, keys and values are put back into the rows of the batch, and the
+model's own mask is applied, so this form is correct for any mask. *At once*: torch's attention for
+documents of various lengths. `form_of` has the rule.
 """
 
 import sys
@@ -16,8 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from .groups import Slots, SortedRows, is_in_window, slots_of_rows
-from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask
+from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, as_additive
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -125,47 +124,35 @@ def attend_eagerly(
     """The `eager_attention_forward` of the model's own file, with a mask in the form it expects."""
     if attention_mask is None:
         attention_mask = causal_mask(module, query, key, is_causal)
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        lowest = torch.finfo(query.dtype).min
-        zeros = query.new_zeros(attention_mask.shape)
-        attention_mask = zeros.masked_fill(~attention_mask, lowest)
+    if attention_mask is not None:
+        attention_mask = as_additive(attention_mask, query.dtype)
     eager_attention_forward = sys.modules[type(module).__module__].eager_attention_forward
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
 def form_of(query: torch.Tensor, value: torch.Tensor, mask: FlatMask, **kwargs: Any) -> str:
-    """How attention of a flat row is computed: "at once", "by document", in "groups" of padded
-    documents, or in padded "rows" or "sorted rows" under the model's own mask.
+    """How attention of a flat row is computed: "at once", "by document", or in padded "rows" under
+    the model's own mask.
 
     Rows are the only form that a graph can hold, and the only correct one if the mask is no pattern
-    of documents. An exported graph sorts them by length. On a CPU, a call for each length of
-    documents costs less than padding; on an accelerator, where a call takes about as long for one
-    short document as for many, it is the other way round. A document without keys needs a call of
-    its own.
+    of documents. On a CPU, a call for each length of documents costs less than padding; on an
+    accelerator, where a call takes about as long for one short document as for many, it is the
+    other way round, unless the mask of packed or long rows would be large. A document without keys
+    needs a call of its own.
     """
     if mask.pattern is None:
-        return "sorted rows" if may_sort_rows(mask, **kwargs) else "rows"
+        return "rows"
     if takes_varlen(query, value, **kwargs):
         return "at once"
+    is_packed = mask.pattern.documents is not None
     is_long = mask.pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
-    if query.device.type == "cpu" or is_long or min(mask.keys.lengths) == 0:
+    if query.device.type == "cpu" or is_packed or is_long or min(mask.keys.lengths) == 0:
         return "by document"
-    return "groups"
-
-
-def may_sort_rows(mask: FlatMask, position_bias: torch.Tensor | None = None, **kwargs: Any) -> bool:
-    """Whether attention in a graph can take the rows in groups. It cannot if each head has a mask
-    or a bias of its own, because the columns would have to be collected for every head. Under
-    torch.compile, a length that is read from the data would break the graph."""
-    is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-    if not is_exported or mask.keys is not mask.queries or position_bias is not None:
-        return False
-    dense = mask.dense()
-    return dense is not None and dense.shape[1] == 1
+    return "rows"
 
 
 def attend_to_flat_row(
-    module: Any,
+    module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -178,70 +165,32 @@ def attend_to_flat_row(
 
     Args:
         position_bias: The position bias of T5, `(1, heads, L, L)`, which is the same for every
-            document and row.
+            document and row; a single zero for its cross-attention, which has no bias.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
-    if mask.is_cross_attention and position_bias is not None:
-        # T5's cross-attention has no bias and passes zeros, of the lengths of the flat rows.
-        position_bias = position_bias[..., :1, :1] if mask.pattern is None else None
-    elif position_bias is not None and mask.pattern is None:
-        length = mask.queries.shape[1]
-        if not statically_known_true(position_bias.shape[-1] == length):
-            # UMT5 has computed it for the flat row, which may be shorter than a row of the batch.
-            position_bias = module.compute_bias(length, length, device=query.device)
-    slots: tuple[Slots | SortedRows, Slots | SortedRows]
+    # Without a pattern the zero counts: a query that sees no key then attends to all of them.
+    if mask.pattern is not None and position_bias is not None and position_bias.numel() == 1:
+        position_bias = None
     form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
     if form == "at once":
         return attend_at_once(query, key, value, mask, **kwargs)
     if form == "by document":
         return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
-    if form == "groups":
-        groups = mask.groups(query.device)
-        slots = (groups.queries, groups.keys)
-        masks = groups.masks(query.dtype)
-        is_causal = groups.is_causal
-    elif form == "sorted rows":
-        rows = SortedRows(mask.queries)
-        slots = (rows, rows)
-        masks = rows.masks(mask.dense_on(query.device))
-    else:
-        queries = slots_of_rows(mask.queries, query.device)
-        keys = queries
-        if mask.keys is not mask.queries:
-            keys = slots_of_rows(mask.keys, query.device)
-        slots = (queries, keys)
-        masks = [mask.dense_on(query.device)]
-    kwargs |= {"position_bias": position_bias, "is_causal": is_causal}
-    return attend_padded(module, query, key, value, slots, masks, **kwargs)
-
-
-def attend_padded(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    slots: tuple[Slots | SortedRows, Slots | SortedRows],
-    masks: list[torch.Tensor | None],
-    position_bias: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Attention in a flat row by one call for each group of padded documents, or for the rows of
-    the batch.
-
-    Args:
-        slots: The slots of queries and of keys.
-        masks: The mask of each group.
-    """
-    of_queries, of_keys = slots
-    parts = zip(
-        of_queries.spread(query), of_keys.spread(key), of_keys.spread(value), masks, strict=True
+    # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
+    # mask of True and False.
+    has_pattern = mask.pattern is not None
+    dense = mask.additive_for(query) if has_pattern else mask.dense_on(query.device)
+    output, _ = attend_to_batch(
+        module,
+        mask.queries.spread(query.transpose(1, 2)).transpose(1, 2),
+        mask.keys.spread(key.transpose(1, 2)).transpose(1, 2),
+        mask.keys.spread(value.transpose(1, 2)).transpose(1, 2),
+        dense,
+        position_bias=position_bias,
+        is_causal=is_causal,
+        **kwargs,
     )
-    outputs = []
-    for queries, keys, values, mask in parts:
-        if position_bias is not None:
-            kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
-        outputs.append(attend_to_batch(module, queries, keys, values, mask, **kwargs)[0])
-    return of_queries.collect(outputs)
+    return mask.queries.collect(output)
 
 
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
@@ -331,6 +280,15 @@ def attend(
         )
         outputs.append(output)
     return torch.cat(outputs, dim=1)
+
+
+def is_in_window(
+    queries: torch.Tensor, keys: torch.Tensor, window: int, is_causal: bool
+) -> torch.Tensor:
+    """Whether keys are less than `window` places away and, if causal, not after the query."""
+    distance = queries - keys
+    is_near = distance < window
+    return is_near & (distance >= 0 if is_causal else distance > -window)
 
 
 def takes_varlen(

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from .batch import FlatTokens, flat_form_of, remember
-from .groups import slots_of_rows
 from .layers import TABLES, FlatCache, flat_mask_in, name_in_transformers, parameters_of
 from .masks import FlatMask
 
@@ -45,6 +44,7 @@ ATTENTION_MODULES = {
     "roformer.RoFormerSelfAttention",
     "tapas.TapasSelfAttention",
     "trocr.TrOCRAttention",
+    "umt5.UMT5Attention",  # It computes a position bias in each layer.
     "xglm.XGLMAttention",
 }
 
@@ -77,11 +77,8 @@ def class_around(stock_class: Any, around: Callable[..., Any]) -> Any:
         return new_module, (stock_class, around), self.__getstate__()
 
     forward.__signature__ = inspect.signature(stock_class.forward)  # type: ignore[attr-defined]
-    forward.__doc__ = stock_class.forward.__doc__
     fields = {
         "__module__": stock_class.__module__,
-        "__qualname__": stock_class.__qualname__,
-        "__doc__": stock_class.__doc__,
         "__reduce_ex__": reduce,  # for copying and pickling
         "_stock_class": stock_class,
         "forward": forward,
@@ -180,22 +177,18 @@ def padded_argument(value: Any, tokens: FlatTokens, device: torch.device) -> Any
 def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
     """`(1, N, ...)` to `(B, L, ...)`, with copies of other tokens at padding. The batch knows the
     flat row."""
-    padded = slots_of_rows(tokens, states.device).fill(states)
-    remember(padded, tokens, states, padding="other")
+    padded = tokens.spread(states)
+    remember(padded, tokens, states)
     return padded
 
 
 def flat_output(output: Any, tokens: FlatTokens) -> Any:
     """What an attention module returns for the padded batch, states `(B, L, ...)`, as those of the
-    flat row. Attention probabilities are dropped: a model that must return them computes the padded
-    batch."""
-    if isinstance(output, dict):
-        return {key: flat_output(value, tokens) for key, value in output.items()}
-    if isinstance(output, tuple | list):
-        return type(output)(flat_output(part, tokens) for part in output)
-    if isinstance(output, torch.Tensor) and output.ndim == 3:
-        return tokens.flatten(output)
-    return None if isinstance(output, torch.Tensor) and output.ndim == 4 else output
+    flat row. Any other value is returned as it is."""
+    if isinstance(output, tuple):
+        return tuple(flat_output(part, tokens) for part in output)
+    is_states = isinstance(output, torch.Tensor) and output.ndim == 3
+    return tokens.flatten(output) if is_states else output
 
 
 # Falcon's linear maps are matrix products.

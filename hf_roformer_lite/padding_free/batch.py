@@ -42,7 +42,6 @@ class FlatTokens:
             self.index = places_in_graph(numbers.flatten() != 0)
             places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
             self._filled = self._fill(places)
-            self._with_padding = places.where(numbers != 0, self.num_tokens).flatten()
             return
         flat_numbers = numbers.flatten()
         num_padding, *self.lengths = flat_numbers.bincount(minlength=count + 1).tolist()
@@ -77,27 +76,10 @@ class FlatTokens:
         if self.is_traced:
             return self._filled
         if ("filled", device) not in self._tables:
-            places = self._fill(self._places()) if self.index is not None else self._places()
-            self._tables["filled", device] = places.flatten().to(device)
+            places = torch.zeros_like(self.numbers)
+            places.view(-1)[self.index] = torch.arange(self.num_tokens, device="cpu")
+            self._tables["filled", device] = self._fill(places).to(device)
         return self._tables["filled", device]
-
-    def with_padding_on(self, device: torch.device) -> torch.Tensor:
-        """The same, with the place N, after all tokens, for positions that are not computed."""
-        if self.is_traced:
-            return self._with_padding
-        if ("with padding", device) not in self._tables:
-            places = self._places().where(self.numbers != 0, self.num_tokens)
-            self._tables["with padding", device] = places.flatten().to(device)
-        return self._tables["with padding", device]
-
-    def _places(self) -> torch.Tensor:
-        """`(B, L)`, the place of each computed token."""
-        places = torch.arange(self.numbers.numel(), device="cpu")
-        if self.index is not None:
-            inverse = torch.zeros_like(places)
-            inverse[self.index] = places[: len(self.index)]
-            places = inverse
-        return places.view(self.shape)
 
     def _fill(self, places: torch.Tensor) -> torch.Tensor:
         is_kept = self.numbers != 0
@@ -114,31 +96,45 @@ class FlatTokens:
         """
         known = flat_form_of(states)
         if known is not None and known.tokens is self:
-            return known.flat[:, : self.num_tokens] if known.padding == "last" else known.flat
-        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1).unsqueeze(0)
-        index = self.index_on(flat.device)
-        if index is not None:
-            flat = Gather.apply(flat, index, 1)
+            return known.flat
+        flat = self.collect(states.expand(*self.shape, *states.shape[2:]))
         if not self.is_traced:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
-        if index is not None and not (states.is_leaf and states.requires_grad):
+        if self.index is not None and not (states.is_leaf and states.requires_grad):
             # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
-            remember(states, self, flat, padding="other")
+            remember(states, self, flat)
         return flat
+
+    def collect(self, states: torch.Tensor) -> torch.Tensor:
+        """`(B, L, ...)` to `(1, N, ...)`."""
+        flat = states.flatten(0, 1)
+        index = self.index_on(flat.device)
+        if index is not None:
+            flat = Gather.apply(flat, index)
+        return flat.unsqueeze(0)
+
+    def spread(self, states: torch.Tensor) -> torch.Tensor:
+        """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
+        positions."""
+        tokens = states.squeeze(0)
+        index = self.index_on(tokens.device)
+        if index is not None:
+            tokens = Spread.apply(tokens, self.filled_on(tokens.device), index)
+        return tokens.unflatten(0, self.shape)
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
-        batch_size, length = self.shape
-        tokens = states.squeeze(0)
-        index = self.index_on(tokens.device)
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            tokens = with_padding(tokens).index_select(0, self._with_padding)
-        elif index is not None:
-            zeros = tokens.new_zeros(batch_size * length, *tokens.shape[1:])
+            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+            return self.spread(states).masked_fill(is_padding, 0)
+        tokens = states.squeeze(0)
+        index = self.index_on(tokens.device)
+        if index is not None:
+            zeros = tokens.new_zeros(self.numbers.numel(), *tokens.shape[1:])
             tokens = zeros.index_copy_(0, index, tokens)
-        return tokens.view(batch_size, length, *tokens.shape[1:])
+        return tokens.unflatten(0, self.shape)
 
     def restore_output(self, states: torch.Tensor) -> torch.Tensor:
         """Like `restore`, for the output of a module, whose flat form the next one may use
@@ -146,18 +142,6 @@ class FlatTokens:
         restored = self.restore(states)
         remember(restored, self, states)
         return restored
-
-    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
-        places = self.with_padding_on(states.device)
-        restored = states.squeeze(0).index_select(0, places).unflatten(0, self.shape)
-        remember(restored, self, states, padding="last")
-        return restored
-
-
-def with_padding(tokens: torch.Tensor) -> torch.Tensor:
-    """`(N, ...)` to `(N + 1, ...)`, with zeros for padding."""
-    return torch.cat((tokens, tokens.new_zeros(1, *tokens.shape[1:])))
 
 
 @torch.library.custom_op("hf_roformer_lite::places_of", mutates_args=())
@@ -186,17 +170,11 @@ def places_in_graph(is_kept: torch.Tensor) -> torch.Tensor:
 
 
 class FlatForm:
-    """The flat row of a batch, which the batch holds as an attribute.
+    """The flat row of a batch, which the batch holds as an attribute."""
 
-    Args:
-        padding: What the batch has at padding: "zeros"; "last", the last token of the row, which
-            stands for all padding; or "other" values.
-    """
-
-    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, padding: str):
+    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor):
         self.tokens = tokens
         self.flat = flat
-        self.padding = padding
         self.version = 0 if tokens.is_traced else states._version
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -217,21 +195,17 @@ class FlatForm:
         return states._version == self.version and not is_watched and has_gradient
 
 
-def remember(
-    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
-) -> None:
+def remember(states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor) -> None:
     """Let a batch know its flat row."""
     if tokens.is_traced or not states.is_inference():
-        form = FlatForm(tokens, flat, states, padding)
-        states.flat_form = form  # type: ignore[attr-defined]
+        states.flat_form = FlatForm(tokens, flat, states)  # type: ignore[attr-defined]
 
 
 def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
-    """Let `other`, which has zeros at padding, know a flat row of the tokens that `source` has in
-    its own."""
+    """Let `other` know a flat row of the tokens that `source` has in its own."""
     form = flat_form_of(source)
-    if form is not None and form.tokens.index is not None:
-        remember(other, form.tokens, form.tokens.flatten(other))
+    if form is not None:
+        form.tokens.flatten(other)
 
 
 def flat_form_of(states: torch.Tensor) -> FlatForm | None:
@@ -244,18 +218,32 @@ def flat_form_of(states: torch.Tensor) -> FlatForm | None:
 
 
 class Gather(torch.autograd.Function):
-    """`states.index_select(axis, index)` for an index without repetitions. It saves no tensor for
-    the backward pass: a checkpointed layer must save the same number of tensors whether it gathers
-    a flat row or reuses one."""
+    """`states.index_select(0, index)` for an index without repetitions. It saves no tensor for the
+    backward pass: a checkpointed layer must save the same number of tensors whether it gathers a
+    flat row or reuses one."""
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         ctx.index = index
-        ctx.axis = axis
         ctx.shape = states.shape
-        return states.index_select(axis, index)
+        return states.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy(0, ctx.index, grad), None
+
+
+class Spread(torch.autograd.Function):
+    """`states.index_select(0, places)`, of which only the positions of `index`, one for each token,
+    have a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.index = index
+        return states.index_select(0, places)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        zeros = grad.new_zeros(ctx.shape)
-        return zeros.index_copy(ctx.axis, ctx.index, grad), None, None
+        return grad.index_select(0, ctx.index), None, None

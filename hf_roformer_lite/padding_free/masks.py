@@ -8,6 +8,7 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ from transformers.masking_utils import (
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
-from .groups import Groups
 from .plan import Plan, current
 
 NAME = "padding_free"
@@ -40,6 +40,8 @@ DOCUMENTS = {
     "packed_sequence_mask_function": "packed_sequence_mask",
     "same_document": "key_documents",
 }
+# The arguments of `sdpa_mask` that let it look for padding, and return no mask if there is none.
+SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
 ONE_SIDED = "sliding_window_overlay"
 # Those of windows, each with what must be added so that the query itself is counted.
 WINDOWS = {ONE_SIDED: 0, "sliding_window_bidirectional_overlay": 1}
@@ -118,6 +120,7 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+@dataclass(eq=False)
 class FlatMask:
     """The attention mask of a flat row.
 
@@ -127,23 +130,13 @@ class FlatMask:
             needs none.
         pattern: The keys that a query attends to within its document, if all tokens are in
             documents and follow it. None: only the ordinary mask is correct.
-        is_cross_attention: Whether the keys are those of another stack.
     """
 
-    def __init__(
-        self,
-        queries: FlatTokens,
-        keys: FlatTokens,
-        dense: Callable[[], torch.Tensor | None],
-        pattern: Pattern | None = None,
-        is_cross_attention: bool = False,
-    ):
-        self.queries = queries
-        self.keys = keys
-        self.dense = dense
-        self.pattern = pattern
-        self.is_cross_attention = is_cross_attention
-        self._made: dict[Any, Any] = {}
+    queries: FlatTokens
+    keys: FlatTokens
+    dense: Callable[[], torch.Tensor | None]
+    pattern: Pattern | None = None
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         raise FlatMaskError
@@ -158,6 +151,15 @@ class FlatMask:
         dense = self.dense()
         return None if dense is None else dense.to(device)
 
+    def additive_for(self, query: torch.Tensor) -> torch.Tensor | None:
+        """The ordinary mask in the form that is added to the scores of `query`. It is made once, so
+        that sdpa has nothing to convert in the layers."""
+        key = (query.dtype, query.device)
+        if key not in self._made:
+            dense = self.dense_on(query.device)
+            self._made[key] = None if dense is None else as_additive(dense, query.dtype)
+        return self._made[key]
+
     @property
     def runs(self) -> list[tuple[int, int, int]]:
         """Runs of neighbouring documents of equal length, each as (number of documents, queries per
@@ -167,27 +169,21 @@ class FlatMask:
             self._made["runs"] = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
         return self._made["runs"]
 
-    def cu_seq_lens(self, device: torch.device) -> list[torch.Tensor]:
-        """The document boundaries of queries and of keys, `(documents + 1,)` each. They are one
-        tensor if both sides are the same."""
+    def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """The document boundaries of queries and of keys, `(documents + 1,)` each."""
         key = ("cu_seq_lens", device)
         if key not in self._made:
-            sides = [self.queries] if self.keys is self.queries else [self.queries, self.keys]
-            borders = [
-                torch.tensor([0, *accumulate(side.lengths)], dtype=torch.int32, device=device)
-                for side in sides
-            ]
-            self._made[key] = [borders[0], borders[-1]]
+            borders = [[0, *accumulate(side.lengths)] for side in (self.queries, self.keys)]
+            self._made[key] = torch.tensor(borders, dtype=torch.int32, device=device).unbind()
         return self._made[key]
 
-    def groups(self, device: torch.device) -> Groups:
-        """Groups of padded documents, for a mask with a pattern."""
-        key = ("groups", device)
-        if key not in self._made:
-            assert self.pattern is not None
-            is_causal, window = self.pattern[:2]
-            self._made[key] = Groups(self.queries, self.keys, device, is_causal, window)
-        return self._made[key]
+
+def as_additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask that is added to scores, from one that may be True where a query sees a key."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=dtype)
+    return zeros.masked_fill(~mask, torch.finfo(dtype).min)
 
 
 class DocumentMask:
@@ -296,6 +292,9 @@ class DocumentMask:
         return self._made["flat"]
 
     def make_flat(self) -> FlatMask:
+        if self.arguments["attention_mask"] is not None:
+            # There is padding to mask. On an accelerator, looking for it would be waited for.
+            self.arguments |= dict.fromkeys(SKIPS, False)
         tokens = self.tokens()
         pattern = self.pattern() if tokens.are_documents else None
         return FlatMask(queries=tokens, keys=tokens, dense=self.dense, pattern=pattern)
@@ -311,7 +310,6 @@ class DocumentMask:
                 keys=self.tokens() if keys is None else keys,
                 dense=self.dense,
                 pattern=None if keys is None else Pattern(),
-                is_cross_attention=True,
             )
         return self._made["cross"]
 

@@ -8,6 +8,7 @@ layer that is computed again in the backward pass, in another thread, finds the 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
+@dataclass(eq=False)
 class Plan:
     """The decisions about one call of a model.
 
@@ -38,32 +40,23 @@ class Plan:
             (A full batch needs neither.)
         reads_target: Whether all states of the target may be read.
 
-    Attributes:
+        flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
             needs all of them.
-        flat_mask: The mask of the flat row for such layers, without the ordinary mask.
+        found: The tokens of the masks so far.
     """
 
-    def __init__(
-        self,
-        computes_padding: bool = False,
-        base: nn.Module | None = None,
-        has_target: bool = False,
-        is_real: Callable[[], torch.Tensor | None] = lambda: None,
-        read: Callable[[], tuple[torch.Tensor, ...]] = tuple,
-        reads_target: bool = False,
-    ):
-        self.computes_padding = computes_padding
-        self.base = base
-        self.has_target = has_target
-        self.is_real = is_real
-        self.read = read
-        self.reads_target = reads_target
-        self.flat_mask: FlatMask | None = None
-        self.stack: nn.Module | None = None
-        self.labelled: torch.Tensor | None = None
-        self.found: list[FlatTokens] = []
+    computes_padding: bool = False
+    base: nn.Module | None = None
+    has_target: bool = False
+    is_real: Callable[[], torch.Tensor | None] = lambda: None
+    read: Callable[[], tuple[torch.Tensor, ...]] = tuple
+    reads_target: bool = False
+    flat_mask: "FlatMask | None" = None
+    stack: nn.Module | None = None
+    labelled: torch.Tensor | None = None
+    found: list[FlatTokens] = field(default_factory=list)
 
     def tokens(
         self,

@@ -66,9 +66,9 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
 def copy_for_trial(module: ModuleT) -> ModuleT:
     """A copy in evaluation mode, with the same parameters and without hooks. It shares the hooks
     with which accelerate loads offloaded weights."""
-    known: dict[int, Any] = {}
+    known: dict[int, Any] = {id(weight): weight for weight in module.parameters()}
     for part in module.modules():
-        for name, value in (*vars(part).items(), *part._parameters.items()):
+        for name, value in vars(part).items():
             if isinstance(value, torch.Tensor) or name == "_hf_hook":
                 known[id(value)] = value
             elif name.endswith("_hooks") and isinstance(value, dict):

@@ -25,7 +25,7 @@ class WordTagger:
     """A conditional random field on words, shapes, affixes and neighbours.
 
     Attributes:
-        packages: The packages that it needs, with the extra that installs each.
+        packages: The packages that it needs.
 
     Args:
         features: The number of each feature.
@@ -33,7 +33,7 @@ class WordTagger:
         transitions: The score of each tag after each other one, `(tags before, tags)`.
     """
 
-    packages: ClassVar[dict[str, str]] = {}
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, features: dict[str, int], weights: np.ndarray, transitions: np.ndarray):
         self.features = features

@@ -98,7 +98,7 @@ class NgramClassifier:
     beat on short texts (Wang & Manning 2012, ACL).
 
     Attributes:
-        packages: The packages that it needs, with the extra that installs each.
+        packages: The packages that it needs.
 
     Args:
         features: The n-grams.
@@ -106,7 +106,7 @@ class NgramClassifier:
         intercepts: `(labels,)`.
     """
 
-    packages: ClassVar[dict[str, str]] = {"sklearn": "train"}
+    packages: ClassVar[tuple[str, ...]] = ("sklearn",)
 
     def __init__(self, features: NgramFeatures, coefficients: np.ndarray, intercepts: np.ndarray):
         self.features = features

@@ -34,6 +34,6 @@ def parse(argv: Sequence[str]) -> tuple[AppArguments, str]:
         DIR=MODEL_HELP,
     )
     options, directory = parser.parse(argv)
-    require_packages("a page", {"gradio": "app"})
+    require_packages("a page", ["gradio"])
     check_engine(options.engine, directory, options.device)
     return options, directory

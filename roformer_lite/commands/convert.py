@@ -1,4 +1,4 @@
-"""`roformer-lite convert`: convert a checkpoint of another system into a model of this package, or
+"""`roformer-lite convert`: convert a checkpoint of another system into a RoFormerLite model, or
 the other way round."""
 
 from pathlib import Path

@@ -8,11 +8,12 @@ from ..errors import InputError, check_directory
 from ..options.parser import CommandParser
 from ..output import new_directory
 
+EXAMPLES_OF_FAMILIES = "bert, roberta, modernbert, llama or bart"
 # This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"
 SOURCE_HELP = (
-    f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or its "
-    "name. An unknown name is answered with a list of all systems."
+    f"The family or system that CHECKPOINT comes from, such as {EXAMPLES_OF_FAMILIES}; {AUTO}: the "
+    "family that its config.json names. An unknown name is answered with a list of all."
 )
 CHECKPOINT_HELP = "a directory with config.json and weights"
 
@@ -24,7 +25,7 @@ class ConvertArguments:
     Attributes:
         source: The system that the checkpoint comes from, or `auto`. None if neither direction was
             chosen.
-        target: The family to convert a model of this package to, or `auto`.
+        target: The family to convert a RoFormerLite model to, or `auto`.
     """
 
     source: str | None = field(
@@ -36,9 +37,9 @@ class ConvertArguments:
             "name": "to",
             "metavar": "FAMILY",
             "help": (
-                f"The family to convert a model of this package to: {AUTO} (one that supports all "
-                "features of the model), or its name. An unknown name is answered with a list of "
-                "all families."
+                "The family to convert a RoFormerLite model to, such as "
+                f"{EXAMPLES_OF_FAMILIES}; {AUTO}: one that supports all features of the model. An "
+                "unknown name is answered with a list of all."
             ),
         },
     )
@@ -52,10 +53,10 @@ def parse(argv: Sequence[str]) -> tuple[ConvertArguments, str, Path]:
     """The options of `roformer-lite convert`, the checkpoint, and the new directory."""
     parser = CommandParser(
         "convert",
-        "Convert a checkpoint of another system into a model of this package (--from), or a model "
-        "of this package into a checkpoint of another system (--to). Without either, a model of "
-        "this package is converted to a family that supports it, and anything else becomes a model "
-        "of this package. OUT must be new or empty.",
+        f"Convert a checkpoint of a family such as {EXAMPLES_OF_FAMILIES}, or of another system, "
+        "into a RoFormerLite model (--from), or a RoFormerLite model into a checkpoint of a family "
+        "(--to). Without either option, a RoFormerLite model is converted to a family that supports "
+        "it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
         [ConvertArguments],
         CHECKPOINT=CHECKPOINT_HELP,
         OUT="the directory to write",

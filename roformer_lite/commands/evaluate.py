@@ -3,7 +3,7 @@ predictions."""
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,13 +26,56 @@ from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
 PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.
-_DATA = ("test_file", "dataset_name", "dataset_config_name", "test_split", "column_names")
+_DATA = (
+    "test_file",
+    "dataset_name",
+    "dataset_config_name",
+    "test_split",
+    "column_names",
+    "delimiter",
+)
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """The evaluation of a saved model.
+
+    Args:
+        found: The metrics and predictions.
+        results: The contents of `results.json`.
+        report: The metrics of each label, the labels that are confused most often, and the worst
+            predictions.
+        notes: Sentences about the metrics.
+    """
+
+    found: Evaluation
+    results: dict[str, Any]
+    report: str
+    notes: list[str]
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The rows with their true values and predictions, as the table of predictions has them."""
+        return [{"origin": outcome.origin, **outcome.columns} for outcome in self.found.outcomes]
 
 
 def main(
     options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]
 ) -> None:
-    """Run `roformer-lite evaluate DIR`.
+    """Run `roformer-lite evaluate DIR`. The arguments are those of `evaluate_model`."""
+    evaluated = evaluate_model(options, given, directory, argv)
+    print(evaluated.report)
+    _print_metrics(evaluated.results["task"], evaluated.found)
+    for note in [*evaluated.notes, *evaluated.found.warnings]:
+        print(note)
+    if options.output_dir is not None:
+        print(f"The evaluation is saved in {options.output_dir}")
+
+
+def evaluate_model(
+    options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]
+) -> EvaluatedModel:
+    """Evaluate a saved model, and write the output directory if there is one.
 
     Args:
         options: The options of the command.
@@ -66,26 +109,23 @@ def main(
             seed=arguments["seed"],
         )
         notes = [*recipe.notes(), *recipe.notes_on("test", rows, found.outcomes)]
-    text = _report_text(found, options.examples)
-    print(text)
-    _print_metrics(recipe.name, found)
-    for note in [*notes, *found.warnings]:
-        print(note)
+    results = {
+        "task": recipe.name,
+        "command": shlex.join(["roformer-lite", "evaluate", *argv]),
+        "settings": recipe.settings(),
+        "metrics": {"test": found.metrics},
+        "labels": {} if found.report is None else found.report.scores,
+        "evaluation_seconds": {"test": round(found.seconds, 1)},
+        "rows": {"test": found.rows},
+        "arguments": arguments,
+        "device": str(saved.model.device),
+        "version": __version__,
+    }
+    report = _report_text(found, options.examples)
+    evaluated = EvaluatedModel(found=found, results=results, report=report, notes=notes)
     if options.output_dir is not None:
-        results = {
-            "task": recipe.name,
-            "command": shlex.join(["roformer-lite", "evaluate", *argv]),
-            "settings": recipe.settings(),
-            "metrics": {"test": found.metrics},
-            "labels": {} if found.report is None else found.report.scores,
-            "evaluation_seconds": {"test": round(found.seconds, 1)},
-            "rows": {"test": found.rows},
-            "arguments": arguments,
-            "device": str(saved.model.device),
-            "version": __version__,
-        }
-        _save(options, results, text, found)
-        print(f"The evaluation is saved in {options.output_dir}")
+        _save(evaluated, Path(options.output_dir), options)
+    return evaluated
 
 
 def recipe_for(
@@ -144,22 +184,20 @@ def _print_metrics(task: str, found: Evaluation) -> None:
     Console().print(table_of(metrics, title, rows_of_splits={"test": found.rows}))
 
 
-def _save(
-    options: EvaluateArguments, results: dict[str, Any], text: str, found: Evaluation
-) -> None:
+def _save(evaluated: EvaluatedModel, target: Path, options: EvaluateArguments) -> None:
     """Write the output directory."""
-    target = Path(options.output_dir)
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
     ) as folder:
-        if found.outcomes:
+        rows = evaluated.table
+        if rows:
             table_file = folder / f"predictions.{options.table_format}"
             with table_file.open("w", encoding="utf-8") as stream:
                 table = TableWriter(stream, f".{options.table_format}")
-                for outcome in found.outcomes:
-                    table.write({"origin": outcome.origin, **outcome.columns})
-        report = found.report
+                for row in rows:
+                    table.write(row)
+        report = evaluated.found.report
         if report is not None and report.true:
             draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-        (folder / REPORT_FILE).write_text(text, "utf-8")
-        write_json(folder / RESULTS_FILE, results)
+        (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
+        write_json(folder / RESULTS_FILE, evaluated.results)

@@ -1,6 +1,6 @@
 """The options of `roformer-lite evaluate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -16,7 +16,8 @@ from ..errors import (
 )
 from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
-from ..options.parser import CommandParser, help_texts
+from ..options.parser import CommandParser, Given, help_texts
+from ..options.run import words_of
 from ..options.tasks import TASK_ARGUMENTS
 from ..output import RESULTS_FILE, check_output_dir, check_place
 
@@ -51,6 +52,7 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     batch_size: int | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         if (self.test_file is None) == (self.dataset_name is None):
             raise InputError("give either --test_file or --dataset_name")
         if self.dataset_name is None:
@@ -83,10 +85,11 @@ def measuring_arguments() -> type:
     return make_dataclass("MeasuringArguments", options, namespace={"group": group})
 
 
-def parse(
-    argv: Sequence[str],
-) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
+def parse(options: Given) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
     """The options of `roformer-lite evaluate`.
+
+    Args:
+        options: The words of the command line, or values by name, with the model as `dir`.
 
     Returns:
         Its own options, the given options about reading and evaluating data, the directory of the
@@ -99,8 +102,13 @@ def parse(
         [EvaluateArguments, measuring_arguments()],
         DIR=MODEL_HELP,
     )
-    options, measuring, directory = parser.parse(argv)
+    own, measuring, directory = parser.parse(options)
     given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
     check_model_name(directory)
-    return options, given, directory, argv
+    if isinstance(options, Mapping):
+        others = {
+            name: value for name, value in options.items() if name != "dir" and value is not None
+        }
+        options = [directory, *words_of(others)]
+    return own, given, directory, options

@@ -85,11 +85,12 @@ def _write(
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
-    traced = SentenceEncoder(model) if gives_embeddings else model
-    graphs = write_graphs(traced, folder, options.format, options.quantization)
-    if gives_embeddings:
-        write_pooling(traced.config, folder.parent)
-    return ", ".join([*graphs, *(["embeddings"] if gives_embeddings else [])])
+    if not gives_embeddings:
+        return ", ".join(write_graphs(model, folder, options.format, options.quantization))
+    encoder = SentenceEncoder(model)
+    graphs = write_graphs(encoder, folder, options.format, options.quantization)
+    write_pooling(encoder.config, folder.parent)
+    return ", ".join([*graphs, "embeddings"])
 
 
 def _write_further_files(model: PreTrainedModel, settings: object, directory: Path) -> None:

@@ -2,9 +2,8 @@
 column of a table."""
 
 import io
-import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,23 @@ from transformers import set_seed
 
 from ..answers import SavedModel, open_model
 from ..data.data_files import (
-    TABLE_FORMATS,
+    Row,
+    begins_with_mark,
+    delimiter_of,
     file_format,
     header_of,
     lines_of,
     numbered_lines,
+    read_lines,
     read_table,
-    value_of,
+    row_of,
 )
-from ..data.tables import AnswerTable
+from ..data.tables import AnswerTable, with_answer
 from ..errors import InputError
 from ..options.models import SEED
 from ..output import complete_file
+from ..recipes.base import Recipe
+from ..recipes.loaded_model import Input
 from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.
@@ -35,8 +39,6 @@ _BATCHES_AT_ONCE = 32
 _PIECE_BYTES = 2**16
 
 Item = TypeVar("Item")
-
-logger = logging.getLogger(__name__)
 
 
 def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> None:
@@ -54,20 +56,60 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         if files.input_file is None and sys.stdin is None:
             raise InputError("standard input is closed; give --input_file")
-        saved = open_model(directory, files.device, options, files.engine)
-        if files.dtype == "bfloat16":
-            saved.model.bfloat16()
-        set_seed(options.pop("seed", SEED))
-        columns = columns_to_answer(saved, files)
-        if columns:
-            _answer_table(saved, files, columns, options, output)
+        saved = _open(files, options, directory)
+        if files.reads_table:
+            _answer_table(saved, files, files.input_file or "", options, output)
         else:
-            if file_format(files.output_file or "") in (".csv", ".jsonl"):
-                raise InputError(
-                    f"--output_file {files.output_file} is a table, but the input is read line by "
-                    "line; give the name of a text file, or a table as --input_file"
-                )
             _answer_lines(saved, files, options, output)
+
+
+def predictions(
+    files: ReadingArguments,
+    options: dict[str, Any],
+    directory: str,
+    inputs: Iterable[Any] = (),
+) -> list[dict[str, Any]]:
+    """The table that `main` would write.
+
+    Args:
+        files, options, directory: As for `main`, without an output file.
+        inputs: Texts, pairs of texts, lists of words or rows of a table by column, if there is no
+            input file.
+
+    Raises:
+        InputError: also for a row without the column of the texts, and with a column of the answer.
+    """
+    saved = _open(files, options, directory)
+    recipe = saved.recipe
+    columns = _columns_to_answer(recipe, files)
+    if files.input_file is None:
+        rows = _rows_of(inputs, columns, recipe.takes_pairs)
+    elif files.reads_table:
+        rows = read_table(files.input_file, files.column_names, files.delimiter)
+    else:
+        rows = read_lines(files.input_file)
+        columns = []
+    return [
+        with_answer(row, cells, files.prefix or "")
+        for row, cells in _answered(saved, rows, columns, files.batch_size, options)
+    ]
+
+
+def _rows_of(inputs: Iterable[Any], columns: list[str], are_pairs: bool) -> Iterator[Row]:
+    """Rows of a table from texts or rows."""
+    for number, given in enumerate(inputs, start=1):
+        if not isinstance(given, Mapping):
+            parts = given if are_pairs and not isinstance(given, str) else [given]
+            given = dict(zip(columns, parts, strict=False))
+        yield row_of(dict(given), f"row {number}")
+
+
+def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
+    saved = open_model(directory, files.device, options, files.engine)
+    if files.dtype == "bfloat16":
+        saved.model.bfloat16()
+    set_seed(options.pop("seed", SEED))
+    return saved
 
 
 def utf8_output() -> TextIO:
@@ -83,35 +125,11 @@ def utf8_output() -> TextIO:
     return sys.stdout
 
 
-def columns_to_answer(saved: SavedModel, files: ReadingArguments) -> list[str]:
-    """The columns of a table that contain the inputs of the model; empty if every line of the input
-    file is an input.
-
-    By default, the columns are those of the training data if the table has them.
-    """
+def _columns_to_answer(recipe: Recipe, files: ReadingArguments) -> list[str]:
+    """The columns of a table that contain the inputs of the model: those of the training data by
+    default."""
     given = [files.text_column, files.text_pair_column]
-    columns = [name for name in given if name is not None]
-    # The beginning of a pipe cannot be read twice.
-    is_file = files.input_file is not None and Path(files.input_file).is_file()
-    if columns or not is_file or file_format(files.input_file) not in TABLE_FORMATS:
-        return columns
-    trained = saved.recipe.text_columns()
-    try:
-        header = header_of(files.input_file, files.column_names)
-        for name in trained:
-            value_of(header, name)
-    except InputError:
-        if files.prefix is not None or files.column_names is not None:
-            raise
-        if file_format(files.input_file) != ".tsv" or not saved.recipe.takes_pairs:
-            logger.warning(
-                "%s is read line by line; --text_column reads a column of it", files.input_file
-            )
-        return []
-    logger.warning(
-        "%s is read as a table; the input is column %s", files.input_file, " and ".join(trained)
-    )
-    return trained
+    return [name or trained for name, trained in zip(given, recipe.text_columns(), strict=False)]
 
 
 def _answer_lines(
@@ -119,11 +137,10 @@ def _answer_lines(
 ) -> None:
     recipe = saved.recipe
     size = files.batch_size * _BATCHES_AT_ONCE
-    pipe = _open_pipe(files.input_file)
-    lines = _lines(files.input_file) if pipe is None else pipe.lines()
+    lines, pipe = _open_lines(files.input_file)
     with _progress(files.input_file, _lines) as bar:
         for chunk in _chunks(lines, size, pipe):
-            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in chunk]
+            inputs = [_input_of_line(recipe, line) for line in chunk]
             for answer in saved.answers(inputs, files.batch_size, options, bar.update):
                 line = "" if answer is None else recipe.show(answer, options).line
                 output.write(line + "\n")
@@ -133,32 +150,73 @@ def _answer_lines(
 def _answer_table(
     saved: SavedModel,
     files: ReadingArguments,
-    columns: list[str],
+    path: str,
     options: dict[str, Any],
     output: TextIO,
 ) -> None:
-    recipe = saved.recipe
-    kind = file_format(files.output_file or "")
-    if kind not in TABLE_FORMATS:
-        kind = file_format(files.input_file)
-    table = AnswerTable(output, kind, files.prefix or "")
-    size = files.batch_size * _BATCHES_AT_ONCE
-    read = partial(read_table, column_names=files.column_names)
-    with _progress(files.input_file, read) as bar:
-        for rows in _chunks(read(files.input_file), size):
-            inputs = [recipe.input_of_columns(row, columns) for row in rows]
-            answers = saved.answers(inputs, files.batch_size, options, bar.update)
-            for row, answer in zip(rows, answers, strict=True):
-                cells = dict.fromkeys(recipe.answer_columns(options))
-                if answer is not None:
-                    cells = recipe.show(answer, options).columns
-                table.add(row, cells)
-            output.flush()
-    has_header = kind == ".jsonl" or bool(table.columns)
-    if not has_header and Path(files.input_file).is_file():
+    table = _table_of_answers(files, path, output)
+    columns = _columns_to_answer(saved.recipe, files)
+    read = partial(read_table, column_names=files.column_names, delimiter=files.delimiter)
+    with _progress(path, read) as bar:
+        rows = read(path)
+        for row, cells in _answered(saved, rows, columns, files.batch_size, options, bar.update):
+            table.add(row, cells)
+    has_header = table.kind == ".jsonl" or bool(table.columns)
+    if not has_header and Path(path).is_file():
         # The table has no rows.
-        header = header_of(files.input_file, files.column_names)
-        table.add_header(header, recipe.answer_columns(options))
+        header = header_of(path, files.column_names, files.delimiter)
+        table.add_header(header, saved.recipe.answer_columns(options))
+
+
+def _answered(
+    saved: SavedModel,
+    rows: Iterable[Row],
+    columns: list[str],
+    batch_size: int,
+    options: dict[str, Any],
+    report: Callable[[int], Any] | None = None,
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows of a table with the columns of their answers.
+
+    Args:
+        saved: The model.
+        rows: The rows. Without `columns`, each is a line of text.
+        columns: The columns that contain the inputs.
+        batch_size: Rows in a batch.
+        options: The options of the predictions.
+        report: As for `SavedModel.answers`.
+    """
+    recipe = saved.recipe
+    for chunk in _chunks(rows, batch_size * _BATCHES_AT_ONCE):
+        if columns:
+            inputs = [recipe.input_of_columns(row, columns) for row in chunk]
+        else:
+            inputs = [_input_of_line(recipe, row["text"]) for row in chunk]
+        answers = saved.answers(inputs, batch_size, options, report)
+        for row, answer in zip(chunk, answers, strict=True):
+            cells: dict[str, Any] = dict.fromkeys(recipe.answer_columns(options))
+            if answer is not None:
+                cells = recipe.show(answer, options).columns
+            yield row, cells
+
+
+def _input_of_line(recipe: Recipe, line: str) -> Input:
+    return recipe.input_of_line(line) if line.strip() else ""
+
+
+def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> AnswerTable:
+    """The table to write. It has the format of the input, including the delimiter and the byte
+    order mark, unless `--output_file` has another suffix."""
+    kind = file_format(files.output_file or path)
+    delimiter = None
+    if kind == file_format(path) != ".jsonl":
+        delimiter = files.delimiter
+        # The beginning of a pipe cannot be read twice.
+        if Path(path).is_file():
+            delimiter = delimiter or delimiter_of(path, files.column_names)
+            if begins_with_mark(path):
+                output.write("\ufeff")
+    return AnswerTable(output, kind, files.prefix or "", delimiter)
 
 
 class Pipe:
@@ -194,13 +252,14 @@ class Pipe:
         return line + end
 
 
-def _open_pipe(path: str | None) -> Pipe | None:
-    """Standard input or a named pipe; None for a file."""
-    if path is None:
-        return Pipe(sys.stdin.buffer, "<stdin>")
-    if Path(path).is_file() or path.endswith(".gz"):
-        return None
-    return Pipe(open(path, "rb"), path)
+def _open_lines(path: str | None) -> tuple[Iterator[str], Pipe | None]:
+    """The lines of a file, of a named pipe or of standard input, and the pipe if it is one."""
+    if path is not None and (Path(path).is_file() or path.endswith(".gz")):
+        return _lines(path), None
+    # The type of standard input does not say that it is buffered.
+    stream: Any = sys.stdin.buffer if path is None else open(path, "rb")
+    pipe = Pipe(stream, path or "<stdin>")
+    return pipe.lines(), pipe
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The options of `roformer-lite predict`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from ..errors import (
 from ..options.common import MAX_SEED, TableArguments
 from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
-from ..options.parser import CommandParser
+from ..options.parser import CommandParser, Given
 from ..output import check_answers_file, check_output_file
 
 # Dividing logits by a smaller number would overflow in float16.
@@ -33,10 +32,11 @@ class ReadingArguments(TableArguments, EngineArguments):
         input_file: UTF-8 text, also .gz. Default: standard input.
         output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
             also .gz. Default: standard output.
-        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl); the output is then
-            a table as well. Default: the column of the training data if the table has it, otherwise
-            every line of the input is a text.
+        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl), whose output is a
+            table as well. In all other input, every line is a text. Default: the column of the
+            training data.
         text_pair_column: Column of the second text, for rerankers and classifiers of pairs.
+            Default: the column of the training data.
         prefix: Prefix for the names of the columns that are added to a table.
         batch_size: Texts in a batch.
         dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
@@ -53,6 +53,7 @@ class ReadingArguments(TableArguments, EngineArguments):
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
+        super().__post_init__()
         check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(
@@ -62,26 +63,33 @@ class ReadingArguments(TableArguments, EngineArguments):
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.output_file is not None:
             check_output_file(self.output_file, "--output_file")
-        if self.text_column is None:
-            # A table can also be read by the column names of the model's training data.
-            may_be_table = file_format(self.input_file or "") in TABLE_FORMATS
-            of_tables = ["text_pair_column"]
-            if not may_be_table:
-                of_tables += ["column_names", "prefix"]
-            for name in of_tables:
-                if getattr(self, name) is not None:
-                    raise InputError(
-                        f"--{name} is for tables, not for lines; name the column of the texts "
-                        "with --text_column"
-                    )
-        elif self.input_file is None:
-            raise InputError(
-                f"--text_column {self.text_column} needs a table; give it as --input_file"
-            )
-        else:
-            check_table_name("--input_file", self.input_file)
+
+    @property
+    def reads_table(self) -> bool:
+        """Whether the input is a table. Otherwise, every line of it is a text."""
+        return file_format(self.input_file or "") in TABLE_FORMATS
+
+    def check_tables(self) -> None:
+        """Refuse options of tables for input that is read line by line.
+
+        Raises:
+            InputError: with the option and the remedy.
+        """
+        if self.reads_table:
             if self.output_file is not None:
                 check_table_name("--output_file", self.output_file)
+            return
+        for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"--{name} is for tables, not for lines; pass a .csv, .tsv or .jsonl file as "
+                    "--input_file"
+                )
+        if file_format(self.output_file or "") in (".csv", ".jsonl"):
+            raise InputError(
+                f"--output_file {self.output_file} is a table, but the input is read line by line; "
+                "pass the name of a text file, or a table as --input_file"
+            )
 
 
 @dataclass
@@ -152,11 +160,17 @@ class AnsweringArguments:
         }
 
 
-def parse(
-    argv: Sequence[str],
-) -> tuple[ReadingArguments, dict[str, Any], str]:
-    """The options of `roformer-lite predict`: input and output, the given options of the
-    predictions, and the directory of the model."""
+def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[str, Any], str]:
+    """The options of `roformer-lite predict`.
+
+    Args:
+        given: The words of the command line, or values by name, with the model as `dir`.
+        has_rows: Whether the input is a table in Python instead of a file.
+
+    Returns:
+        The options about input and output, the given options of the predictions, and the directory
+        of the model.
+    """
     parser = CommandParser(
         "predict",
         "Read lines, or a column of a table, and write one prediction for each: generated text, "
@@ -164,7 +178,9 @@ def parse(
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(argv)
+    files, answering, directory = parser.parse(given)
+    if not has_rows:
+        files.check_tables()
     options = answering.given
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column

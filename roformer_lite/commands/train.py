@@ -1,14 +1,26 @@
 """`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on your own
 data."""
 
+from typing import Any
+
 from ..options.run import Run
-from ..train.finished_model import publish
+from ..train.finished_model import upload
+from ..train.results import print_summary
 from ..train.seeds import train_seeds
 from ..train.train import train
 
 
 def main(run: Run) -> None:
     """Run `roformer-lite train`."""
-    results = train_seeds(run) if run.training.seeds else train(run)
-    if results is not None:
-        publish(results, run)
+    results = train_run(run)
+    if results is None:
+        return
+    print_summary(results, run.output_dir)
+    if run.card.push_to_hub:
+        print(upload(run))
+
+
+def train_run(run: Run) -> dict[str, Any] | None:
+    """Train with one seed or with several. Returns the contents of `results.json`, and None in a
+    process that does not save the model."""
+    return train_seeds(run) if run.training.seeds else train(run)

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..errors import TRAINING_PACKAGES, require_packages
+from ..options.parser import Given
 from ..options.run import Run, parse_run
 from ..options.tasks import TASK_ARGUMENTS
 
@@ -29,6 +30,15 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         "task", metavar="TASK|run.yaml", help="a task, or the description of a training"
     )
     task = parser.parse_args(argv[:1]).task
-    run = parse_run(task, argv[1:])
-    require_packages("training", TRAINING_PACKAGES | run.data.packages)
-    return (run,)
+    return (run_of(task, argv[1:]),)
+
+
+def run_of(task: str, options: Given) -> Run:
+    """The run that a task or a `run.yaml` and its options describe; see `parse_run`.
+
+    Raises:
+        InputError: also for packages that the training needs and that are not installed.
+    """
+    run = parse_run(task, options)
+    require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
+    return run

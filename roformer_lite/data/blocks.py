@@ -17,7 +17,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from .data_files import in_pieces
+from .data_files import Row, in_pieces
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -86,20 +86,22 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def blocks(
-    rows: Dataset | IterableDataset,
+    rows: Iterable[Row],
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
     is_causal: bool,
 ) -> Iterator[dict[str, list[int]]]:
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
-    start, end = map(tokenizer.convert_tokens_to_ids, document_tokens(tokenizer))
+    # The type of a list of numbers is also that of a single one.
+    borders: Any = tokenizer.convert_tokens_to_ids(list(document_tokens(tokenizer)))
+    start, end = borders
     pieces = _tokenized_pieces(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):
         yield {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
 def _tokenized_pieces(
-    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase
+    rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
     pieces = ((row["document"], piece) for row in rows for piece in in_pieces(row["text"]))
     while batch := list(islice(pieces, NUM_PIECES_AT_ONCE)):
@@ -175,7 +177,9 @@ class BlockCollator(DataCollatorForLanguageModeling):
     """
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
-        plain = [{name: row[name] for name in row if name != "position_ids"} for row in examples]
+        plain: list[Any] = [
+            {name: row[name] for name in row if name != "position_ids"} for row in examples
+        ]
         batch = dict(super().torch_call(plain))
         if "position_ids" in examples[0]:
             # The shape is (B, L).

@@ -7,23 +7,32 @@ and lines that are too long for one text are refused. Only the text of language 
 lines of any length, because it is read in pieces.
 """
 
+import codecs
 import csv
+import difflib
 import gzip
 import json
+import logging
 import re
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import groupby, zip_longest
+from functools import cache, partial
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from ..errors import InputError
 
 Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
+# These delimiters of a .csv file are recognised. If several are equally likely, the first one is
+# chosen.
+DELIMITERS = (",", ";", "\t", "|")
+# The column names of a table may contain line breaks, but do not span more lines than this.
+MAX_HEADER_LINES = 20
 # A column that the user calls `origin` has this name in a row.
 _USERS_ORIGIN = "\0origin"
 # JSON can escape surrogates, but no encoding can write them.
@@ -34,10 +43,9 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # times as much memory as its text.
 MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
-_CONVERSION = (
-    "convert the file with `iconv -f ENCODING -t utf-8 FILE > NEW_FILE`, where ENCODING is, for "
-    "example, utf-16, utf-16le, latin1 or gb18030"
-)
+_IN_QUOTES = re.compile(r'"[^"]*"')
+# Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
+_DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 # The number of a word in the first column of a CoNLL-U file, `3-4` for a range, or `3.1` for an
 # empty node.
 _LINE_NUMBER = re.compile(r"\d+([-.]\d+)?")
@@ -49,6 +57,8 @@ _CUTS = [
     re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
     re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),
 ]
+
+logger = logging.getLogger(__name__)
 
 
 def file_format(path: str | Path) -> str:
@@ -100,8 +110,7 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
-        open_file = gzip.open if Path(path).suffix.lower() == ".gz" else open
-        with open_file(path, "rb") as stream:
+        with _opened(path) as stream:
             for number, text, is_end in lines_of(stream, str(path), longest):
                 yield number, text, is_end
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -112,8 +121,26 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
         raise InputError(f"{path}: the file is empty")
 
 
+def _opened(path: str | Path) -> BinaryIO:
+    open_file: Any = gzip.open if Path(path).suffix.lower() == ".gz" else open
+    return open_file(path, "rb")
+
+
+def begins_with_mark(path: str | Path) -> bool:
+    """Whether a file begins with a byte order mark, from which Excel recognises UTF-8."""
+    with _opened(path) as stream:
+        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+
+
+class LineReader(Protocol):
+    """A stream of bytes that is read by lines."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """The next line, or at most `limit` bytes of it; empty at the end."""
+
+
 def lines_of(
-    stream: BinaryIO, name: str, longest: int = MAX_LINE_BYTES
+    stream: LineReader, name: str, longest: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[int, str, bool]]:
     """Yield lines, or parts of long lines.
 
@@ -146,15 +173,15 @@ def lines_of(
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{name}:{number}: byte {before + error.start + 1} of the line "
-                f"(0x{raw[error.start]:02x}) is not UTF-8; {_CONVERSION}"
+                f"(0x{raw[error.start]:02x}) is not UTF-8; {_conversion(name, raw)}"
             ) from error
         if is_start:
             # Some programs write more than one byte order mark.
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
                 raise InputError(
-                    f"{name}:{number}: begins with {raw[:2]!r}, as UTF-16 without a byte order "
-                    f"mark does, and is not UTF-8; {_CONVERSION}"
+                    f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; "
+                    f"{_conversion(name, raw)}"
                 )
         yield number, text, is_end
         if is_end:
@@ -162,6 +189,32 @@ def lines_of(
             before = 0
         else:
             before += end
+
+
+def _conversion(name: str, raw: bytes) -> str:
+    """A sentence on the probable encoding of a file or a stream, and how to convert it.
+
+    Args:
+        name: The name of the file or stream.
+        raw: A line that is not UTF-8.
+    """
+    encoding = "WINDOWS-1252"
+    others = " (or, for example, in GB18030 or SHIFT_JIS)"
+    # In UTF-16, one of the two bytes of an ASCII character is zero.
+    zero = raw.find(b"\0")
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding, others = "UTF-16", ""
+    elif zero >= 0:
+        encoding, others = "UTF-16LE" if zero % 2 else "UTF-16BE", ""
+    path = Path(name)
+    source = shlex.quote(name)
+    target = shlex.quote(str(path.with_name(f"utf8_{path.name}")))
+    command = f"iconv -f {encoding} -t UTF-8"
+    if path.suffix.lower() == ".gz":
+        command = f"gzip -dc {source} | {command} | gzip > {target}"
+    elif path.is_file():
+        command += f" {source} > {target}"
+    return f"it is probably in {encoding}{others}; `{command}` converts it"
 
 
 def _cut(raw: bytes) -> int:
@@ -190,15 +243,20 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
         yield {"source": left[1], "target": right[1], "origin": f"{source}:{number}"}
 
 
-def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
+def read_table(
+    path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
+) -> Iterator[Row]:
     """Rows of a .tsv, .csv or .jsonl file.
 
     Args:
-        path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line
+        path: A .csv file follows RFC 4180 (fields in double quotes may hold delimiters and line
             breaks). In a .tsv file every character except tab and line end is text, even quotes. A
             .jsonl file has one object on each line.
         column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default:
             the first line names them.
+        delimiter: The character between the columns of a .csv or .tsv file. A .tsv file with
+            another delimiter than the tab is read like a .csv file. Default: a tab in a .tsv file;
+            in a .csv file, the delimiter that `delimiter_of` recognises.
 
     Raises:
         InputError: for any other format, for a line whose columns do not match the header, and for
@@ -207,22 +265,70 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
         raise InputError(
-            f"{path}: unknown table format {kind or '(no suffix)'!r}; give a .csv or .tsv file whose "
-            "first line names the columns, or a .jsonl file with an object on each line, also "
-            "compressed as .gz (plain .txt is for predict, seq2seq, mlm, causal and embed)"
+            f"{path}: unknown table format {kind or '(no suffix)'!r}; pass a .csv or .tsv file "
+            "whose first line names the columns, or a .jsonl file with an object on each line, "
+            "also compressed as .gz (in Excel, save the table as CSV UTF-8; plain .txt is for "
+            "predict, seq2seq, mlm, causal and embed)"
         )
     if kind == ".jsonl":
         return _read_objects(path)
-    return _read_separated(path, column_names)
+    return _read_delimited(path, column_names, delimiter)
 
 
-def header_of(path: str | Path, column_names: Sequence[str] | None = None) -> Row:
+def header_of(
+    path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
+) -> Row:
     """A row with the columns of a table that `read_table` takes, but without values. It has the
     columns of the first row if the table is a .jsonl file."""
     if file_format(path) == ".jsonl":
         return next(read_table(path), row_of({}, str(path)))
-    names = column_names or next((values for _, values in _records(path) if values), [])
+    records = _records(path, column_names, delimiter)
+    names = column_names or next((values for _, values in records if values), [])
     return row_of(dict.fromkeys(names), str(path))
+
+
+def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) -> str:
+    """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
+    character among comma, semicolon, tab and vertical bar that occurs most often in the header,
+    outside double quotes; with `column_names`, it is the one that divides the first line into as
+    many columns."""
+    if file_format(path) == ".tsv":
+        return "\t"
+    return _delimiter_in(_header_lines(_lines_with_ends(path)), column_names)
+
+
+def _lines_with_ends(path: str | Path) -> Iterator[str]:
+    return (line for _, line, _ in _read(path, MAX_LINE_BYTES))
+
+
+def _header_lines(lines: Iterator[str]) -> list[str]:
+    """The lines of the first record, and blank lines before it. A line break between double quotes
+    does not end a record."""
+    header: list[str] = []
+    for line in islice(lines, MAX_HEADER_LINES):
+        header.append(line)
+        text = "".join(header)
+        if text.strip() and text.count('"') % 2 == 0:
+            break
+    return header
+
+
+def _delimiter_in(header: list[str], column_names: Sequence[str] | None) -> str:
+    text = _IN_QUOTES.sub("", "".join(header))
+    if column_names is None:
+        return max(DELIMITERS, key=text.count)
+    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
+
+
+@cache
+def _report_delimiter(path: str, delimiter: str) -> None:
+    """Say once that the columns of a file are not separated by commas."""
+    if delimiter != ",":
+        logger.warning(
+            "%s: the columns are separated by %r (--delimiter chooses another character)",
+            path,
+            delimiter,
+        )
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:
@@ -256,9 +362,11 @@ def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
+def _read_delimited(
+    path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
+) -> Iterator[Row]:
     columns = list(column_names or ())
-    for number, values in _records(path):
+    for number, values in _records(path, column_names, delimiter):
         origin = f"{path}:{number}"
         if not values and len(columns) != 1:
             continue
@@ -266,7 +374,7 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
             if len(set(values)) < len(values):
                 raise InputError(
                     f"{origin}: the header names a column twice: {values}; if this file has no "
-                    "header line, give --column_names"
+                    "header line, pass --column_names"
                 )
             columns = values
             continue
@@ -280,17 +388,26 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
         yield row_of(dict(zip(columns, values, strict=True)), origin)
 
 
-def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+def _records(
+    path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line of each record, and its fields. An empty line has none."""
     # Quotes have no meaning in a .tsv file.
-    if file_format(path) == ".tsv":
+    if file_format(path) == ".tsv" and delimiter in (None, "\t"):
         for number, line in numbered_lines(path):
             yield number, line.split("\t") if line else []
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
+    lines = _lines_with_ends(path)
+    if delimiter is None:
+        # A pipe cannot be read twice.
+        header = _header_lines(lines)
+        lines = chain(header, lines)
+        delimiter = _delimiter_in(header, column_names)
+        _report_delimiter(str(path), delimiter)
     # A line end within quotes belongs to the field.
-    records = csv.reader((line for _, line, _ in _read(path, MAX_LINE_BYTES)), strict=True)
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for values in records:
@@ -400,10 +517,11 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
     value: Any = columns
     for part in column.split("."):
         if not isinstance(value, dict) or part not in value:
-            remedy = f"name the right one with --{option}, or, " if option else ""
+            remedy = f"name the right one with --{option}, or " if option else ""
             raise InputError(
                 f"{row['origin']}: no column {column!r}; the columns are: {listed(columns)}; "
-                f"{remedy}if the file has no header line, name all of them with --column_names"
+                f"{remedy}pass --column_names if the file has no header line, or --delimiter if "
+                f"another character separates its columns{_similar_column(column, columns)}"
             )
         value = value[part]
     return value
@@ -414,9 +532,18 @@ def listed(columns: Iterable[str]) -> str:
     return ", ".join(name if name.isprintable() else repr(name) for name in columns)
 
 
+def _similar_column(column: str, columns: Iterable[str]) -> str:
+    """The column that was probably meant, to be appended to a message; empty if none is similar."""
+    by_lower_case = {name.lower(): name for name in columns}
+    close = difflib.get_close_matches(column.lower(), by_lower_case, n=1)
+    return f"; did you mean {listed([by_lower_case[close[0]]])}?" if close else ""
+
+
 def number_of(value: Any) -> float | None:
     """A value of a table as a number, or None if it is not a number that float32, and therefore a
-    model, can represent."""
+    model, can represent. A decimal comma is understood, unless it might separate thousands."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
+        value = value.replace(",", ".")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

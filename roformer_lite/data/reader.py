@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from ..errors import InputError
 from ..options.tasks import TaskArguments
 from .data_files import Row, read_table
+from .duplicates import keys_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,19 +25,21 @@ class Reader(ABC):
 
     Attributes:
         rows_are_independent: Whether rows may be shuffled.
+        input_columns: The columns of the input, among those that the rows have.
 
     Args:
         options: The options of the task.
     """
 
     rows_are_independent: ClassVar[bool] = True
+    input_columns: ClassVar[tuple[str, ...]] = ("text",)
 
     options: TaskArguments
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         """Read and check the rows of the user's files."""
         for path in files:
-            for row in read_table(path, self.options.column_names):
+            for row in read_table(path, self.options.column_names, self.options.delimiter):
                 yield self.select_columns(row)
 
     @abstractmethod
@@ -52,6 +57,11 @@ class Reader(ABC):
     @abstractmethod
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         """The text of the rows."""
+
+    def keys(self, rows: Dataset) -> np.ndarray:
+        """A number for each row, `(rows,)`, which is equal for rows with the same input, up to case
+        and spaces."""
+        return keys_of(rows, [name for name in self.input_columns if name in rows.column_names])
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
         """The indices of rows that must not be held out, such as the only ones with a label."""

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from datasets import (
     ClassLabel,
     Dataset,
@@ -18,7 +19,6 @@ from datasets import (
     IterableDataset,
     List,
     Value,
-    concatenate_datasets,
     load_dataset,
 )
 from datasets.exceptions import DatasetGenerationError
@@ -26,6 +26,7 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..options.tasks import DataArguments
 from .data_files import Row, row_of
+from .duplicates import NUM_NAMED, SEEN, groups_of
 from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
@@ -72,9 +73,9 @@ def load_splits(
         num_first = 0
         if "validation" not in sources and args.validation_fraction is None:
             counted = sum(1 for _ in islice(streamed.rows(), MAX_COUNTED_ROWS))
-            of_which = f"first {counted} training rows"
-            num_first = _rows_to_hold_out(counted, None, of_which)
+            num_first = _rows_to_hold_out(counted, None)
         if num_first:
+            _report_held_out(num_first, f"first {counted} training rows")
             sources["validation"] = Source(
                 streamed.name, lambda: islice(streamed.rows(), num_first)
             )
@@ -93,7 +94,8 @@ def hold_out(
     seed: int,
     min_rows: int = MIN_ROWS_TO_SPLIT,
 ) -> DatasetDict:
-    """Hold out some of the training rows as validation data, unless there are validation data.
+    """Hold out some of the training rows as validation data, unless there are validation data. Rows
+    with the same input, up to case and spaces, stay together.
 
     Args:
         reader: What has read the rows.
@@ -103,20 +105,67 @@ def hold_out(
         min_rows: Data with fewer rows are not split by default.
 
     Raises:
-        InputError: if no row would be left for training.
+        InputError: if no row would be left for training, or if all rows have the same input.
     """
     train = rows["train"]
     if not isinstance(train, Dataset) or "validation" in rows:
         return rows
-    which = "chosen at random" if reader.rows_are_independent else "the last ones"
-    of_which = f"{len(train)} training rows ({which})"
-    amount = _rows_to_hold_out(len(train), args.validation_fraction, of_which, min_rows)
+    amount = _rows_to_hold_out(len(train), args.validation_fraction, min_rows)
     if not amount:
         return rows
-    parts = train.train_test_split(amount, seed=seed, shuffle=reader.rows_are_independent)
-    kept, held_out = _with_all_labels(reader, parts["train"], parts["test"])
-    splits = {**rows, "train": kept, "validation": held_out}
+    groups = groups_of(reader.keys(train))
+    num_groups = max(1, round(amount * len(groups) / len(train)))
+    if num_groups == len(groups):
+        raise InputError(
+            "all training rows are the same, up to case and spaces, so that none can be held out; "
+            "give other data, or --validation_fraction 0"
+        )
+    numbers = Dataset.from_dict({"group": range(len(groups))})
+    parts = numbers.train_test_split(num_groups, seed=seed, shuffle=reader.rows_are_independent)
+    kept, held_out = (
+        np.concatenate([groups[number] for number in parts[name]["group"]])
+        for name in ("train", "test")
+    )
+    if args.validation_fraction is None:
+        which = "chosen at random" if reader.rows_are_independent else "the last ones"
+        _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
+    kept, held_out = _with_all_labels(reader, train, kept, held_out)
+    splits = {**rows, "train": train.select(kept), "validation": train.select(held_out)}
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
+
+
+def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
+    """Add the column `seen` to the splits with rows whose input also stands in the training data,
+    and warn of them.
+
+    Args:
+        reader: What has read the rows.
+        rows: The splits. Training data that are a stream are not compared.
+    """
+    marked = DatasetDict(rows)
+    train = rows["train"]
+    if not isinstance(train, Dataset):
+        return marked
+    known = reader.keys(train)
+    for split in rows.keys() - {"train"}:
+        own = reader.keys(rows[split])
+        is_seen = np.isin(own, known)
+        if not is_seen.any():
+            continue
+        marked[split] = rows[split].add_column(SEEN, is_seen)
+        origins = []
+        for place in np.flatnonzero(is_seen)[:NUM_NAMED].tolist():
+            learned = int(np.flatnonzero(known == own[place])[0])
+            origins.append(f"{rows[split][place]['origin']} ({train[learned]['origin']})")
+        logger.warning(
+            "%d of the %d rows of the %s data also stand in the training data, up to case and "
+            "spaces, for example %s",
+            is_seen.sum(),
+            len(own),
+            split,
+            ", ".join(origins),
+        )
+    return marked
 
 
 def _open_splits(reader: Reader, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
@@ -144,27 +193,24 @@ def _stream(reader: Reader, source: Source, num_skipped: int) -> Iterator[Row]:
             yield row
 
 
-def _rows_to_hold_out(
-    rows: int, fraction: float | None, of_which: str, min_rows: int = MIN_ROWS_TO_SPLIT
-) -> int:
-    """The number of training rows to hold out if no validation data are given. `of_which` describes
-    the rows in a message.
+def _report_held_out(number: int, of_which: str) -> None:
+    """Warn that rows are held out by default. `of_which` describes the rows."""
+    logger.info(
+        "no validation data are given: %d of the %s are held out to choose the best checkpoint "
+        "(--validation_fraction 0 holds out none)",
+        number,
+        of_which,
+    )
+
+
+def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int = MIN_ROWS_TO_SPLIT) -> int:
+    """The number of training rows to hold out if no validation data are given.
 
     Raises:
         InputError: if no row would be left for training.
     """
     if fraction is None:
-        amount = 0
-        if rows >= min_rows:
-            amount = min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS)
-        if amount:
-            logger.warning(
-                "no validation data are given: %d of the %s are held out to choose the best "
-                "checkpoint (--validation_fraction 0 holds out none)",
-                amount,
-                of_which,
-            )
-        return amount
+        return min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS) if rows >= min_rows else 0
     amount = math.ceil(rows * fraction)
     if fraction and amount >= rows:
         raise InputError(
@@ -174,16 +220,27 @@ def _rows_to_hold_out(
     return amount
 
 
-def _with_all_labels(reader: Reader, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
-    """Move the held-out rows that are needed for training back to the training rows."""
-    needed = reader.needed_for_training(train, held_out)
-    if not needed or len(needed) == len(held_out):
-        return train, held_out
-    logger.warning(
-        "%d of them are used for training, because no other row has their label", len(needed)
+def _with_all_labels(
+    reader: Reader, rows: Dataset, kept: np.ndarray, held_out: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move the held-out rows that are needed for training back to the training rows, together with
+    the rows that have the same input.
+
+    Args:
+        reader: What has read the rows.
+        rows: All rows.
+        kept, held_out: The places of the rows for training and of the held-out rows.
+    """
+    own = rows.select(held_out)
+    needed = reader.needed_for_training(rows.select(kept), own)
+    keys = reader.keys(own)
+    is_needed = np.isin(keys, keys[needed])
+    if not needed or is_needed.all():
+        return kept, held_out
+    logger.info(
+        "%d of them are used for training, because no other row has their label", is_needed.sum()
     )
-    others = sorted(set(range(len(held_out))) - set(needed))
-    return concatenate_datasets([train, held_out.select(needed)]), held_out.select(others)
+    return np.concatenate([kept, held_out[is_needed]]), held_out[~is_needed]
 
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:

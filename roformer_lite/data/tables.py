@@ -8,10 +8,14 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from ..errors import InputError
-from .data_files import TABLE_FORMATS, Row, columns_of, file_format
+from .data_files import DELIMITERS, TABLE_FORMATS, Row, columns_of, file_format
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
-_BREAK = re.compile(r"[\t\r\n]")
+_BREAK = re.compile(r"\t|\r\n|\r|\n")
+# The csv module does not quote a carriage return, at which readers would end the line.
+_RETURN = re.compile(r"\r")
+# Readers might recognise another delimiter in a header without quotation marks.
+_DELIMITER = re.compile(f"[{''.join(DELIMITERS)}]")
 
 
 def check_table_name(option: str, path: str) -> None:
@@ -36,19 +40,27 @@ class TableWriter:
     Args:
         stream: The file, opened for writing text.
         kind: `.csv`, `.tsv` or `.jsonl`.
+        delimiter: The character between the columns of a .csv or .tsv file. Default: a comma in a
+            .csv file and a tab in a .tsv file.
     """
 
-    def __init__(self, stream: TextIO, kind: str):
+    def __init__(self, stream: TextIO, kind: str, delimiter: str | None = None):
         self.stream = stream
         self.kind = kind
+        self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
         self.columns: list[str] = []
+
+    @property
+    def has_quotes(self) -> bool:
+        """Whether fields may be in quotation marks and therefore contain any character."""
+        return self.kind != ".tsv" or self.delimiter != "\t"
 
     def begin(self, columns: Iterable[str]) -> None:
         """Write the header, unless it is already there or the format has none."""
         if self.kind == ".jsonl" or self.columns:
             return
         self.columns = list(columns)
-        self._write_cells(self.columns)
+        self._write_cells(self.columns, quoted=_DELIMITER)
 
     def write(self, row: dict[str, Any], origin: str = "") -> None:
         """Write a row.
@@ -72,33 +84,38 @@ class TableWriter:
             )
         cells = {name: _cell(value) for name, value in row.items()}
         broken = [name for name, cell in cells.items() if _BREAK.search(cell)]
-        if broken and self.kind == ".tsv":
+        if broken and not self.has_quotes:
             raise InputError(
                 f"{origin}: column {broken[0]!r} holds a tab or a line break, which a .tsv file "
                 "cannot; write a .csv or .jsonl file"
             )
-        self._write_cells(list(cells.values()))
+        self._write_cells(list(cells.values()), quoted=_RETURN)
 
-    def _write_cells(self, cells: list[str]) -> None:
-        if self.kind == ".tsv":
+    def _write_cells(self, cells: list[str], quoted: re.Pattern[str]) -> None:
+        """Write a line. All its cells are quoted if one of them contains what `quoted` matches."""
+        if not self.has_quotes:
             self.stream.write("\t".join(cells) + "\n")
             return
-        # The writer would not quote a carriage return, and readers would end the line there.
-        has_return = any("\r" in cell for cell in cells)
-        quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
-        csv.writer(self.stream, lineterminator="\n", quoting=quoting).writerow(cells)
+        is_quoted = any(quoted.search(cell) for cell in cells)
+        writer = csv.writer(
+            self.stream,
+            delimiter=self.delimiter,
+            lineterminator="\n",
+            quoting=csv.QUOTE_ALL if is_quoted else csv.QUOTE_MINIMAL,
+        )
+        writer.writerow(cells)
 
 
 class AnswerTable(TableWriter):
     """Writes the rows of a table with the answers to them in further columns.
 
     Args:
-        stream, kind: As for `TableWriter`.
+        stream, kind, delimiter: As for `TableWriter`.
         prefix: Text before the names of the answers' columns.
     """
 
-    def __init__(self, stream: TextIO, kind: str, prefix: str):
-        super().__init__(stream, kind)
+    def __init__(self, stream: TextIO, kind: str, prefix: str, delimiter: str | None = None):
+        super().__init__(stream, kind, delimiter)
         self.prefix = prefix
 
     def add(self, row: Row, answer: dict[str, Any]) -> None:
@@ -118,18 +135,27 @@ class AnswerTable(TableWriter):
         self.begin(self._with_answer(row, dict.fromkeys(answer_columns)))
 
     def _with_answer(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
-        columns = columns_of(row)
-        for name, value in answer.items():
-            name = self.prefix + name
-            if name in columns:
-                raise InputError(
-                    f"{row['origin']}: the table already has a column {name!r}; put a prefix "
-                    "before the names of the new columns, for example --prefix predicted_"
-                )
-            if self.kind == ".tsv" and _BREAK.search(_cell(value)):
-                value = " ".join(_cell(value).split())
-            columns[name] = value
-        return columns
+        if not self.has_quotes:
+            answer = {name: _BREAK.sub(" ", _cell(value)) for name, value in answer.items()}
+        return with_answer(row, answer, self.prefix)
+
+
+def with_answer(row: Row, answer: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The columns of a row of a table, followed by those of its answer.
+
+    Raises:
+        InputError: if the row already has a column of the answer.
+    """
+    columns = columns_of(row)
+    for name, value in answer.items():
+        name = prefix + name
+        if name in columns:
+            raise InputError(
+                f"{row['origin']}: the table already has a column {name!r}; put a prefix before "
+                "the names of the new columns, for example --prefix predicted_"
+            )
+        columns[name] = value
+    return columns
 
 
 def _cell(value: Any) -> str:

@@ -23,8 +23,6 @@ from ..errors import InputError
 Metrics = dict[str, float]
 # The precision, recall, f1 and support of each label.
 ByLabel = dict[str, Metrics]
-# Metrics that are, at least approximately, means over rows of values from 0 to 1.
-FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
@@ -134,32 +132,6 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
     return float(sum(abs(group.sum()) for group in np.array_split(gaps, 10)) / len(gaps))
 
 
-def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The p-value of McNemar's exact test (1947), which compares two models on the rows for which
-    exactly one of them is right. `ours` and `theirs` say for each row whether the prediction is
-    right."""
-    from scipy.stats import binomtest
-
-    different = int((ours != theirs).sum())
-    only_ours = int((ours & ~theirs).sum())
-    return float(binomtest(only_ours, different).pvalue) if different else 1.0
-
-
-def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
-    """Whether two values of a metric, measured on this number of rows, differ by less than two
-    standard errors of the difference between independent measurements.
-
-    For metrics that are neither fractions nor correlations, the standard error is unknown, and only
-    equal values are within chance.
-    """
-    if metric in FRACTIONS:
-        variance = (ours * (1 - ours) + theirs * (1 - theirs)) / rows
-        return abs(ours - theirs) <= 2 * math.sqrt(variance)
-    if metric in CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
-        return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
-    return ours == theirs
-
-
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
     """The lowest threshold of the scores with at least this precision, or None if there is none."""
     from sklearn.metrics import precision_recall_curve
@@ -250,6 +222,17 @@ def entity_report(
         return classification_report(true, predicted, zero_division=0, **options)
     except ValueError as error:
         raise InputError(f"the tags of the training data follow {scheme}: {error}") from error
+
+
+def entities_of(sentences: Iterable[list[str]], scheme: str) -> list[set[Any]]:
+    """The entities of each sentence, read as in `entity_report`."""
+    from seqeval import scheme as schemes
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    if scheme not in STRICT_SCHEMES:
+        return [set(get_entities(tags)) for tags in sentences]
+    kind = getattr(schemes, scheme)
+    return [set(schemes.Tokens(tags, scheme=kind).entities) for tags in sentences]
 
 
 def metrics_by_entity(predicted: list[list[str]], true: list[list[str]], scheme: str) -> ByLabel:

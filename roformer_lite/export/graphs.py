@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from hf_roformer_lite.integrations import POOLING_OPTIONS
+from hf_roformer_lite.conversion.poolings import POOLINGS
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
@@ -83,7 +83,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     return exported
 
 
-def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
     """Inputs for tracing `model`. No dimension is 1, because a trace would regard it as a
     constant."""
     # The shape is (B, L) or (B, choices, L).
@@ -169,10 +169,12 @@ def _in_int8(program: Any) -> Any:
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
     config = OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
-    # The quantizer warns that it does not change masks and other integers.
+    # Its method takes the name of the format as well as the member of an enumeration.
+    quantizer: Any = OnnxRuntimeQuantizer(config)
+    # It warns that it does not change masks and other integers.
     logging.disable(logging.WARNING)
     try:
-        return OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx")
+        return quantizer.quantize(program, {}, "onnx")
     finally:
         logging.disable(logging.NOTSET)
 
@@ -181,7 +183,8 @@ def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
     """Write the pooling of a text's vector to `1_Pooling/config.json` in `directory`, which exists.
     sentence-transformers and text-embeddings-inference read this file."""
     modes = {
-        option: pooling == config.classifier_pooling for option, pooling in POOLING_OPTIONS.items()
+        option: pooling == config.classifier_pooling
+        for option, pooling in POOLINGS["older sentence-transformers"].items()
     }
     (directory / "1_Pooling").mkdir()
     content = {"word_embedding_dimension": config.hidden_size, **modes}

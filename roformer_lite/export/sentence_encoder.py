@@ -10,8 +10,8 @@ from transformers.utils import ModelOutput
 from hf_roformer_lite.model.modeling_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
-    pool,
 )
+from hf_roformer_lite.model.pooling import pool
 
 from ..errors import InputError
 from ..saved.saved_model import load_config, sentence_modules

@@ -13,6 +13,7 @@ import yaml
 
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
+from .hub_metadata import check_datasets, check_languages, check_license
 from .values import assignment_of
 
 MAX_SEED = 2**32 - 1
@@ -29,13 +30,26 @@ def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
 
 @dataclass
 class TableArguments:
-    """Tables without a header line.
+    """The form of tables.
 
     Args:
         column_names: Names of the columns of .tsv and .csv files that have no header line.
+        delimiter: Character between the columns of .csv and .tsv files; \\t is a tab. Default: a
+            tab in .tsv files; in .csv files the one of , ; | and tab that is most frequent in the
+            header, outside double quotes.
     """
 
     column_names: list[str] | None = None
+    delimiter: str | None = None
+
+    def __post_init__(self):
+        if self.delimiter == "\\t":
+            self.delimiter = "\t"
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InputError(
+                f"--delimiter {self.delimiter!r} must be a single character, such as ';', and "
+                "neither a double quote nor a line end"
+            )
 
 
 @dataclass
@@ -97,6 +111,7 @@ class DataArguments(DatasetArguments):
     test_split: str = "test"
 
     def __post_init__(self):
+        super().__post_init__()
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("give either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
@@ -249,7 +264,7 @@ class TrainingOptions:
 
     group: ClassVar[str] = "training"
 
-    output_dir: str | None = None
+    output_dir: str = ""
     overwrite_output_dir: bool = False
     num_train_epochs: float | None = None
     max_steps: int | None = None
@@ -267,7 +282,7 @@ class TrainingOptions:
     early_stopping_patience: int = 4
     baselines: bool = True
     seed: int = 42
-    seeds: list[int] | None = None
+    seeds: list[int] = field(default_factory=list)
     keep_checkpoints: bool = False
     use_cpu: bool = False
     disable_tqdm: bool = False
@@ -285,10 +300,10 @@ class TrainingOptions:
             check_number(name, getattr(self, name), minimum=0)
         for name in ("ema_decay", "word_dropout"):
             check_number(name, getattr(self, name), minimum=0, below=1)
-        for seed in (self.seed, *(self.seeds or ())):
+        for seed in (self.seed, *self.seeds):
             check_number("seed", seed, minimum=0, maximum=MAX_SEED)
-        num_different = len(set(self.seeds or ()))
-        if self.seeds is not None and (num_different < 2 or num_different < len(self.seeds)):
+        num_different = len(set(self.seeds))
+        if self.seeds and (num_different < 2 or num_different < len(self.seeds)):
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
@@ -321,8 +336,8 @@ class PublishingOptions:
 
     Args:
         title: Title of the model card. Default: name of the directory.
-        language: Language codes, for example en de.
-        license: Licence of the model, for example apache-2.0.
+        language: ISO 639 codes of the languages, for example en de.
+        license: Licence of the model, as the Hub names it, for example apache-2.0.
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
         limitations: A sentence on what the model should not be used for.
@@ -345,6 +360,13 @@ class PublishingOptions:
     push_to_hub: bool = False
     hub_model_id: str | None = None
     remote_code: bool = False
+
+    def __post_init__(self):
+        if self.language:
+            check_languages(self.language)
+        if self.license is not None:
+            check_license(self.license)
+        check_datasets(self.datasets)
 
 
 def assignments(given: Any) -> dict[str, Any]:

@@ -18,12 +18,11 @@ QUANTIZATIONS = {
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
     "gguf": ("f16", "bf16", "q8_0"),
 }
-# The libraries that are needed for writing and running a format, each with the extra that installs
-# it.
+# The libraries that are needed for writing and running a format.
 _LIBRARIES = {
-    "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "export"),
-    "ctranslate2": {"ctranslate2": "ctranslate2"},
-    "gguf": {"gguf": "gguf"},
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "ctranslate2": ("ctranslate2",),
+    "gguf": ("gguf",),
 }
 
 
@@ -45,9 +44,9 @@ def check_libraries(format: Format) -> None:
     """Refuse a format whose libraries are not installed.
 
     Raises:
-        InputError: with the libraries, and the extra that installs them.
+        InputError: with the command that installs them.
     """
-    require_packages(f"--format {format}", _LIBRARIES.get(format, {}))
+    require_packages(f"--format {format}", _LIBRARIES.get(format, ()))
 
 
 def check_engine(engine: Engine, directory: str, device: str | None) -> None:

@@ -3,15 +3,20 @@
 import argparse
 import inspect
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, get_type_hints
 
 from ..errors import InputError, did_you_mean
 from .values import choices_of, converted, kinds_of
 
+# The options of a command: the words of a command line, or values by name.
+Given = Sequence[str] | Mapping[str, Any]
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+# What stands for the value in `--help`, by the end of the option's name or by its type. All other
+# options have their own names there.
+_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 # argparse takes a word that begins with a hyphen for an option. This character, which no command
 # line can contain, is put before words with a single hyphen, so that a column may be called `-x`.
 _SHIELD = "\0"
@@ -109,23 +114,27 @@ class CommandParser(argparse.ArgumentParser):
                     help=argparse.SUPPRESS,
                 )
 
-    def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
+    def parse(self, options: Given) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
 
         Raises:
             InputError: for an unknown option, and for a value that is not valid.
         """
-        given = self.given(argv)
+        given = self.given(options)
         positionals = [given[name] for name in self.positionals]
         return (*self.objects(given), *positionals)
 
-    def given(self, argv: Sequence[str]) -> dict[str, Any]:
-        """The options on a command line with their words, which have no types yet.
+    def given(self, options: Given) -> dict[str, Any]:
+        """The options by name. The words of a command line have no types yet, and a value of None
+        counts as missing.
 
         Raises:
             InputError: for an unknown option, and for an option without a value.
         """
-        namespace, unknown = self.parse_known_args([_shielded(word) for word in argv])
+        if isinstance(options, Mapping):
+            self.check_names(options)
+            return {name: value for name, value in options.items() if value is not None}
+        namespace, unknown = self.parse_known_args([_shielded(word) for word in options])
         if unknown:
             raise InputError(self.unknown_message(unknown[0].removeprefix(_SHIELD)))
         return {name: _unshielded(value) for name, value in vars(namespace).items()}
@@ -134,13 +143,23 @@ class CommandParser(argparse.ArgumentParser):
         """Objects of the dataclasses.
 
         Args:
-            values: Words of a command line, and values of a YAML file, by the names of the fields.
-                An option that is missing, null or an empty list has its default.
+            values: Words of a command line, and values of Python or of a YAML file, by the names of
+                the fields. An option that is missing, None or an empty list has its default.
 
         Raises:
             InputError: for a value of another type, and if the dataclasses refuse a value.
         """
         return tuple(_make(kind, values) for kind in self.options)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names that are neither options nor positional arguments.
+
+        Raises:
+            InputError: naming a similar option, if there is one.
+        """
+        for name in names:
+            if name not in self.hints and name not in self.positionals:
+                raise InputError(self.unknown_message(f"--{name}"))
 
     def unknown_message(self, word: str) -> str:
         """The message about a word that is not an option."""
@@ -173,8 +192,10 @@ def _form(name: str, hint: Any) -> dict[str, Any]:
         # Every yes-or-no option may be given without a value.
         return {"nargs": "?", "const": True, "metavar": "true|false"}
     form: dict[str, Any] = {}
-    if name.endswith("_file"):
-        form["metavar"] = "FILE"
+    ending = name.rpartition("_")[2]
+    metavar = _METAVARS.get(ending) or _METAVARS.get(kind)
+    if metavar:
+        form["metavar"] = metavar
     origin = getattr(kind, "__origin__", None)
     if origin is list:
         form["nargs"] = "+"

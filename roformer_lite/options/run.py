@@ -20,7 +20,7 @@ from .common import (
     TrainingOptions,
     assignments,
 )
-from .parser import CommandParser, shown_value
+from .parser import CommandParser, Given, shown_value
 from .tasks import TASK_ARGUMENTS, TaskArguments
 from .values import assignment_of
 
@@ -112,12 +112,12 @@ class Run:
         return not self.model.pretrained if wanted is None else wanted
 
     @property
-    def begins_with_teachers_tokens(self) -> bool:
-        """Whether the token embeddings of a new model are initialised from its teacher, whose
-        tokenizer it uses."""
+    def teacher_of_tokens(self) -> str | None:
+        """The teacher whose vectors initialise the token embeddings of a new model, which also uses
+        its tokenizer; None if they are random."""
         teacher = getattr(self.data, "teacher", None)
         is_new = not self.model.pretrained
-        return teacher is not None and is_new and self.tokenizer_source == teacher
+        return teacher if is_new and self.tokenizer_source == teacher else None
 
     def content(self) -> dict[str, Any]:
         """The task, and the options that differ from their defaults."""
@@ -172,13 +172,14 @@ class Run:
         )
 
 
-def parse_run(task: str, argv: Sequence[str]) -> Run:
-    """The run that a command line describes. torch is not imported, so that `--help` and error
-    messages appear quickly.
+def parse_run(task: str, options: Given) -> Run:
+    """The run that the options of `roformer-lite train` describe. torch is not imported, so that
+    `--help` and error messages appear quickly.
 
     Args:
         task: The name of a task, or the path of a `run.yaml`.
-        argv: The options. They override the options in the file.
+        options: The words of a command line, or values by name. They override the options in the
+            file.
 
     Raises:
         InputError: for an invalid value, for options that are missing or can't be combined, and for
@@ -194,19 +195,20 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
             f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or give a file such "
             f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
-    parser = _task_parser(task, shows_all=not {"--help-all", "--help_all"}.isdisjoint(argv))
-    for name in values:
-        if name not in parser.hints:
-            raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
-    given = parser.given(argv)
+    parser = _task_parser(task, shows_all=not {"--help-all", "--help_all"}.isdisjoint(options))
+    try:
+        parser.check_names(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    given = parser.given(options)
     if "training_arguments" in given:
         # Each argument overrides the same argument of the file.
         own = values.get("training_arguments") or {}
         given["training_arguments"] = own | assignments(given["training_arguments"])
     data, model, training, card = parser.objects(values | given)
     run = Run(data=data, model=model, training=training, card=card)
-    for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
-        model_name = getattr(options, option, None)
+    for group, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
+        model_name = getattr(group, option, None)
         if model_name is not None:
             check_model_name(model_name, f"--{option} {model_name}")
     return run

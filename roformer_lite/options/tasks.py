@@ -49,8 +49,7 @@ class TaskArguments(DataArguments):
         usual_options: Its options that `--help` shows.
         model_arguments: The class of its model options.
         training_defaults: Its defaults of training options, if they differ from the usual ones.
-        packages: The packages that it needs in addition to the extra `train`, with the extra that
-            installs each.
+        packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
             are saved with the model.
     """
@@ -61,7 +60,7 @@ class TaskArguments(DataArguments):
     usual_options: ClassVar[tuple[str, ...]] = ()
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     training_defaults: ClassVar[dict[str, Any]] = {}
-    packages: ClassVar[dict[str, str]] = {}
+    packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
 
     def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
@@ -232,8 +231,9 @@ class ClassifyDataArguments(LabelArguments):
         text_column: Column of the text.
         text_pair_column: Column of a second text, for pairs.
         label_column: Column of the label, any text or number.
-        max_length: Truncate texts (a pair together) to this many tokens. Default: 2048;
-            fine-tuning: 256, or as many as the model has positions for.
+        max_length: Truncate texts (a pair together) to this many tokens. A model with a table of
+            positions, such as BERT, predicts from overlapping windows of a longer text. Default:
+            2048; fine-tuning: 256, or as many as the model has positions for.
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
@@ -316,7 +316,8 @@ class TagDataArguments(LabelArguments):
         unit: The unit that gets a tag. characters splits the words of the data, for languages
             without spaces; auto does so if most of the training text is Chinese characters and the
             tags are IOB1 or IOB2.
-        max_length: Truncate training sentences to this many tokens.
+        max_length: Truncate training sentences to this many tokens. Predictions read longer ones in
+            overlapping windows of this length.
     """
 
     task = "tag"
@@ -352,7 +353,7 @@ class SentenceDataArguments(TaskArguments):
 
     usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
-    packages = {"sentence_transformers": "embed"}
+    packages = ("sentence_transformers",)
     measuring_options = ("max_length",)
 
     max_length: int = 128

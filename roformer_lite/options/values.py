@@ -1,4 +1,5 @@
-"""Converts values to the types of options: words of a command line, and values of a YAML file."""
+"""Converts values to the types of options: words of a command line, and values of Python or of a YAML
+file."""
 
 import json
 import types
@@ -24,7 +25,7 @@ def converted(value: Any, hint: Any) -> Any:
     A value of a YAML file may have the right type or be a text, because YAML reads `1e-3` as text.
 
     Args:
-        value: A text, or any value of a YAML file except null.
+        value: A text, or any value of Python or of a YAML file except None.
         hint: The type hint of an option or of a field of transformers' `TrainingArguments`.
 
     Raises:
@@ -67,11 +68,11 @@ def _converted_to(kind: Any, value: Any) -> Any:
         (item,) = get_args(kind)
         if isinstance(value, dict):
             value = [assignment_of(*pair) for pair in value.items()]
-        items = value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list | tuple) else [value]
         return [converted(each, item) for each in items]
     if plain is dict:
         return dict(value)
-    if isinstance(value, list | dict):
+    if isinstance(value, list | tuple | dict):
         raise ValueError("a single value is needed")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     choices = choices_of(kind)

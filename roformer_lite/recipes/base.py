@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
@@ -29,11 +29,13 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 
 from ..baseline.files import BaselineModel
 from ..data.data_files import Row, text_of
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.baselines import Baselines, BaselinesRight
+from ..evaluate.baselines import Predictions
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
+from ..evaluate.significance import Measured
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved.saved_model import load_complete_model, model_class_of
 from .loaded_model import Input, LoadedModel, is_empty
@@ -44,10 +46,6 @@ if TYPE_CHECKING:
 
 # The prediction of a model for one input, before `predict` formats it according to its options.
 Answer = dict[str, Any]
-# The metrics of a model on some rows, and its prediction for each of them.
-Measured = tuple[Metrics, list[Outcome]]
-# The metrics of each baseline, and whether each of its predictions is right.
-MeasuredBaselines = tuple[Baselines, BaselinesRight]
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class Recipe(ABC):
         engines: The engines that can run its models.
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
-        truncates: Whether the model reads only the beginning of a text that is too long.
+        compares_checkpoint: Whether the checkpoint before training is a baseline.
 
     Args:
         options: The options of the task, an object of `options_class`.
@@ -149,7 +147,7 @@ class Recipe(ABC):
     engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
     answer_options: ClassVar[tuple[str, ...]] = ()
     answer_column: ClassVar[str] = "prediction"
-    truncates: ClassVar[bool] = False
+    compares_checkpoint: ClassVar[bool] = False
 
     options: Any
 
@@ -465,10 +463,14 @@ class Recipe(ABC):
         report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
-        if self.truncates:
+        if self.truncates(saved):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
         return saved.in_batches(inputs, batch_size, answer, report)
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        """Whether a saved model reads only the beginning of a text that is too long."""
+        return False
 
     @abstractmethod
     def answer(self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]) -> list[Any]:
@@ -517,9 +519,24 @@ class Recipe(ABC):
             seed: The seed of random choices, such as the masks of masked language models.
         """
 
-    def measurements(self, rows: Dataset) -> int:
-        """The number of measurements whose mean is the main metric of a split."""
-        return len(rows)
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        """Whether the input of what is measured also stands in the training data, for each row of
+        `Measured.by_row`.
+
+        Args:
+            saved: The model.
+            rows: Labelled data with the column `seen`.
+        """
+        return np.array(rows[SEEN])
+
+    @abstractmethod
+    def measured(self, predicted: Any, rows: Dataset) -> Measured:
+        """The metrics of the predictions of a model or a baseline.
+
+        Args:
+            predicted: The predictions, in the form of the task.
+            rows: The data.
+        """
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         """The metrics of each label; None for tasks without labels."""
@@ -533,17 +550,27 @@ class Recipe(ABC):
         """
         return None
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
-        """Metrics on the other splits of baselines that learn from the training rows, and whether
-        each of their predictions is right, for tasks in which this is defined.
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
+        """The predictions for the other splits of baselines that learn from the training rows, in
+        the form that `measured` takes.
 
         Args:
             rows: The results of `rows_to_measure`.
             fitted: The result of `fit_baseline`.
         """
-        return {}, {}
+        return {}
 
     # What the card shows.
+
+    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+        """A sentence on texts that are too long to be read at once; empty for tasks whose options
+        say it.
+
+        Args:
+            start: The start of the training.
+            train: The encoded training data.
+        """
+        return ""
 
     def notes(self) -> list[str]:
         """Notes that define the metrics for the reader."""
@@ -584,23 +611,31 @@ class AnsweringRecipe(Recipe):
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         inputs = [self.input_of_row(row) for row in rows]
         answers = self.answers(saved, inputs, batch_size, options={})
+        return self.measured_answers(answers, rows)
+
+    def measured_answers(self, answers: list[Any], rows: Dataset) -> Measured:
+        """The metrics of predictions, with the prediction for each row.
+
+        Args:
+            answers: The predictions of a model.
+            rows: The data.
+        """
         outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
-        return self.measure(answers, rows), outcomes
+        measured = self.measured(self.predicted(answers), rows)
+        metrics = {**self.losses(answers, rows), **measured.metrics}
+        return replace(measured, metrics=metrics, outcomes=outcomes)
 
     @abstractmethod
-    def measure(self, answers: list[Any], rows: Dataset) -> Metrics:
-        """The metrics of the predictions for the rows."""
+    def predicted(self, answers: list[Any]) -> Any:
+        """The predictions in the form that `measured` takes."""
+
+    def losses(self, answers: list[Any], rows: Dataset) -> Metrics:
+        """The metrics that depend on more than the predictions, such as the scores of the model."""
+        return {}
 
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:
         """A row with its prediction, for reports and tables."""
-
-
-def padding_right(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy of a tokenizer that pads on the right, for tasks with a label for each token."""
-    tokenizer = copy(tokenizer)
-    tokenizer.padding_side = "right"
-    return tokenizer
 
 
 def significant(number: float) -> float:

@@ -21,7 +21,6 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..baseline.files import JoinedBaseline
 from ..baseline.join import Join, choose_join, even_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
@@ -29,8 +28,8 @@ from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..evaluate.baselines import (
     SVM,
-    BaselinesRight,
     Examples,
+    Predictions,
     classification_baselines,
     regression_baselines,
 )
@@ -48,11 +47,18 @@ from ..evaluate.report import (
     report_of_sets,
     scores_of,
 )
+from ..evaluate.significance import (
+    Measured,
+    RowMetric,
+    correlation,
+    macro_f1,
+    mean,
+    micro_f1,
+)
 from ..options.tasks import ClassifyDataArguments
 from .base import (
     Answer,
     FittedBaseline,
-    MeasuredBaselines,
     Shown,
     Start,
     significant,
@@ -65,6 +71,7 @@ from .classify_rows import (
     numbers_first,
     problem_type_in,
     warn_of_equal_numbers,
+    warn_of_ids,
 )
 from .classify_scores import (
     importance_of_rows,
@@ -74,7 +81,7 @@ from .classify_scores import (
     weighted_loss,
 )
 from .labels import LabelRecipe, labels_of
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, window_options
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -86,8 +93,6 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-# The pipeline's names for the functions that turn logits into probabilities.
-ACTIVATIONS = {SINGLE: "softmax", MULTI: "sigmoid", REGRESSION: "none"}
 LABEL_OPTIONS = ("top_k", "threshold", "none_label")
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
@@ -121,7 +126,6 @@ class Classify(LabelRecipe):
     baseline_class = NgramClassifier
     baseline_name = SVM
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
-    truncates = True
 
     options: ClassifyDataArguments
     problem_type: str = SINGLE
@@ -159,6 +163,8 @@ class Classify(LabelRecipe):
         separator = found.label_separator if problem_type == MULTI else None
         cls.check_labels(names, separator)
         warn_of_equal_numbers(names)
+        if problem_type == SINGLE:
+            warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 
     @classmethod
@@ -329,54 +335,34 @@ class Classify(LabelRecipe):
             return [row["text"], row["text_pair"]]
         return row["text"]
 
+    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """A table of positions limits what a model can read, so it reads windows. For pairs, and
+        with tokenizers written in Python, it reads only the beginning."""
+        return positions is not None and tokenizer.is_fast and not self.takes_pairs
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return not self.reads_windows(saved.positions, saved.tokenizer)
+
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The score of each label with the highest first, or the number as `value`."""
-        if saved.joined is not None:
-            return self.joined_answer(saved, saved.joined, inputs)
-        found = self.encoder_answer(saved, inputs, ACTIVATIONS[self.problem_type])
+        """The score of each label with the highest first, or the number as `value`. If a baseline
+        joins the answer, these are the joint scores."""
+        logits = np.stack(self.encoder_logits(saved, inputs))
         if self.problem_type == REGRESSION:
-            return [{"value": next(iter(scores.values()))} for scores in found]
-        return found
+            return [{"value": value} for value in logits[:, 0].tolist()]
+        if saved.joined is not None:
+            texts = [text_for_baseline(given) for given in inputs]
+            distances = saved.joined.model.scores(texts)
+            logits = joint_logits(saved.joined.join, logits, distances)
+        return self.answers_of_logits(logits)
 
-    def encoder_answer(
-        self, saved: LoadedModel, inputs: list[Input], activation: str
-    ) -> list[dict[str, float]]:
-        """The score of each label by the encoder, with the highest first.
+    def answers_of_logits(self, logits: np.ndarray) -> list[Answer]:
+        """The score of each label with the highest first.
 
         Args:
-            saved: The model.
-            inputs: The texts or pairs.
-            activation: The function of the logits, one of `ACTIVATIONS`.
+            logits: `(rows, labels)`.
         """
-        given: list[Any] = list(inputs)
-        if self.takes_pairs:
-            given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
-        found = saved.pipe(
-            given,
-            top_k=None,
-            function_to_apply=activation,
-            truncation=True,
-            batch_size=len(given),
-        )
-        return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
-
-    def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
-        """The logits of the encoder for each input, `(labels,)`."""
-        found = self.encoder_answer(saved, inputs, "none")
-        return [np.array([scores[label] for label in self.labels]) for scores in found]
-
-    def joined_answer(
-        self, saved: LoadedModel, joined: JoinedBaseline, inputs: list[Input]
-    ) -> list[Answer]:
-        """The joint scores of the encoder and the baseline, with the highest first."""
-        texts = [text_for_baseline(given) for given in inputs]
-        logits = joint_logits(
-            joined.join,
-            logits=np.stack(self.encoder_logits(saved, inputs)),
-            distances=joined.model.scores(texts),
-        )
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
         answers = []
@@ -384,6 +370,24 @@ class Classify(LabelRecipe):
             by_label = dict(zip(self.labels, own, strict=True))
             answers.append(dict(sorted(by_label.items(), key=lambda item: -item[1])))
         return answers
+
+    def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
+        """The logits of the encoder for each input, `(labels,)`. Those of a text that is read in
+        windows are the mean over its windows."""
+        texts: list[Any] = list(inputs)
+        second = None
+        if self.takes_pairs:
+            texts = [pair[0] for pair in inputs]
+            second = [pair[1] for pair in inputs]
+        options: dict[str, Any] = {"truncation": True}
+        if self.reads_windows(saved.positions, saved.tokenizer):
+            options = window_options(saved.tokenizer)
+        encoded = saved.tokenizer(texts, second, **options)
+        numbers = encoded.pop("overflow_to_sample_mapping", range(len(inputs)))
+        logits = saved.logits(encoded, batch_size=len(inputs))
+        sums = np.zeros((len(inputs), len(logits[0])))
+        np.add.at(sums, list(numbers), logits)
+        return list(sums / np.bincount(numbers)[:, np.newaxis])
 
     def choose_join(
         self,
@@ -480,26 +484,45 @@ class Classify(LabelRecipe):
         numbers = {label: number for number, label in enumerate(known)}
         return np.array([numbers[names[0]] for names in labels])
 
-    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+    def predicted(self, answers: list[Answer]) -> np.ndarray:
+        if self.problem_type == REGRESSION:
+            return np.array([answer["value"] for answer in answers])
+        found = [self.labels_in(answer) for answer in answers]
+        return self.numbers_of(found, list(self.labels))
+
+    def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
+        """The metrics of numbers or classes, `(rows,)`, or of zeros and ones for the labels of the
+        model, `(rows, labels)`."""
         true = self.truth(rows)
         if self.problem_type == REGRESSION:
-            metrics = regression_metrics(np.array([answer["value"] for answer in answers]), true)
-            return {"loss": metrics["mse"], **metrics}
-        found = [self.labels_in(answer) for answer in answers]
-        predicted = self.numbers_of(found, list(self.labels))
+            by_row = correlation(predicted, true, of_ranks=False)
+            return Measured(regression_metrics(predicted, true), by_row)
         metrics = classification_metrics(predicted, true)
-        return {"loss": self.loss_of(answers, true), **metrics}
+        return Measured(metrics, self.main_metric_by_row(predicted, true))
 
-    def loss_of(self, answers: list[Answer], true: np.ndarray) -> float:
-        """The mean cross-entropy of the scores, in nats. Labels that the model does not have are
-        ignored. `true` is the result of `truth`."""
+    def main_metric_by_row(self, predicted: np.ndarray, true: np.ndarray) -> RowMetric:
+        if self.problem_type == MULTI:
+            # The model cannot predict labels that the training data lack.
+            hits = predicted * true[:, : predicted.shape[1]]
+            return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
+        if self.main_metric == "macro_f1":
+            return macro_f1(predicted, true, num_labels=1 + max(len(self.labels), true.max()))
+        return mean(predicted == true)
+
+    def losses(self, answers: list[Answer], rows: Dataset) -> Metrics:
+        """The mean cross-entropy of the scores, in nats, or the mean squared error. Labels that the
+        model does not have are ignored."""
+        true = self.truth(rows)
+        if self.problem_type == REGRESSION:
+            return {"loss": regression_metrics(self.predicted(answers), true)["mse"]}
         scores = np.array([[answer[label] for label in self.labels] for answer in answers])
         if self.problem_type == MULTI:
             right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
         else:
             is_known = true < len(self.labels)
             right = scores[is_known, true[is_known]]
-        return float(-np.log(right.clip(min=np.finfo(np.float32).tiny)).mean())
+        loss = -np.log(right.clip(min=np.finfo(np.float32).tiny)).mean()
+        return {"loss": float(loss)}
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
@@ -560,18 +583,13 @@ class Classify(LabelRecipe):
         final = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
         return FittedBaseline(of_training, final)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(rows[split]) for split in rows}
         train = examples.pop("train")
         if fitted is None:
-            return regression_baselines(train, examples), {}
+            return regression_baselines(train, {name: own[0] for name, own in examples.items()})
         machines = {split: fitted.of_split(split) for split in examples}
-        metrics, predicted = classification_baselines(train, examples, machines)
-        right: BaselinesRight = {}
-        if self.problem_type == SINGLE:
-            for name, by_split in predicted.items():
-                right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
-        return metrics, right
+        return classification_baselines(train, examples, machines)
 
     # What the card shows.
 

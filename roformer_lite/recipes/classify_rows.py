@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
@@ -19,11 +19,15 @@ logger = logging.getLogger(__name__)
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"
 REGRESSION = "regression"
+# In fewer rows, all labels may differ by chance.
+MIN_ROWS_OF_IDS = 10
 
 
 class ClassifyReader(LabelReader):
     """Reads a `text`, optionally a `text_pair`, and `labels` or a `number`. If the options do not
     decide the type of the problem, `is_list` says whether the labels are a list."""
+
+    input_columns = ("text", "text_pair")
 
     options: ClassifyDataArguments
 
@@ -104,6 +108,23 @@ def warn_of_equal_numbers(labels: Iterable[str]) -> None:
         other = known.setdefault(number, label)
         if other != label:
             logger.warning("%s and %s are the same number, but two labels", other, label)
+
+
+def warn_of_ids(labels: Sequence[str], num_rows: int, column: str) -> None:
+    """Warn about labels that are different in each row.
+
+    Args:
+        labels: The different labels of the training data.
+        num_rows: The number of rows of the training data.
+        column: The column of the labels.
+    """
+    if len(labels) == num_rows >= MIN_ROWS_OF_IDS:
+        logger.warning(
+            "each of the %d training rows has another label: is %r an id column? --label_column "
+            "chooses another one",
+            num_rows,
+            column,
+        )
 
 
 def is_whole_number(value: Any) -> bool:

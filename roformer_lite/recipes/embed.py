@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,26 +13,25 @@ import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.integrations import POOLINGS
+from hf_roformer_lite.conversion.poolings import POOLINGS
 
 from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
 from ..errors import InputError
-from ..evaluate.baselines import ScoredPairs
-from ..evaluate.metrics import CORRELATIONS, Metrics
+from ..evaluate.baselines import ScoredPairs, retrieval_scores
+from ..evaluate.metrics import CORRELATIONS
 from ..options.tasks import EmbedDataArguments
 from .base import Answer, Shown, Start
 from .loaded_model import Input, LoadedModel
-from .sentence import SentenceReader, SentenceRecipe, named_metrics
+from .sentence import SentenceReader, SentenceRecipe
 from .teacher import open_teacher, principal_axes, projected, with_vectors
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.evaluation import BaseEvaluator
-    from sentence_transformers.base.model import BaseModel
 
-RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
+# The number of queries that are compared with all documents at once.
+NUM_QUERIES_AT_ONCE = 1000
 ONLY_TEXTS = (
     "data with only the column text say nothing about similarity; for training, give --teacher, a "
     "model whose vectors are learned; for both training and evaluation, data with columns such as "
@@ -64,6 +63,7 @@ class Embed(SentenceRecipe):
     auto_model = AutoModel
     answer_column = "embedding"
     compared_kinds = ("pairs", "scores")
+    ranking_metrics = ("mrr@10", "accuracy@1", "accuracy@10")
 
     options: EmbedDataArguments
     widths: tuple[int, ...] = ()
@@ -126,10 +126,11 @@ class Embed(SentenceRecipe):
         trained: Any = start.trained
         if start.has_own_class:
             for module in trained:
-                pooling = getattr(module, "pooling_mode", None)
-                if pooling in POOLINGS:
+                mode = getattr(module, "pooling_mode", None)
+                pooling = POOLINGS["sentence-transformers"].get(mode)
+                if pooling is not None:
                     # `export` reads this field.
-                    start.model.config.classifier_pooling = POOLINGS[pooling]
+                    start.model.config.classifier_pooling = pooling
         return replace(start, recipe=self.with_widths_of(trained))
 
     def with_widths_of(self, model: Any) -> Self:
@@ -187,32 +188,9 @@ class Embed(SentenceRecipe):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        names = CORRELATIONS if self.are_correlations else RETRIEVAL
+        names = CORRELATIONS if self.are_correlations else self.ranking_metrics
         suffixes = ["", *(f"_{width}" for width in self.widths)]
         return [name + suffix for suffix in suffixes for name in names]
-
-    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
-        from sentence_transformers.sentence_transformer import evaluation
-        from sentence_transformers.util import cos_sim
-
-        kind: type[BaseEvaluator]
-        options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
-        if self.are_correlations:
-            kind = evaluation.EmbeddingSimilarityEvaluator
-            keys = {name: f"{name}_cosine" for name in CORRELATIONS}
-            first, second, scores = self.scored_pairs(rows)
-            options |= {"sentences1": first, "sentences2": second, "scores": scores}
-            options["main_similarity"] = "cosine"
-        else:
-            kind = evaluation.InformationRetrievalEvaluator
-            keys = {name: f"cosine_{name}" for name in RETRIEVAL}
-            options |= search(rows)
-            # Without these functions, the library takes that of the model.
-            options["score_functions"] = {"cosine": cos_sim}
-        evaluators: dict[str, Any] = {"": kind(**options)}
-        for width in self.widths:
-            evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
-        return partial(named_metrics, evaluators=evaluators, keys=keys)
 
     # Answering.
 
@@ -247,19 +225,55 @@ class Embed(SentenceRecipe):
             return super().scored_pairs(rows)
         if "label" not in rows.column_names:
             raise InputError(ONLY_TEXTS)
-        # The pairs depend on the order of the rows. The rows are therefore put into an order that
-        # depends only on their content, and in which neighbours do not resemble each other.
-        rows = rows.sort("text").shuffle(seed=0)
+        rows = self.in_order(rows)
         texts = rows["text"][:]
         vectors = np.asarray(rows["label"][:], dtype=np.float32)
         cosines = (vectors * np.roll(vectors, -1, axis=0)).sum(axis=1)
         return texts, [*texts[1:], texts[0]], cosines.tolist()
 
-    def measurements(self, rows: Dataset) -> int:
+    def in_order(self, rows: Dataset) -> Dataset:
+        if kind_of(rows) != "texts":
+            return rows
+        # The pairs depend on the order of the rows. The rows are therefore put into an order that
+        # depends only on their content, and in which neighbours do not resemble each other.
+        return rows.sort("text").shuffle(seed=0)
+
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        is_seen = super().are_seen(saved, rows)
+        return is_seen | np.roll(is_seen, -1) if kind_of(rows) == "texts" else is_seen
+
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> dict[str, np.ndarray]:
+        """The cosine of each pair, or the `retrieval_scores` of the queries, by the dimension to
+        which the vectors are cut."""
+        from sentence_transformers.util import cos_sim, pairwise_cos_sim
+
+        options = {
+            "batch_size": batch_size,
+            "show_progress_bar": False,
+            "convert_to_tensor": True,
+        }
+        suffixes: dict[int | None, str] = {None: ""}
+        suffixes |= {width: f"_{width}" for width in self.widths}
         if self.are_correlations:
-            return len(rows)
-        queries, _, _ = queries_and_documents(rows)
-        return len(queries)
+            texts, others, _ = self.scored_pairs(rows)
+            first = model.encode(texts, **options)
+            second = model.encode(others, **options)
+            return {
+                suffix: pairwise_cos_sim(first[:, :width], second[:, :width]).cpu().numpy()
+                for width, suffix in suffixes.items()
+            }
+        texts, documents, right = queries_and_documents(rows)
+        queries = model.encode_query(texts, **options)
+        corpus = model.encode_document(documents, **options)
+        found = {}
+        for width, suffix in suffixes.items():
+            # The scores of all queries at once could be too many for the memory.
+            scores = chain.from_iterable(
+                cos_sim(part[:, :width], corpus[:, :width]).cpu().numpy()
+                for part in queries.split(NUM_QUERIES_AT_ONCE)
+            )
+            found[suffix] = retrieval_scores(scores, right)
+        return found
 
     # What the card shows.
 
@@ -277,15 +291,3 @@ class Embed(SentenceRecipe):
                 f"{parts}."
             )
         return notes
-
-
-def search(rows: Dataset) -> dict[str, Any]:
-    """Pairs or triplets as arguments of the library's evaluator of retrieval."""
-    queries, documents, right = queries_and_documents(rows)
-    relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}
-    return {
-        "queries": {str(number): text for number, text in enumerate(queries)},
-        "corpus": {str(number): text for number, text in enumerate(documents)},
-        "relevant_docs": relevant,
-        "accuracy_at_k": [1, 10],
-    }

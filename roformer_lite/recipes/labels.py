@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..baseline.join import Join
@@ -16,7 +17,8 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.report import Outcome
 from ..options.tasks import LabelArguments
-from .base import AnsweringRecipe
+from ..saved.saved_model import max_positions
+from .base import AnsweringRecipe, Start
 from .loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -199,6 +201,15 @@ class LabelRecipe(AnsweringRecipe):
     # Answering.
 
     @abstractmethod
+    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether a model predicts for texts that are too long from overlapping windows.
+
+        Args:
+            positions: The number of positions in the table of the model; None without a table.
+            tokenizer: Its tokenizer.
+        """
+
+    @abstractmethod
     def choose_join(
         self,
         saved: LoadedModel,
@@ -221,6 +232,19 @@ class LabelRecipe(AnsweringRecipe):
         # Labels of a wrong column are refused before anything is predicted.
         self.notes_on("test", rows)
         return self
+
+    # What the card shows.
+
+    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+        length = start.tokenizer.model_max_length
+        num_cut = sum(number >= length for number in self.lengths(train))
+        sentence = (
+            f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} of "
+            f"its {len(train):,} texts reach this length. "
+        )
+        if self.reads_windows(max_positions(start.model), start.tokenizer):
+            return sentence + "Predictions read longer texts in overlapping windows of this length."
+        return sentence + "Predictions read no more of a text, either."
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -24,13 +25,15 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
+from ..evaluate.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Measured, Recipe, padding_right
-from .loaded_model import Input, LoadedModel
+from .base import Answer, Recipe
+from .loaded_model import Input, LoadedModel, right_sided
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -73,6 +76,15 @@ class LanguageModelReader(Reader):
         is_document = row["document"] == row["origin"]
         return is_document and not row["text"].strip()
 
+    def keys(self, rows: Dataset) -> np.ndarray:
+        """Only whole documents are compared. A line of a document equals itself alone."""
+        keys = super().keys(rows)
+        places = zip(rows["document"], rows["origin"], strict=True)
+        for number, (document, origin) in enumerate(places):
+            if document != origin:
+                keys[number] = hash(origin)
+        return keys
+
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row["text"] for row in rows)
 
@@ -85,6 +97,7 @@ class LanguageModel(Recipe):
     """
 
     reader_class = LanguageModelReader
+    compares_checkpoint = True
     is_causal: ClassVar[bool]
 
     options: LanguageModelDataArguments
@@ -133,7 +146,7 @@ class LanguageModel(Recipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        return self.metrics_of(np.asarray(prediction.predictions), rows)
+        return self.measured(np.asarray(prediction.predictions), rows).metrics
 
     # Answering.
 
@@ -142,7 +155,9 @@ class LanguageModel(Recipe):
 
     # Measuring.
 
-    @torch.inference_mode()
+    # A model may also be evaluated before it is trained, and training can't use tensors that were
+    # made in inference mode.
+    @torch.no_grad()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, saved.tokenizer, training=False)
@@ -160,11 +175,19 @@ class LanguageModel(Recipe):
             self.outcome_of_block(saved.tokenizer, number, *block)
             for number, block in enumerate(measured, 1)
         ]
-        return self.metrics_of(np.stack(scores), rows), outcomes
+        return replace(self.measured(np.stack(scores), rows), outcomes=outcomes)
 
-    def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        found: list[bool] = []
+        for _, document in groupby(rows, key=itemgetter("document")):
+            lines = list(document)
+            own = blocks(lines, saved.tokenizer, self.options.longest_block, self.is_causal)
+            found += [lines[0][SEEN]] * sum(1 for _ in own)
+        return np.array(found)
+
+    def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         """The metrics of the rows from the `token_scores` of all their blocks."""
-        return perplexity_metrics(scores)
+        return Measured(perplexity_metrics(predicted), perplexity(predicted[:, 0], predicted[:, 1]))
 
     def outcome_of_block(
         self,
@@ -296,7 +319,7 @@ class CausalLM(LanguageModel):
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
         # The pipeline of this task needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
-        return BlockCollator(padding_right(tokenizer), mlm=False)
+        return BlockCollator(right_sided(tokenizer), mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
@@ -329,8 +352,7 @@ class CausalLM(LanguageModel):
 
     # Measuring.
 
-    def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
-        metrics = super().metrics_of(scores, rows)
+    def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         documents = 0
         # The number of bytes.
         size = 0
@@ -342,9 +364,10 @@ class CausalLM(LanguageModel):
             size += sum(len(text.encode()) for text in batch["text"])
         # The first token of a block is not predicted. It is [CLS] in the first block of a document,
         # and text in all others.
-        predicted = int(scores[:, 1].sum(dtype=np.float64))
-        tokens = predicted + len(scores) - documents
-        return {**metrics, "bits_per_byte": metrics["loss"] * tokens / math.log(2) / size}
+        tokens = int(predicted[:, 1].sum(dtype=np.float64)) + len(predicted) - documents
+        bits_per_byte = ratio(predicted[:, 0] / math.log(2) * tokens / size, predicted[:, 1])
+        metrics = {**perplexity_metrics(predicted), "bits_per_byte": bits_per_byte.value}
+        return Measured(metrics, bits_per_byte)
 
     # What the card shows.
 

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
-from transformers import Pipeline, PreTrainedTokenizerBase, pipeline
+from transformers import (
+    BatchEncoding,
+    DataCollatorWithPadding,
+    Pipeline,
+    PreTrainedTokenizerBase,
+    pipeline,
+)
 
 from ..baseline.files import JoinedBaseline
 from ..errors import InputError
@@ -21,6 +28,10 @@ Input = str | list[str]
 
 # A tokenizer adds at most this many tokens to a text or a pair of texts.
 MAX_ADDED_TOKENS = 8
+# At least this many windows of long texts are read at once, even if the batch size is smaller.
+MIN_ROWS_AT_ONCE = 8
+# This fraction of a window overlaps with the next one.
+OVERLAP = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +102,29 @@ class LoadedModel:
                 report(len(batch))
         return answers
 
+    @torch.inference_mode()
+    def logits(self, encoded: BatchEncoding, batch_size: int) -> list[np.ndarray]:
+        """The logits of each encoded row, `(labels,)` or `(L, labels)`, where `L` may include
+        padding on the right.
+
+        Args:
+            encoded: The rows, without padding.
+            batch_size: The number of texts from which the rows were made. So many rows are read at
+                once, or a few more.
+        """
+        names = list(encoded)
+        rows = [
+            dict(zip(names, values, strict=True)) for values in zip(*encoded.values(), strict=True)
+        ]
+        collate = DataCollatorWithPadding(right_sided(self.tokenizer))
+        step = max(batch_size, MIN_ROWS_AT_ONCE)
+        found: list[np.ndarray] = []
+        for start in range(0, len(rows), step):
+            batch: Any = collate(rows[start : start + step])
+            logits = self.model(**batch.to(self.model.device)).logits
+            found.extend(logits.double().cpu().numpy())
+        return found
+
     def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
         """The number of tokens of each text, or of each pair of texts."""
         texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
@@ -124,6 +158,26 @@ class LoadedModel:
                     f"{given[:40]!r} needs {length + more} positions{generated}, but this model has "
                     f"positions for only {self.positions}"
                 )
+
+
+def right_sided(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy of a tokenizer that pads and truncates on the right, for tasks with a label for each
+    token."""
+    tokenizer = copy(tokenizer)
+    tokenizer.padding_side = "right"
+    tokenizer.truncation_side = "right"
+    return tokenizer
+
+
+def window_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The arguments with which a fast tokenizer divides a long text into overlapping windows. Its
+    output then has `overflow_to_sample_mapping`, the number of the text of each window."""
+    room = tokenizer.model_max_length - tokenizer.num_special_tokens_to_add()
+    return {
+        "truncation": True,
+        "return_overflowing_tokens": True,
+        "stride": int(OVERLAP * max(0, room)),
+    }
 
 
 def is_empty(given: Input) -> bool:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row
 from ..data.reader import require
+from ..data.sampling import sample_rows
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
-from ..evaluate.metrics import CORRELATIONS, Metrics
+from ..evaluate.baselines import Predictions
+from ..evaluate.metrics import CORRELATIONS
 from ..options.tasks import RerankDataArguments
-from .base import Answer, FittedBaseline, MeasuredBaselines, Shown, significant
+from .base import Answer, FittedBaseline, Shown, significant
 from .loaded_model import Input, LoadedModel
-from .sentence import SentenceRecipe, named_metrics
+from .sentence import SentenceRecipe
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import CrossEncoder
-    from sentence_transformers.base.model import BaseModel
-
-RERANKING = ("mrr@10", "ndcg@10", "map")
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Rerank(SentenceRecipe):
     answer_column = "score"
     answer_options = ("text_pair_column",)
     takes_pairs = True
+    ranking_metrics = ("mrr@10", "ndcg@10", "map")
 
     options: RerankDataArguments
 
@@ -87,29 +87,7 @@ class Rerank(SentenceRecipe):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        return CORRELATIONS if self.are_correlations else RERANKING
-
-    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
-        from sentence_transformers.cross_encoder import evaluation
-
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "write_csv": False,
-            "show_progress_bar": False,
-        }
-        made: Any
-        if self.are_correlations:
-            first, second, scores = self.scored_pairs(rows)
-            pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, list(scores), **options)
-        else:
-            # The wrong documents of each query depend on the order of the rows. The rows are
-            # therefore put into an order that depends only on their content, and in which
-            # neighbours do not resemble each other.
-            rows = rows.sort(rows.column_names).shuffle(seed=0)
-            made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
-        keys = {name: name for name in self.metric_names}
-        return partial(named_metrics, evaluators={"": made}, keys=keys)
+        return CORRELATIONS if self.are_correlations else self.ranking_metrics
 
     # Answering.
 
@@ -133,14 +111,45 @@ class Rerank(SentenceRecipe):
 
     # Measuring.
 
-    def measurements(self, rows: Dataset) -> int:
+    def in_order(self, rows: Dataset) -> Dataset:
         if self.are_correlations:
-            return len(rows)
-        return min(len(set(rows["anchor"])), MAX_QUERIES)
+            return rows
+        # The wrong documents of each query depend on the order of the rows. The rows are therefore
+        # put into an order that depends only on their content, and in which neighbours do not
+        # resemble each other.
+        return rows.sort(rows.column_names).shuffle(seed=0)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        is_seen = super().are_seen(saved, rows)
+        if self.are_correlations:
+            return is_seen
+        return np.array(sample_rows(is_seen.tolist(), MAX_QUERIES))
+
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> dict[str, np.ndarray]:
+        """The score of each pair, or the metrics of each query."""
+        from sentence_transformers.cross_encoder.evaluation import CrossEncoderRerankingEvaluator
+
+        def scores_of(pairs: list[tuple[str, str]]) -> np.ndarray:
+            return model.predict(pairs, batch_size=batch_size, show_progress_bar=False)
+
+        if self.are_correlations:
+            first, second, _ = self.scored_pairs(rows)
+            return {"": scores_of(list(zip(first, second, strict=True)))}
+        pairs: list[tuple[str, str]] = []
+        is_right: list[np.ndarray] = []
+        for sample in candidates(self.in_order(rows)):
+            documents = [*sample["positive"], *sample["negative"]]
+            pairs += [(sample["query"], document) for document in documents]
+            is_right.append(np.arange(len(documents)) < len(sample["positive"]))
+        ends = np.cumsum(list(map(len, is_right)))
+        scores = np.split(scores_of(pairs), ends[:-1])
+        metrics_of = CrossEncoderRerankingEvaluator(samples=[], at_k=10).compute_metrics
+        found = [metrics_of(*query) for query in zip(is_right, scores, strict=True)]
+        return {"": np.array(found)}
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         if not self.are_correlations:
-            return {}, {}
+            return {}
         return super().baselines(rows, fitted)
 
     # What the card shows.

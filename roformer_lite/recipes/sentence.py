@@ -4,15 +4,18 @@ library's trainers, losses and evaluators."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
     KINDS,
@@ -22,14 +25,13 @@ from ..data.sentence_data import (
     row_of_kind,
 )
 from ..errors import InputError
-from ..evaluate.baselines import ScoredPairs, TfidfCosine
-from ..evaluate.metrics import Metrics
+from ..evaluate.baselines import Predictions, ScoredPairs, TfidfCosine
+from ..evaluate.metrics import CORRELATIONS, Metrics, regression_metrics
+from ..evaluate.significance import Measured, correlation, mean
 from ..options.tasks import SentenceDataArguments
 from ..saved.sentence_models import make_sentence_model, open_sentence_model
 from .base import (
     FittedBaseline,
-    Measured,
-    MeasuredBaselines,
     Recipe,
     Start,
 )
@@ -49,6 +51,7 @@ class SentenceReader(Reader):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
+    input_columns = ("sentence1", "sentence2", "anchor", "positive", "text")
 
     options: SentenceDataArguments
 
@@ -58,7 +61,7 @@ class SentenceReader(Reader):
             if file_format(path) == ".txt" and "texts" in self.kinds:
                 rows = read_lines(path)
             else:
-                rows = read_table(path, self.options.column_names)
+                rows = read_table(path, self.options.column_names, self.options.delimiter)
             for row in rows:
                 kind, selected = row_of_kind(row, self.kinds, kind)
                 yield selected
@@ -87,6 +90,7 @@ class SentenceRecipe(Recipe):
     Attributes:
         compared_kinds: The losses of these kinds of rows compare each row with the others of its
             batch.
+        ranking_metrics: The metrics of pairs and triplets. The first one is the main metric.
 
     Args:
         kind: The kind of the training data; empty for a checkpoint of another program.
@@ -97,11 +101,12 @@ class SentenceRecipe(Recipe):
     library = "sentence-transformers"
     package = '".[embed]"'
     engines = ("torch",)
-    truncates = True
+    compares_checkpoint = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False
     neutral_example = {"anchor": "a question", "positive": "its answer"}
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
+    ranking_metrics: ClassVar[tuple[str, ...]]
 
     options: SentenceDataArguments
     kind: str = ""
@@ -181,7 +186,11 @@ class SentenceRecipe(Recipe):
             )
         evaluator = None
         if "validation" in encoded:
-            evaluator = self.evaluator(encoded["validation"], args.per_device_eval_batch_size)
+            evaluator = partial(
+                self.metrics_of,
+                rows=encoded["validation"],
+                batch_size=args.per_device_eval_batch_size,
+            )
         targets = self.with_targets(encoded, start.trained)
         has_loss = self.measured_kind == self.kind
         return {
@@ -213,10 +222,9 @@ class SentenceRecipe(Recipe):
             return [*self.metric_names, "loss"]
         return list(self.metric_names)
 
-    @abstractmethod
-    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
-        """A function that evaluates a model on a split with the library's evaluators and returns
-        the `metric_names`."""
+    def metrics_of(self, model: BaseModel, rows: Dataset, batch_size: int) -> Metrics:
+        """The `metric_names` of a model of the library."""
+        return self.measured(self.predicted(model, rows, batch_size), rows).metrics
 
     # Answering.
 
@@ -224,6 +232,9 @@ class SentenceRecipe(Recipe):
         # This refuses damaged files, for which sentence-transformers would use random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return True
 
     # Measuring.
 
@@ -236,8 +247,26 @@ class SentenceRecipe(Recipe):
         return replace(self, measured_kind=kind, options=replace(self.options, max_length=length))
 
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        """The metrics of the library's evaluators, which give no results for single rows."""
-        return self.evaluator(rows, batch_size)(saved.model), []
+        return self.measured(self.predicted(saved.model, rows, batch_size), rows)
+
+    @abstractmethod
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> Mapping[str, np.ndarray]:
+        """The predictions of a model of the library, in the form that `measured` takes."""
+
+    def measured(self, predicted: Mapping[str, np.ndarray], rows: Dataset) -> Measured:
+        """The metrics of the scores of pairs, `(rows,)`, or of the metrics of each query,
+        `(queries, metrics)`, by the suffix of their names, such as "" or `_64`."""
+        metrics: Metrics = {}
+        if not self.are_correlations:
+            for suffix, values in predicted.items():
+                for name, value in zip(self.ranking_metrics, values.mean(axis=0), strict=True):
+                    metrics[name + suffix] = float(value)
+            return Measured(metrics, mean(predicted[""][:, 0]))
+        true = np.array(self.scored_pairs(rows)[2], dtype=float)
+        for suffix, scores in predicted.items():
+            found = regression_metrics(scores, true)
+            metrics |= {name + suffix: found[name] for name in CORRELATIONS}
+        return Measured(metrics, correlation(predicted[""], true, of_ranks=True))
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
         """First texts, second texts and scores of a split whose metrics are correlations."""
@@ -245,19 +274,35 @@ class SentenceRecipe(Recipe):
 
     def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
         # The encoded rows may also contain the vectors of a teacher.
+        if SEEN in rows.column_names:
+            return encoded.add_column(SEEN, rows[SEEN][:])
         return encoded
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def in_order(self, rows: Dataset) -> Dataset:
+        """The rows in the order in which they are measured."""
+        return rows
+
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        rows = self.in_order(rows)
+        if self.are_correlations:
+            return np.array(rows[SEEN])
+        of_queries: dict[str, bool] = {}
+        for query, is_seen in zip(rows["anchor"], rows[SEEN], strict=True):
+            of_queries[query] = of_queries.get(query, False) or is_seen
+        return np.array(list(of_queries.values()))
+
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         cosine = TfidfCosine(list(self.texts(rows["train"])))
-        by_split: dict[str, Metrics] = {}
+        by_split = {}
         for split, dataset in rows.items():
             if split == "train":
                 continue
             if self.are_correlations:
-                by_split[split] = cosine.correlations(self.scored_pairs(dataset))
+                found = cosine.cosines(self.scored_pairs(dataset))
             else:
-                by_split[split] = cosine.retrieval(queries_and_documents(dataset))
-        return {"TF-IDF cosine": by_split}, {}
+                found = cosine.retrieval(queries_and_documents(dataset))
+            by_split[split] = {"": found}
+        return {"TF-IDF cosine": by_split}
 
     # What the card shows.
 
@@ -270,23 +315,3 @@ class SentenceRecipe(Recipe):
             "queries with a relevant document among the first k, and mrr@10 is the mean of 1/rank "
             "among the first ten. Larger splits are harder."
         ]
-
-
-def named_metrics(
-    model: BaseModel,
-    evaluators: Mapping[str, Callable[[BaseModel], Any]],
-    keys: Mapping[str, str],
-) -> Metrics:
-    """The metrics of several evaluators of the library, under our names.
-
-    Args:
-        model: The model to evaluate.
-        evaluators: The evaluators by the suffix of their metrics, such as "" or `_64`.
-        keys: The library's name of each metric by our name.
-    """
-    metrics: Metrics = {}
-    for suffix, evaluator in evaluators.items():
-        found = evaluator(model)
-        for name, key in keys.items():
-            metrics[name + suffix] = float(found[key])
-    return metrics

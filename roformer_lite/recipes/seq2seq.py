@@ -18,13 +18,13 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
-from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
 from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.baselines import text_to_text_baselines
+from ..evaluate.baselines import Predictions, text_to_text_baselines
 from ..evaluate.metrics import (
     Metrics,
     bleu_tokenizer_for,
@@ -34,14 +34,13 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
+from ..evaluate.significance import Measured, corpus_score
 from ..options.tasks import Seq2SeqDataArguments
 from ..saved.saved_model import max_positions
 from .base import (
     Answer,
     AnsweringRecipe,
     FittedBaseline,
-    Measured,
-    MeasuredBaselines,
 )
 from .loaded_model import Input, LoadedModel
 
@@ -59,6 +58,8 @@ NUM_INSPECTED = 1000
 
 class Seq2SeqReader(Reader):
     """Reads a `source` and a `target`."""
+
+    input_columns = ("source",)
 
     options: Seq2SeqDataArguments
 
@@ -107,7 +108,6 @@ class Seq2Seq(AnsweringRecipe):
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")
-    truncates = True
     metric_names = ("bleu", "chrf", "exact_match")
     main_metric = "chrf"
     neutral_example = {"source": "a line of text", "target": ""}
@@ -199,9 +199,13 @@ class Seq2Seq(AnsweringRecipe):
         token_ids = np.asarray(prediction.predictions)[: len(rows)]
         # The Trainer pads with -100.
         token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
-        return self.measure(texts_of(token_ids, tokenizer), rows)
+        predicted = self.predicted(texts_of(token_ids, tokenizer))
+        return self.measured(predicted, rows).metrics
 
     # Answering.
+
+    def truncates(self, saved: LoadedModel) -> bool:
+        return True
 
     def text_columns(self) -> list[str]:
         return [self.options.source_column]
@@ -232,8 +236,9 @@ class Seq2Seq(AnsweringRecipe):
         return recipe
 
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
-        return {"loss": self.loss_of(saved, rows, batch_size), **metrics}, outcomes
+        measured = super().evaluate(saved, rows, batch_size, seed)
+        metrics = {"loss": self.loss_of(saved, rows, batch_size), **measured.metrics}
+        return replace(measured, metrics=metrics)
 
     @torch.inference_mode()
     def loss_of(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> float:
@@ -246,9 +251,16 @@ class Seq2Seq(AnsweringRecipe):
             scores.append(token_scores(logits, batch["labels"]).cpu().numpy())
         return perplexity_metrics(np.concatenate(scores))["loss"]
 
-    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
-        hypotheses = [answer["prediction"] for answer in answers]
-        return translation_metrics(hypotheses, rows["target"], self.bleu_tokenizer)
+    def predicted(self, answers: list[Answer]) -> list[str]:
+        return [answer["prediction"] for answer in answers]
+
+    def measured(self, predicted: list[str], rows: Dataset) -> Measured:
+        """The metrics of a line of text for each row."""
+        from sacrebleu.metrics import CHRF
+
+        targets = rows["target"][:]
+        metrics = translation_metrics(predicted, targets, self.bleu_tokenizer)
+        return Measured(metrics, corpus_score(CHRF(), predicted, targets))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         text = answer["prediction"]
@@ -262,12 +274,10 @@ class Seq2Seq(AnsweringRecipe):
         severity = 0.0 if text == row["target"] else MAX_SEVERITY - chrf
         return Outcome(row["origin"], columns, severity)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
-        pairs = {
-            split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
-        }
-        train = pairs.pop("train")
-        return text_to_text_baselines(self.bleu_tokenizer, train, pairs), {}
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
+        sources = {split: own_rows["source"][:] for split, own_rows in rows.items()}
+        train = (sources.pop("train"), rows["train"]["target"][:])
+        return text_to_text_baselines(train, sources)
 
     # What the card shows.
 

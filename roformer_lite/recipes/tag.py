@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -29,19 +29,18 @@ from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
-from ..evaluate.baselines import CRF, Sentences, tagging_baselines
+from ..evaluate.baselines import CRF, Predictions, Sentences, tagging_baselines
 from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
+from ..evaluate.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
 from .base import (
     Answer,
     FittedBaseline,
-    MeasuredBaselines,
     Shown,
-    padding_right,
 )
 from .labels import LabelReader, LabelRecipe, labels_of
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, right_sided
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
 logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
 
 # `--unit auto` depends on this many sentences.
 NUM_INSPECTED = 1000
@@ -61,14 +58,13 @@ DEFAULT_SCALE = 0.7
 # pairs of tags.
 MAX_SENTENCES = 1000
 MAX_PAIRS = 5_000_000
-# At least this many parts of long sentences are tagged at once, even if the batch size is smaller.
-MIN_PARTS_AT_ONCE = 8
 
 
 class TagReader(LabelReader):
     """Reads `tokens` and the same number of `tags`."""
 
     names_column = "tags"
+    input_columns = ("tokens",)
 
     options: TagDataArguments
 
@@ -77,11 +73,12 @@ class TagReader(LabelReader):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            for name in ("token_column", "tag_column"):
+            for name in ("token_column", "tag_column", "column_names", "delimiter"):
                 if getattr(self.options, name) is not None:
                     raise InputError(
-                        f"{path}: --{name} is for .jsonl files; in other files, the token is in the "
-                        "first column and the tag in the last (`cut -f 2,4` selects columns)"
+                        f"{path}: --{name} is not for column files, in which tabs or spaces "
+                        "separate the columns, and the token is in the first one and the tag in "
+                        "the last (`cut -f 2,4` selects columns)"
                     )
             yield from read_tagged(path)
 
@@ -220,16 +217,18 @@ class Tag(LabelRecipe):
         a long sentence becomes several consecutive examples."""
         sentences = [self.units(tokens) for tokens in batch["tokens"]]
         of_units = UnitTokenizer(tokenizer, self.joiner)
-        parts = of_units.with_unknown(sentences) if training else of_units.split(sentences)
-        inputs, starts = of_units.encode(parts, truncation=True)
-        tags = chain.from_iterable(self.truth(batch))
+        if training:
+            inputs, starts = of_units.encode(of_units.with_unknown(sentences), truncation=True)
+            numbers = list(range(len(sentences)))
+        else:
+            inputs, numbers, starts = of_units.windows(sentences)
+        tags = self.truth(batch)
         labels = []
-        for part, ids, places in zip(parts, inputs["input_ids"], starts, strict=True):
-            own_tags = list(islice(tags, len(part)))
+        for number, ids, places in zip(numbers, inputs["input_ids"], starts, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
             for unit, place in places.items():
                 # For tags of entities, the number of O is 0.
-                own_labels[place] = self.labels.get(own_tags[unit], 0)
+                own_labels[place] = self.labels.get(tags[number][unit], 0)
             labels.append(own_labels)
         return {**inputs, "labels": labels}
 
@@ -237,7 +236,7 @@ class Tag(LabelRecipe):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> DataCollatorForTokenClassification:
         # The logits of a sentence are the first ones of its row.
-        return DataCollatorForTokenClassification(padding_right(tokenizer))
+        return DataCollatorForTokenClassification(right_sided(tokenizer))
 
     # Choosing a checkpoint.
 
@@ -262,17 +261,10 @@ class Tag(LabelRecipe):
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        return self.metrics_of(np.concatenate(found), self.truth(rows))
-
-    def metrics_of(self, numbers: np.ndarray, true: list[list[str]]) -> Metrics:
-        """The metrics of predicted tags.
-
-        Args:
-            numbers: The numbers of the tags of all units, in the order of the sentences.
-            true: The true tags of each sentence.
-        """
+        true = self.truth(rows)
         names = list(self.labels)
-        predicted = by_sentence([names[number] for number in numbers], true)
+        left = iter(np.concatenate(found))
+        predicted = [[names[number] for number in islice(left, len(own))] for own in true]
         return tagging_metrics(predicted, true, self.scheme)
 
     # Answering.
@@ -300,8 +292,8 @@ class Tag(LabelRecipe):
         """The words of a sentence as `tokens`, and their `tags`: the best sequence of tags that
         the scheme allows. The scores of a word are those of its first unit.
 
-        Sentences that are too long for the model are split into parts, which are read separately.
-        Only the beginning of a word that is too long is read.
+        Sentences that are too long are read in overlapping windows, and each word has the scores of
+        the window in which it is farther from an edge.
         """
         names = labels_of(saved.model.config)
         sentences = [self.units(words) for words in inputs]
@@ -322,6 +314,9 @@ class Tag(LabelRecipe):
             answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
+    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        return True
+
     @cached_property
     def legal(self) -> np.ndarray:
         """The result of `legal_transitions` for the tags of the model."""
@@ -334,17 +329,13 @@ class Tag(LabelRecipe):
     def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
         """The logits of the first token of each unit of each sentence, `(units, tags)`."""
         of_units = UnitTokenizer(saved.tokenizer, self.joiner)
-        parts = of_units.split(sentences)
-        batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
-        rows: list[np.ndarray] = []
-        for start in range(0, len(parts), batch_size):
-            batch = parts[start : start + batch_size]
-            encoded, starts = of_units.encode(batch, truncation=True, padding=True)
-            inputs = encoded.convert_to_tensors("pt").to(saved.model.device)
-            logits = saved.model(**inputs).logits.double().cpu().numpy()
-            for part, places, own_logits in zip(batch, starts, logits, strict=True):
-                rows.extend(own_logits[places[unit]] for unit in range(len(part)))
-        return [np.stack(own) for own in by_sentence(rows, sentences)]
+        encoded, numbers, starts = of_units.windows(sentences)
+        logits = saved.logits(encoded, batch_size=len(sentences))
+        found = [np.zeros((len(units), len(self.labels))) for units in sentences]
+        for number, places, of_window in zip(numbers, starts, logits, strict=True):
+            for unit, place in places.items():
+                found[number][unit] = of_window[place]
+        return found
 
     def choose_join(
         self,
@@ -383,10 +374,19 @@ class Tag(LabelRecipe):
 
     # Measuring.
 
-    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+    def predicted(self, answers: list[Answer]) -> list[list[str]]:
+        return [answer["tags"] for answer in answers]
+
+    def measured(self, predicted: list[list[str]], rows: Dataset) -> Measured:
+        """The metrics of the tags of each sentence."""
         true = self.truth(rows)
-        predicted = [answer["tags"] for answer in answers]
-        return tagging_metrics(predicted, true, self.scheme)
+        metrics = tagging_metrics(predicted, true, self.scheme)
+        if self.scheme is not None:
+            return Measured(metrics, entity_f1(predicted, true, self.scheme))
+        lengths = np.array(list(map(len, true)))
+        is_right = np.concatenate(predicted) == np.concatenate(true)
+        hits = np.add.reduceat(is_right, np.cumsum(lengths) - lengths, dtype=int)
+        return Measured(metrics, ratio(hits, lengths))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         true = self.unit_tags(row["tokens"], row["tags"])
@@ -394,10 +394,6 @@ class Tag(LabelRecipe):
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
         return Outcome(row["origin"], columns, severity, true, predicted)
-
-    def measurements(self, rows: Dataset) -> int:
-        # Without entities the main metric is that of single tokens.
-        return len(rows) if self.scheme else sum(map(len, self.truth(rows)))
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         true = [outcome.true for outcome in outcomes]
@@ -418,14 +414,15 @@ class Tag(LabelRecipe):
         # A field takes long to fit, and validation rows did not make it better.
         return FittedBaseline(field, final=field)
 
-    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> MeasuredBaselines:
+    def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
         train = examples.pop("train")
         # Every tagger has this baseline.
         assert fitted is not None
         field: Any = fitted.final
         names = list(self.labels)
-        return tagging_baselines(self.scheme, train, examples, field, names), {}
+        sentences = {split: own[0] for split, own in examples.items()}
+        return tagging_baselines(train, sentences, field, names)
 
     # What the card shows.
 
@@ -477,7 +474,7 @@ def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str
         is_chinese = len(HAN.findall(text)) > len(text) / 2
         unit = CHARACTERS if is_chinese and scheme in ("IOB1", "IOB2") else WORDS
         if unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
-            logger.warning(
+            logger.info(
                 "the text is Chinese, and its words are split: each character gets a tag "
                 "(--unit words tags the words of the data)"
             )
@@ -504,9 +501,3 @@ def joint_scores(
     weight = 1 - join.weight
     joint = join.weight * logits + weight * scores
     return joint, weight * join.scale * field.transitions
-
-
-def by_sentence(items: Iterable[Item], sentences: Sequence[Sequence[Any]]) -> list[list[Item]]:
-    """Divide consecutive items into lists with the lengths of `sentences`."""
-    left = iter(items)
-    return [list(islice(left, len(units))) for units in sentences]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
+from .loaded_model import right_sided, window_options
 from .token_spelling import SPACE_MARK, speller_of
 
 CHARACTERS = "characters"
@@ -41,19 +41,21 @@ class UnitTokenizer:
         joiner.
 
         Returns:
-            The output of the tokenizer, and for each sentence the index of the first token of each
-            unit that has one.
+            The output of the tokenizer, and for each of its rows the index of the first token of
+            each unit that has one.
         """
         if self.joiner is None:
             encoded = self.tokenizer(sentences, is_split_into_words=True, verbose=False, **options)
-            units = [encoded.word_ids(number) for number in range(len(sentences))]
+            units = [encoded.word_ids(number) for number in range(len(encoded["input_ids"]))]
         else:
             texts = [self.joiner.join(sentence) for sentence in sentences]
             encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
-            units = []
-            for sentence, spans in zip(sentences, encoded.pop("offset_mapping"), strict=True):
-                owners = unit_of_characters(sentence, self.joiner)
-                units.append([first_unit(owners[start:end]) for start, end in spans])
+            owners = [unit_of_characters(sentence, self.joiner) for sentence in sentences]
+            rows = encoded.get("overflow_to_sample_mapping", range(len(sentences)))
+            units = [
+                [first_unit(owners[number][start:end]) for start, end in spans]
+                for number, spans in zip(rows, encoded.pop("offset_mapping"), strict=True)
+            ]
         blank = blank_tokens(self.tokenizer)
         starts = []
         for own, ids in zip(units, encoded["input_ids"], strict=True):
@@ -65,6 +67,42 @@ class UnitTokenizer:
             starts.append(places)
         return encoded, starts
 
+    def windows(
+        self, sentences: list[list[str]]
+    ) -> tuple[BatchEncoding, list[int], list[dict[int, int]]]:
+        """Encode sentences in windows of as many tokens as the model reads at once. Most sentences
+        have one window.
+
+        Windows overlap, and each token belongs to the window in which it is farther from an edge.
+
+        Returns:
+            The output of the tokenizer with a row for each window, the number of the sentence of
+            each window, and for each window the index of the first token of the units that begin
+            with a token that belongs to it.
+        """
+        whole = UnitTokenizer(right_sided(self.tokenizer), self.joiner)
+        options = window_options(self.tokenizer)
+        encoded, starts = whole.encode(self.with_unknown(sentences), **options)
+        numbers = encoded.pop("overflow_to_sample_mapping")
+        before = options["stride"] // 2
+        after = options["stride"] - before
+        found: list[dict[int, int]] = []
+        answered: set[tuple[int, int]] = set()
+        for row, (number, places) in enumerate(zip(numbers, starts, strict=True)):
+            own = [at for at, part in enumerate(encoded.sequence_ids(row)) if part is not None]
+            is_first = row == 0 or numbers[row - 1] != number
+            is_last = row == len(numbers) - 1 or numbers[row + 1] != number
+            kept = set(own[0 if is_first else before : len(own) - (0 if is_last else after)])
+            # A word may go on in the next window.
+            chosen = {
+                unit: place
+                for unit, place in places.items()
+                if place in kept and (number, unit) not in answered
+            }
+            answered.update((number, unit) for unit in chosen)
+            found.append(chosen)
+        return encoded, numbers, found
+
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
         """Replace units that have no token, such as a lone control character, by the unknown token,
         or by the padding token if there is no unknown token."""
@@ -74,35 +112,6 @@ class UnitTokenizer:
             [unit if number in places else unknown for number, unit in enumerate(sentence)]
             for sentence, places in zip(sentences, starts, strict=True)
         ]
-
-    def split(self, sentences: list[list[str]]) -> list[list[str]]:
-        """Split sentences into parts of as many whole units as fit into the model, and return the
-        parts of all sentences. Most sentences have one part. A unit that is too long is a part of
-        its own."""
-        sentences = self.with_unknown(sentences)
-        encoded, starts = self.encode(sentences, add_special_tokens=False)
-        room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
-        parts = []
-        for sentence, ids, places in zip(sentences, encoded["input_ids"], starts, strict=True):
-            if len(ids) <= room:
-                parts.append(sentence)
-                continue
-            # The number of tokens before each unit, and before the end.
-            before = [*places.values(), len(ids)]
-            begin = 0
-            while begin < len(sentence):
-                end = bisect_right(before, before[begin] + room) - 1
-                # Units may have different tokens at the beginning of a text.
-                while end > begin + 1 and self.is_too_long(sentence[begin:end]):
-                    end -= 1
-                end = max(end, begin + 1)
-                parts.append(sentence[begin:end])
-                begin = end
-        return parts
-
-    def is_too_long(self, sentence: list[str]) -> bool:
-        encoded, _ = self.encode([sentence])
-        return len(encoded["input_ids"][0]) > self.tokenizer.model_max_length
 
 
 @lru_cache(maxsize=1)

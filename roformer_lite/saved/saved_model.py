@@ -22,7 +22,6 @@ import transformers
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -37,9 +36,10 @@ from hf_roformer_lite.conversion.checkpoint_files import (
     has_tokenizer,
     load_pretrained,
     local_directory,
+    open_tokenizer,
     refuse_tensors,
 )
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..errors import InputError, check_model_name
 from ..output import RESULTS_FILE
@@ -225,7 +225,7 @@ def load_tokenizer(
     if not has_tokenizer(directory):
         return None
     with naming(f"{name}: the tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+        tokenizer = open_tokenizer(directory)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)

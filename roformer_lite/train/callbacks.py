@@ -50,13 +50,13 @@ class TrainingClock(TrainerCallback, ExportableState):
         self.elapsed = 0.0
         self._trained_before = 0.0
         self._last_tick = time.monotonic()
-        self._command_started = command_started
+        self.command_started = command_started
 
     @property
     def whole_command(self) -> float:
         """The seconds of this command so far, plus the training time of earlier commands that it
         continues."""
-        return self._trained_before + time.monotonic() - self._command_started
+        return self._trained_before + time.monotonic() - self.command_started
 
     def state(self) -> dict[str, Any]:
         """The part of `trainer_state.json` that belongs to the clock."""

@@ -9,14 +9,15 @@ from typing import Any
 from huggingface_hub import HfApi
 from transformers import TrainingArguments
 
+from hf_roformer_lite.conversion.checkpoint_files import drop_lengths
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..baseline.join import Join
 from ..errors import InputError
-from ..evaluate.baselines import Baselines
 from ..evaluate.confusion_picture import draw_reliability
+from ..evaluate.significance import Baselines
 from ..evaluation import Evaluation, evaluate
 from ..options.common import PublishingOptions
 from ..options.run import Run
@@ -24,7 +25,7 @@ from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..recipes.classify import Classify
 from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -46,6 +47,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     run = finished.run
     # The Trainer turns the cache off for training.
     finished.model.config.use_cache = True
+    drop_lengths(finished.start.tokenizer)
     with complete_directory(
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:
@@ -112,6 +114,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         if split in finished.rows
     }
     found = Measurements(recipe)
+    if finished.cross_validated is not None:
+        found.evaluations.append(finished.cross_validated)
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
@@ -119,8 +123,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     if finished.joined is not None:
         for split, rows in splits.items():
             alone = saved.recipe.for_rows(saved, rows)
-            metrics, _ = alone.evaluate(saved, rows, batch_size, args.seed)
-            found.parts.setdefault("its encoder alone", {})[split] = metrics
+            measured = alone.evaluate(saved, rows, batch_size, args.seed)
+            found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined.of_training
         found.join = recipe.choose_join(saved, baseline, splits.get("validation"), batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
@@ -197,15 +201,12 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     card.hub_model_id = repo.repo_id
 
 
-def publish(results: dict[str, Any], run: Run) -> None:
-    """Print a summary, and upload the finished model if requested.
+def upload(run: Run) -> str:
+    """Upload the finished model to the Hub. Returns a sentence that says where it is.
 
     Raises:
         InputError: if the upload fails. The model is complete in its directory.
     """
-    print_summary(results, run.output_dir)
-    if not run.card.push_to_hub:
-        return
     repository = run.card.hub_model_id
     revision = run.training.training_arguments.get("hub_revision")
     try:
@@ -221,4 +222,4 @@ def publish(results: dict[str, Any], run: Run) -> None:
             f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "
             f"({error}); upload it with `hf upload {repository} {run.output_dir}`"
         ) from error
-    print(f"Uploaded to {repository}: {commit.commit_url}")
+    return f"Uploaded to {repository}: {commit.commit_url}"

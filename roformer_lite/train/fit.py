@@ -12,11 +12,8 @@ from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError
 from ..options.run import Run
-from ..options.tasks import LabelArguments
 from ..output import is_disk_full
 from ..recipes.base import Recipe, Start
-from .few_rows import FewRows, train_contrastively
-from .head import fit_head
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE, step_of
@@ -68,8 +65,14 @@ def make_trainer(
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
-    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
+    max_tokens = run.training.max_tokens_per_batch
+    if max_tokens and isinstance(train, Dataset):
         lengths = recipe.lengths(train)
+        if max(lengths) > max_tokens:
+            raise InputError(
+                f"--max_tokens_per_batch {max_tokens} is below the longest row, which has "
+                f"{max(lengths)} tokens; raise it, or truncate the rows to fewer tokens"
+            )
     parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
         return trainer_class(run.task)(
@@ -139,64 +142,37 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: Recipe) -> bool:
     return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
 
 
-def prepare_head(
-    trainer: RoFormerLiteTrainer, start: Start, few_rows: FewRows, train: Dataset
-) -> bool:
-    """Fit the new head of a pretrained classifier or tagger before the training. With few rows, the
-    encoder learns the labels from pairs of them before.
+def use_bfloat16(trainer: RoFormerLiteTrainer) -> None:
+    """Let a trainer multiply matrices in bfloat16."""
+    trainer.args.bf16 = True
+    trainer.args.mixed_precision = "bf16"
+    trainer.accelerator.native_amp = True
 
-    Returns:
-        Whether the fitted head is final.
+
+def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = True) -> None:
+    """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to save.
+
+    Args:
+        trainer: The trainer.
+        checkpoint: The checkpoint from which the training continues, if there is one.
+        has_steps: Whether the training makes any steps. If not, it only begins and ends.
+
+    Raises:
+        InputError: if the training cannot begin or continue, and if it diverges.
     """
-    options = start.recipe.options
-    if not (start.has_new_head and isinstance(options, LabelArguments) and options.fit_head):
-        return False
-    learns_from_pairs = few_rows.learns_from_pairs and start.has_own_class
-    if learns_from_pairs:
-        print(
-            "There are few rows, so the encoder first learns the labels from pairs of them",
-            file=sys.stderr,
-        )
-        train_contrastively(trainer, train)
-    if trainer.is_fsdp_enabled:
-        if trainer.is_world_process_zero():
-            print("with FSDP the new head keeps its random weights", file=sys.stderr)
-        return False
-    return (
-        fit_head(trainer, train)
-        and learns_from_pairs
-        and few_rows.stops_after_fitting
-        and trainer.eval_dataset is None
-    )
-
-
-def fit(
-    trainer: RoFormerLiteTrainer,
-    start: Start,
-    few_rows: FewRows,
-    train: Dataset,
-    checkpoint: str | None,
-) -> None:
-    """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to
-    save."""
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     try:
-        if is_faster_in_bfloat16(trainer, start.recipe):
-            trainer.args.bf16 = True
-            trainer.args.mixed_precision = "bf16"
-            trainer.accelerator.native_amp = True
-        if checkpoint is None:
-            if prepare_head(trainer, start, few_rows, train):
-                _train_without_steps(trainer)
-            else:
-                trainer.train()
-        else:
+        if checkpoint is not None:
             _resume(trainer, checkpoint)
+        elif has_steps:
+            trainer.train()
+        else:
+            _train_without_steps(trainer)
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         has_made_a_step = trainer.state.global_step > first_step
-        if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
+        if has_made_a_step or is_disk_full(error, Path(str(trainer.args.output_dir))):
             raise
         # A damaged checkpoint may raise any error. A new training is refused by libraries with
         # these errors, for example if an option needs another package. Other errors are bugs.
@@ -207,7 +183,6 @@ def fit(
         else:
             raise
         raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
-    trainer.compute_metrics = None
     # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.
     vars(trainer.model).pop("forward", None)
 
@@ -218,7 +193,7 @@ def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
     callback = trainer.pop_callback(EarlyStoppingCallback)
-    if callback is not None:
+    if isinstance(callback, EarlyStoppingCallback):
         # The Trainer would only restore the count together with the arguments of all callbacks.
         state = saved.stateful_callbacks.get("EarlyStoppingCallback")
         if state is not None:

@@ -21,8 +21,8 @@ from transformers import (
     TrainerState,
 )
 
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..data.blocks import batches
 from ..saved.saved_model import load_config, read_optional_object

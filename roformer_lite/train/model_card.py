@@ -2,7 +2,6 @@
 trained."""
 
 import json
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
 from ..options.run import Run
 from ..recipes.base import Recipe
-from .results import FinishedTraining, comparison_table, seeds_sentence
+from .results import FinishedTraining, comparison_table, not_worse, predict_command, seeds_sentence
 
 LIMITATIONS = (
     "A small model, suited only to text like its training data. Check its output before relying on "
@@ -70,15 +69,16 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
         results=results,
         comparison=comparison_table(results),
+        not_worse=not_worse(results),
         by_label=_shown_labels(results["by_label"]),
         package=recipe.package if has_own_class else recipe.library,
         snippet=code.rstrip(),
-        command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
+        command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
-        begins_with_tokens=run.begins_with_teachers_tokens,
+        begins_with_tokens=run.teacher_of_tokens is not None,
         teacher=_shown_base(teacher) if teacher else "",
-        dataset_title=_dataset_title(run),
+        dataset_title=_dataset_title(run, "train"),
         one_of_several=finished.is_one_of_several,
         limitations=run.card.limitations or LIMITATIONS,
     )
@@ -146,7 +146,8 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         EvalResult(
             task_type=finished.recipe.pipeline_tag,
             dataset_type=datasets[0] if datasets else "text",
-            dataset_name=_dataset_title(finished.run),
+            dataset_name=_dataset_title(finished.run, split),
+            dataset_config=finished.run.data.dataset_config_name,
             dataset_split=split,
             metric_type=HUB_METRICS.get(name, name),
             metric_name=name,
@@ -154,7 +155,8 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         )
         for split, metrics in results["metrics"].items()
         for name, value in metrics.items()
-        if name != "loss"
+        # Cross-validation measures other models than the one that is saved.
+        if name != "loss" and split in finished.rows
     ]
 
 
@@ -196,11 +198,13 @@ def _title(run: Run) -> str:
     return run.output_dir.name
 
 
-def _dataset_title(run: Run) -> str:
+def _dataset_title(run: Run, split: str) -> str:
+    """The name of the data of a split. Held-out rows are from the training files."""
     name = run.data.dataset_name
     if name is not None and not is_hub_name(name):
         name = Path(name).name
-    file_names = [Path(path).name for path in run.data.train_file or []]
+    files = getattr(run.data, f"{split}_file") or run.data.train_file or []
+    file_names = [Path(path).name for path in files]
     return run.card.dataset_title or name or ", ".join(file_names)
 
 

@@ -16,11 +16,9 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
-from hf_roformer_lite.model.configuration_roformer_lite import (
-    AUTO_CLASSES,
-    RoFormerLiteConfig,
-    RoFormerLiteSeq2SeqConfig,
-)
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
     RoFormerLiteForConditionalGeneration,
 )
@@ -82,8 +80,10 @@ def make_start(
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
-    if run.begins_with_teachers_tokens:
-        take_over_tokens(model.get_input_embeddings(), open_teacher(run.data.teacher))
+    if run.teacher_of_tokens is not None:
+        # transformers declares the embeddings of any model as a module.
+        embeddings: Any = model.get_input_embeddings()
+        take_over_tokens(embeddings, open_teacher(run.teacher_of_tokens))
     positions = max_positions(model)
     if positions is not None:
         recipe = recipe.limited_to(positions, run.data)
@@ -239,7 +239,8 @@ def pretrained_for_task(
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
     messages += _make_padding_free(model, recipe)
     if messages and args.should_save:
-        print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
+        # Its directory may be one of the training, with a converted sentence encoder.
+        print(f"--model_name_or_path: {'; '.join(messages)}", file=sys.stderr)
     return model, bool(why_new_head or new)
 
 

@@ -3,30 +3,34 @@
 import os
 import platform
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_roformer_lite.version import __version__
 
 from ..baseline.join import Join
 from ..data.data_files import Row
-from ..evaluate.baselines import Baselines, BaselinesRight
-from ..evaluate.metrics import LOWER_IS_BETTER, is_within_chance, mcnemar
+from ..data.duplicates import NUM_NAMED, SEEN
+from ..evaluate.metrics import LOWER_IS_BETTER, Metrics
+from ..evaluate.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..evaluation import Evaluation
 from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
 from .defaults import fine_tuning_defaults, own_weights
+from .stages import Stages
 
 # The training arguments that shape the result.
 SHOWN_ARGUMENTS = (
@@ -57,8 +61,8 @@ SHOWN_OPTIONS = (
     "ema_decay",
     "word_dropout",
 )
-# A difference with a smaller p-value is significant.
-SIGNIFICANCE_LEVEL = 0.05
+# The name of the trained model in the table that compares it with baselines.
+THIS_MODEL = "this model"
 RELIABILITY_FILE = "reliability.png"
 
 
@@ -72,10 +76,11 @@ class FinishedTraining:
             which is trained now, and its tokenizer.
         trainer: The trainer, with all arguments and options filled in, its log and its clock.
         rows, encoded: The data as rows and as model inputs.
-        baselines, baselines_right: Metrics of the baselines, and whether each of their predictions
-            is right.
+        baselines: The metrics of the baselines.
         joined: The baseline that joins the answer; None for the answer of the model alone.
         is_one_of_several: Whether this is one of several seeds.
+        stages: What was done before the steps of the trainer.
+        cross_validated: The evaluation by cross-validation, if there is one.
     """
 
     run: Run
@@ -84,9 +89,10 @@ class FinishedTraining:
     rows: DatasetDict
     encoded: DatasetDict
     baselines: Baselines
-    baselines_right: BaselinesRight
     joined: FittedBaseline | None
     is_one_of_several: bool = False
+    stages: Stages = field(default_factory=Stages)
+    cross_validated: Evaluation | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -114,7 +120,12 @@ class FinishedTraining:
     @property
     def row_counts(self) -> dict[str, int]:
         """The number of rows of each split, except for streams, whose length is unknown."""
-        return {split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)}
+        counts = {
+            split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)
+        }
+        if self.cross_validated is not None:
+            counts[self.cross_validated.split] = self.cross_validated.rows
+        return counts
 
     def example(self, from_data: bool) -> Row:
         """A row for the card: a made-up one, or one of the data if that is requested and the data
@@ -146,8 +157,11 @@ def summarise(
     notes = recipe.notes()
     warnings = []
     for evaluation in evaluations:
-        rows = finished.rows[evaluation.split]
+        # The training rows are cross-validated.
+        rows = finished.rows.get(evaluation.split, finished.rows["train"])
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
+        if SEEN in rows.column_names:
+            warnings.append(note_on_seen(recipe.main_metric, evaluation, rows))
     if join is not None:
         notes.append(note_on_join(finished, join))
     if evaluations and evaluations[-1].scores is not None:
@@ -167,14 +181,19 @@ def summarise(
         "main_metric": recipe.main_metric,
         "notes": [*notes, *warnings],
         "warnings": warnings,
+        "card_example": run.card.card_example,
+        "without_seen_rows": {
+            evaluation.split: {recipe.main_metric: evaluation.without_seen}
+            for evaluation in evaluations
+            if evaluation.without_seen is not None
+        },
         "example_line": recipe.example_line(
             finished.example(run.card.card_example), finished.start.tokenizer
         ),
-        "parts": parts,
-        "baselines": finished.baselines,
-        "verdict": verdict(
-            recipe.main_metric, evaluations, finished.baselines, finished.baselines_right
-        ),
+        "parts": metrics_of(parts),
+        "baselines": metrics_of(finished.baselines),
+        "p_values": p_values(recipe.main_metric, evaluations, {**parts, **finished.baselines}),
+        "verdict": verdict(recipe.main_metric, evaluations, finished.baselines),
         "evaluation_seconds": {
             evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations
         },
@@ -191,12 +210,13 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     trainer = finished.trainer
     args = trainer.args
     state = trainer.state
-    return {
+    facts = {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
         "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
         "what_happened": what_happened(finished),
+        "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
         "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
         "greater_is_better": args.greater_is_better,
@@ -205,6 +225,25 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "own_weights": own_weights(finished.run),
         "fine_tuning_defaults": fine_tuning_defaults(finished.run),
     }
+    pairs = finished.stages.pairs
+    if pairs is not None:
+        facts["pairs"] = {
+            "steps": pairs.steps,
+            "texts_per_batch": pairs.texts_per_batch,
+            "pairs": pairs.pairs,
+            "learning_rate": pairs.learning_rate,
+            "minutes": round(pairs.seconds / 60, 2),
+        }
+    validated = finished.stages.cross_validation
+    if validated is not None:
+        facts["cross_validation"] = {
+            "fitted_accuracy": validated.fitted_accuracy,
+            "fine_tuned_accuracy": validated.fine_tuned_accuracy,
+            "minutes_to_compare": round(validated.minutes_to_compare, 2),
+        }
+    if not state.global_step:
+        facts |= {"arguments": {"seed": args.seed}, "fine_tuning_defaults": []}
+    return facts
 
 
 def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
@@ -239,6 +278,20 @@ def note_on_join(finished: FinishedTraining, join: Join) -> str:
     return note
 
 
+def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
+    """A sentence about the rows of a split whose input also stands in the training data. It names
+    files without their folders, because a card shows no path of this machine."""
+    seen = rows.select(np.flatnonzero(rows[SEEN]))
+    origins = ", ".join(Path(origin).name for origin in seen[:NUM_NAMED]["origin"])
+    sentence = (
+        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also stand in the "
+        f"training data, up to case and spaces, for example {origins}."
+    )
+    if evaluation.without_seen is None:
+        return sentence
+    return f"{sentence} Without them, {metric} is {evaluation.without_seen:.4f}."
+
+
 def note_on_scores(evaluation: Evaluation) -> str:
     """A sentence for the card about the calibration of the scores."""
     return (
@@ -264,54 +317,82 @@ def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[s
     }
 
 
-def verdict(
-    metric: str,
-    evaluations: Sequence[Evaluation],
-    baselines: Baselines,
-    baselines_right: BaselinesRight,
-) -> str:
+def metrics_of(baselines: Baselines) -> dict[str, dict[str, Metrics]]:
+    """The metrics by baseline and split."""
+    return {
+        name: {split: measured.metrics for split, measured in by_split.items()}
+        for name, by_split in baselines.items()
+    }
+
+
+def p_values(
+    metric: str, evaluations: Sequence[Evaluation], others: Baselines
+) -> dict[str, dict[str, float]]:
+    """The p-value of the difference of each system from the best one, by split and system: of the
+    model, of its encoder alone and of the baselines. It is 1 for the best one. Empty if there are
+    no others than the model."""
+    found = {}
+    for evaluation in evaluations if others else ():
+        systems = {THIS_MODEL: evaluation.by_row}
+        systems |= {name: others[name][evaluation.split].by_row for name in others}
+        best = systems[best_of(metric, systems)]
+        found[evaluation.split] = {name: p_value(best, own) for name, own in systems.items()}
+    return found
+
+
+def best_of(metric: str, systems: dict[str, RowMetric]) -> str:
+    """The name of the best system. The first one of equally good ones is chosen."""
+    choose = min if metric in LOWER_IS_BETTER else max
+    return choose(systems, key=lambda name: systems[name].value)
+
+
+def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
     """A sentence that compares the model with the best baseline, on the test data or otherwise on
     the validation data. The values are in the table of `comparison_table`."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
-    ours = last.metrics[metric]
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    values_of_baselines = {
-        name: by_split[last.split][metric] for name, by_split in baselines.items()
-    }
-    best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
-    theirs = values_of_baselines[best]
+    systems = {name: by_split[last.split].by_row for name, by_split in baselines.items()}
+    best = best_of(metric, systems)
+    chance = p_value(last.by_row, systems[best])
     where = f"on the {last.split} data"
-    are_equal = is_within_chance(metric, ours, theirs, last.measurements)
-    if metric == "accuracy" and best in baselines_right:
-        chance = mcnemar(last.right, baselines_right[best][last.split])
-        are_equal = chance >= SIGNIFICANCE_LEVEL
-        where += f" (McNemar's test: p = {chance:.2g})"
-    if are_equal:
+    test = f"(paired randomization test, p = {chance:.2g}, n = {len(last.by_row.rows):,})"
+    if chance >= SIGNIFICANCE_LEVEL:
         return (
-            f"The model and the best baseline, {best}, are about equal {where}. The difference is "
-            f"not significant (n = {last.measurements:,})."
+            f"The model and the best baseline, {best}, do not differ significantly {where} {test}."
         )
-    if sign * ours > sign * theirs:
-        return f"The model is better than the baselines {where}."
-    return f"A baseline is better {where}: {best}."
+    systems[THIS_MODEL] = last.by_row
+    if best_of(metric, systems) == THIS_MODEL:
+        return f"The model is significantly better than the best baseline, {best}, {where} {test}."
+    return f"The best baseline, {best}, is significantly better than the model {where} {test}."
 
 
 def what_happened(finished: FinishedTraining) -> str:
-    """Sentences for the summary and the card about a training that made no step, or whose best
-    checkpoint is kept; empty for all others."""
-    if not finished.trainer.state.global_step:
-        return (
-            "After its head was fitted, the model was not trained further, because there are no "
-            "validation data to show whether that would help."
+    """Sentences for the summary and the card about learning from pairs, about the choice between
+    the fitted head and fine-tuning, and about the checkpoint that is kept."""
+    sentences = []
+    if finished.stages.pairs is not None:
+        pairs = finished.stages.pairs
+        sentences.append(
+            f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
+            f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs. Then the head "
+            "was fitted."
         )
+    if finished.stages.cross_validation is not None:
+        sentences.append(finished.stages.cross_validation.reason)
+        sentences.append(finished.stages.cross_validation.meaning)
+    sentences += sentences_on_checkpoint(finished)
+    return " ".join(filter(None, sentences))
+
+
+def sentences_on_checkpoint(finished: FinishedTraining) -> list[str]:
+    """Sentences about the checkpoint that is kept, if it is the best one of several."""
     args = finished.trainer.args
     metric = args.metric_for_best_model.removeprefix("eval_")
     key = f"eval_{metric}"
     measured = [entry for entry in finished.trainer.state.log_history if key in entry]
     if not args.load_best_model_at_end or not measured:
-        return ""
+        return []
     choose = max if args.greater_is_better else min
     # The first one of equally good checkpoints is kept.
     best = choose(measured, key=itemgetter(key))
@@ -326,7 +407,7 @@ def what_happened(finished: FinishedTraining) -> str:
             f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
             "improved."
         )
-    return " ".join(sentences)
+    return sentences
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -336,10 +417,21 @@ def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     others = {**results["parts"], **results["baselines"]}
     if not others:
         return {}
-    rows = {"this model": results["metrics"], **others}
+    rows = {THIS_MODEL: results["metrics"], **others}
     return {
         name: {split: values[metric] for split, values in by_split.items()}
         for name, by_split in rows.items()
+    }
+
+
+def not_worse(results: dict[str, Any]) -> set[tuple[str, str]]:
+    """The cells of `comparison_table` that are not significantly worse than the best one of their
+    split, as pairs of a name and a split."""
+    return {
+        (name, split)
+        for split, chances in results["p_values"].items()
+        for name, chance in chances.items()
+        if chance >= SIGNIFICANCE_LEVEL
     }
 
 
@@ -374,6 +466,21 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     )
 
 
+def predict_command(line: str, model: str) -> str:
+    """A shell command that predicts for one line.
+
+    Args:
+        line: The line. A tab in it is written as an escape sequence, because terminals copy it as
+            spaces.
+        model: The directory of the model, or its name on the Hub.
+    """
+    command = shlex.join(["echo", line])
+    if "\t" in line:
+        escaped = line.replace("\\", r"\\").replace("%", "%%").replace("\t", r"\t")
+        command = shlex.join(["printf", escaped + r"\n"])
+    return f"{command} | roformer-lite predict {shlex.quote(model)}"
+
+
 def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print the final metrics as tables, followed by notes and the location of the files."""
     console = Console(markup=False, highlight=False)
@@ -388,27 +495,45 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     }
     for title, values in tables.items():
         if values:
-            console.print(table_of(values, title, results["rows"]))
+            console.print(table_of(values, title, results["rows"], bold=not_worse(results)))
     training = results["training"]
     sentences = [results["verdict"], training["what_happened"], *results["warnings"]]
     if "seeds" in results:
         sentences.append(seeds_sentence(results))
     sentences += [
-        f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}; "
-        f"{_counted(training['minutes'], 'minute')} of training, "
-        f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command",
+        durations_sentence(training),
         f"Model, tokenizer, card, results and run.yaml: {folder}",
-        f"Use it: echo {shlex.quote(results['example_line'])} | "
-        f"roformer-lite predict {shlex.quote(str(folder))}",
+        f"Use it: {predict_command(results['example_line'], str(folder))}",
     ]
     for sentence in filter(None, sentences):
         print(sentence)
 
 
+def durations_sentence(training: dict[str, Any]) -> str:
+    """The steps and minutes of the stages of a training, and the minutes of the whole command."""
+    parts = []
+    if "pairs" in training:
+        pairs = training["pairs"]
+        parts.append(
+            f"{_counted(pairs['steps'], 'step')} on pairs, {_counted(pairs['minutes'], 'minute')}"
+        )
+    if training["steps"]:
+        parts.append(
+            f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}, "
+            f"{_counted(training['minutes'], 'minute')}"
+        )
+    parts.append(f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command")
+    return "; ".join(parts)
+
+
 def table_of(
-    values: dict[str, dict[str, float]], title: str, rows_of_splits: dict[str, int]
+    values: dict[str, dict[str, float]],
+    title: str,
+    rows_of_splits: dict[str, int],
+    bold: Collection[tuple[str, str]] = (),
 ) -> Table:
-    """A table of values by name and split. On a narrow terminal only the names are wrapped."""
+    """A table of values by name and split, some of them in bold. On a narrow terminal only the names
+    are wrapped."""
     splits = list(next(iter(values.values())))
     table = Table(title=title)
     table.add_column(overflow="fold")
@@ -416,7 +541,11 @@ def table_of(
         heading = f"{split}\n{_counted(rows_of_splits[split], 'row')}"
         table.add_column(heading, justify="right", no_wrap=True)
     for name, by_split in values.items():
-        table.add_row(name, *(f"{by_split[split]:.4f}" for split in splits))
+        cells = [
+            Text(f"{by_split[split]:.4f}", style="bold" if (name, split) in bold else "")
+            for split in splits
+        ]
+        table.add_row(name, *cells)
     return table
 
 

@@ -102,7 +102,7 @@ def _of_seed(run: Run, seed: int) -> Run:
     if data.validation_seed is None:
         data = replace(data, validation_seed=seeds[0])
     output_dir = str(_folder(run, seed))
-    training = replace(run.training, seed=seed, seeds=None, output_dir=output_dir)
+    training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)
     card = replace(run.card, push_to_hub=False)
     return replace(run, data=data, training=training, card=card, whole=run)
 

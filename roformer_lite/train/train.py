@@ -10,19 +10,22 @@ from typing import Any
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
-from ..data.splits import hold_out, load_splits
+from ..data.splits import hold_out, load_splits, mark_seen
 from ..errors import InputError
+from ..evaluate.significance import Baselines, Measured
 from ..options.run import Run
 from ..recipes import RECIPES
-from ..recipes.base import FittedBaseline, MeasuredBaselines, Recipe
+from ..recipes.base import FittedBaseline, Start
+from ..recipes.loaded_model import LoadedModel
 from ..saved.saved_model import leave_out_segments
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model
-from .fit import fit, make_trainer, trainer_class
+from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder
 from .models import make_start, pretrained_config
 from .results import FinishedTraining
+from .stages import train_in_stages
 from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
@@ -73,14 +76,22 @@ def train(run: Run) -> dict[str, Any] | None:
         leave_out_segments(tokenizer, begun.model.config)
         encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
         fitted = None
-        measured: MeasuredBaselines = ({}, {})
+        baselines: Baselines = {}
         if args.should_save:
-            fitted, measured = fit_baselines(run, recipe, rows, encoded)
+            fitted, baselines = fit_baselines(run, begun, args, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded, started)
-        fit(trainer, begun, few_rows, encoded["train"], last_checkpoint(directory.path))
+        checkpoint = last_checkpoint(directory.path)
+        stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
+            cross_validated = None
+            validated = stages.cross_validation
+            if validated is not None and validated.folds:
+                cross_validated = validated.evaluation(recipe, rows["train"])
+                if run.training.baselines:
+                    for name, by_split in validated.baselines(recipe, rows["train"]).items():
+                        baselines[name] = by_split | baselines.get(name, {})
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
@@ -89,10 +100,11 @@ def train(run: Run) -> dict[str, Any] | None:
                 trainer=trainer,
                 rows=rows,
                 encoded=encoded,
-                baselines=measured[0],
-                baselines_right=measured[1],
+                baselines=baselines,
                 joined=fitted if run.joins_baseline else None,
                 is_one_of_several=run.whole is not None,
+                stages=stages,
+                cross_validated=cross_validated,
             )
             if not args.should_save:
                 return None
@@ -135,28 +147,59 @@ def read_rows(
             "there are no validation data, which --seeds and --validation_seed need; pass "
             "--validation_file or a --validation_fraction"
         )
-    return rows, few_rows
+    return mark_seen(reader, rows), few_rows
 
 
 def fit_baselines(
-    run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict
-) -> tuple[FittedBaseline | None, MeasuredBaselines]:
+    run: Run, start: Start, args: TrainingArguments, rows: DatasetDict, encoded: DatasetDict
+) -> tuple[FittedBaseline | None, Baselines]:
     """Fit the baseline that may join the answer, and measure all baselines if there are validation
-    or test data and the user wants it.
+    or test data and the user wants it. The checkpoint before training is one of them if it already
+    does the task.
+
+    Args:
+        run: The run.
+        start: The start of the training, whose model is not trained yet.
+        args: The arguments of the training.
+        rows, encoded: The data as rows and as model inputs.
 
     Returns:
         The fitted baseline, if it is needed, and the metrics of all baselines.
     """
+    recipe = start.recipe
     is_measured = run.training.baselines and len(rows) > 1
     fitted = recipe.fit_baseline(rows) if run.joins_baseline or is_measured else None
     if not is_measured:
-        return fitted, ({}, {})
+        return fitted, {}
     splits = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
-    baselines, right = recipe.baselines(DatasetDict(splits), fitted)
+    baselines = {
+        name: {split: recipe.measured(found, splits[split]) for split, found in by_split.items()}
+        for name, by_split in recipe.baselines(DatasetDict(splits), fitted).items()
+    }
+    does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
+    if recipe.compares_checkpoint and does_the_task:
+        baselines["the checkpoint before training"] = measure_checkpoint(start, args, splits)
     for name, by_split in baselines.items():
-        values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
+        values = [
+            f"{split} {measured.metrics[recipe.main_metric]:.4f}"
+            for split, measured in by_split.items()
+        ]
         print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
-    return fitted, (baselines, right)
+    return fitted, baselines
+
+
+def measure_checkpoint(
+    start: Start, args: TrainingArguments, splits: dict[str, Dataset]
+) -> dict[str, Measured]:
+    """The metrics of the model before its training, as `evaluate` measures them."""
+    trained = start.trained.to(args.device).eval()
+    model = LoadedModel(trained, start.tokenizer, start.recipe.pipeline_tag)
+    batch_size = args.per_device_eval_batch_size
+    return {
+        split: start.recipe.evaluate(model, rows, batch_size, args.seed)
+        for split, rows in splits.items()
+        if split != "train"
+    }
 
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
@@ -165,10 +208,10 @@ def recommend_pretrained_start(run: Run, train: Dataset) -> None:
     is_new = not run.model.pretrained and not has_teacher
     if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
-            f"This model starts from random weights and has only {len(train):,} rows to learn from. A "
-            "small pretrained encoder is usually better: trained on the 4,907 questions of TREC, "
-            "it has a test accuracy of 0.962, compared with 0.904 for a new model. Give one as "
-            "--model_name_or_path; docs/fine_tuning.md has a list.",
+            f"This model starts from random weights and has only {len(train):,} rows to learn "
+            "from. With so few rows, a small pretrained encoder is usually more accurate: pass one "
+            "with --model_name_or_path. docs/fine_tuning.md lists encoders for English, Chinese "
+            "and other languages.",
             file=sys.stderr,
         )
 

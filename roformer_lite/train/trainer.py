@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     EarlyStoppingCallback,
     PrinterCallback,
-    ProgressCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
     TrainingArguments,
 )
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+
+from hf_roformer_lite.batches import TokenBudgetBatchSampler, with_batches
 
 from ..errors import InputError
 from ..options.common import TrainingOptions
@@ -36,7 +37,6 @@ from .callbacks import (
     WeightAveraging,
 )
 from .muon import MUON, make_muon
-from .token_budget import TokenBudgetBatchSampler
 
 
 class RoFormerLiteTrainer(Trainer):
@@ -82,9 +82,9 @@ class RoFormerLiteTrainer(Trainer):
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
-        # `ProgressLines` replaces these two.
+        # `ProgressLines` replaces these two, also in a notebook.
         self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
+        self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         self.add_callback(BestCheckpoint())
         if self.options.ema_decay:
             self.averaging = WeightAveraging(self.options.ema_decay)
@@ -96,47 +96,35 @@ class RoFormerLiteTrainer(Trainer):
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 
+    @property
+    def sampling_seed(self) -> int:
+        """The seed that determines the order of the training data."""
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
     def get_train_dataloader(self) -> DataLoader:
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         given = self.data_collator
         if hasattr(given, "generator"):
             # Only training uses this collator. An earlier loader may have added another one.
             self.remove_callback(SeededCollator)
-            self.data_collator = SeededCollator(given, seed)
+            self.data_collator = SeededCollator(given, self.sampling_seed)
             self.add_callback(self.data_collator)
         try:
-            if self.options.max_tokens_per_batch:
-                return self._loader_with_token_budget(seed)
-            return super().get_train_dataloader()
+            loader = super().get_train_dataloader()
         finally:
             self.data_collator = given
+        sampler = self.make_batch_sampler()
+        return loader if sampler is None else with_batches(loader, sampler)
 
-    def _loader_with_token_budget(self, seed: int) -> DataLoader:
-        sampler = TokenBudgetBatchSampler(
+    def make_batch_sampler(self) -> Sampler[list[int]] | None:
+        """The sampler of the training batches of this process, or None for that of the Trainer."""
+        if not self.options.max_tokens_per_batch:
+            return None
+        return TokenBudgetBatchSampler(
             self.lengths,
             max_tokens=self.options.max_tokens_per_batch,
-            seed=seed,
+            seed=self.sampling_seed,
             rank=self.args.process_index,
             world_size=self.args.world_size,
-        )
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        # The sampler already yields only the batches of this process, so accelerate must not divide
-        # them again.
-        return prepare_data_loader(
-            loader,
-            device=self.accelerator.device,
-            num_processes=1,
-            process_index=0,
-            put_on_device=True,
-            dispatch_batches=False,
         )
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> None:

@@ -56,17 +56,20 @@ def test_answers_are_those_of_predict(kind, tmp_path):
 
 
 def test_the_example_is_that_of_the_card(tmp_path):
-    """The first text of the page comes from the results of the training. Without them, the box is
-    empty."""
+    """A row of the data is in the boxes. A made-up text is only a placeholder."""
     model = save_model("pairs", tmp_path / "pairs")
     results = json.loads((model / "results.json").read_text("utf-8"))
-    for example in (["first", "second"], ["", ""]):
-        results.pop("example_line", None)
-        if all(example):
-            results["example_line"] = "\t".join(example)
-        (model / "results.json").write_text(json.dumps(results), "utf-8")
-        page = page_of_kind("pairs", tmp_path)
-        assert [box.value for box in page.input_components] == example
+    texts = ["first", "second"]
+    cases = [
+        ({"example_line": "first\tsecond", "card_example": True}, texts, texts),
+        ({"example_line": "first\tsecond", "card_example": False}, [None, None], texts),
+        ({}, [None, None], ["", ""]),
+    ]
+    for example, values, placeholders in cases:
+        (model / "results.json").write_text(json.dumps({**results, **example}), "utf-8")
+        boxes = page_of_kind("pairs", tmp_path).input_components
+        assert [box.value for box in boxes] == values
+        assert [box.placeholder for box in boxes] == placeholders
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """`--help` is shown and mistakes are refused without importing torch and other heavy libraries."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -105,10 +106,10 @@ def test_predict_needs_no_extra(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_command_names_its_extra():
+def test_a_command_names_the_packages_that_it_needs():
     data = ROOT / "examples" / "data" / "intents_train.csv"
     command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "train", "classify"]
     command += ["--train_file", str(data), "--output_dir", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and 'pip install "hf_roformer_lite[train]"' in done.stderr
+    assert done.returncode == 2 and re.search("`pip install .*scikit-learn", done.stderr)
     assert "Traceback" not in done.stderr

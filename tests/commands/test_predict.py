@@ -91,17 +91,65 @@ def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     assert Path(target).read_bytes()[:2] == b"\x1f\x8b" or not target.endswith(".gz")
 
 
-def test_what_is_read_and_written_as_lines(models, place, capsys, caplog):
-    """A table is not written as lines, and a table that is read as lines is reported."""
+def test_a_header_is_never_answered(models, place, capsys):
+    """Lines are not written as a table, and a table without the model's column is not read as
+    lines."""
     predict(models / "classify", "lines.txt", "y.jsonl", status=2)
     assert "y.jsonl is a table, but the input is read line by line" in capsys.readouterr().err
-    assert not Path("y.jsonl").exists()
     Path("x.tsv").write_text("number\tsentence\n1\tfine\n")
-    predict(models / "classify", "x.tsv", "y.txt")
-    assert "x.tsv is read line by line" in caplog.text
-    for options in (["--prefix", "p_"], ["--column_names", "number", "sentence"]):
-        predict(models / "classify", "x.tsv", "y.tsv", *options, status=2)
-        assert "no column 'text'" in capsys.readouterr().err
+    for source, columns in (
+        ("x.tsv", "number, sentence"),
+        ("x.csv", "number, review, note"),
+        ("x.jsonl", "review, number"),
+    ):
+        target = f"y{Path(source).suffix}"
+        for kind, column in (("classify", "text"), ("pairs", "text"), ("tag", "tokens")):
+            predict(models / kind, source, target, status=2)
+            message = capsys.readouterr().err
+            assert f"no column {column!r}; the columns are: {columns};" in message
+            assert "--text_column" in message
+        assert not Path(target).exists()
+    predict(models / "classify", "x.tsv", "y.tsv", "--column_names", "number", "text")
+    assert [line.split("\t")[0] for line in Path("y.tsv").read_text().splitlines()[1:]] == [
+        "number",
+        "1",
+    ]
+
+
+def test_a_table_keeps_its_delimiter(models, place):
+    """The output has the delimiter and the mark of the input if it has the same suffix, and
+    otherwise the usual delimiter of its own suffix. Cells are quoted where they must be."""
+    cells = [["1", 'a; "b"\nc'], ["2", "d, e"]]
+    for name, delimiter, options, mark in (
+        ("x.csv", ";", [], "\ufeff"),
+        ("x.csv", "|", [], ""),
+        ("x.csv", "\t", [], "\ufeff"),
+        ("x.csv", ":", ["--delimiter", ":"], ""),
+        ("x.tsv", ";", ["--delimiter", ";"], "\ufeff"),
+    ):
+        with open(name, "w", newline="") as stream:
+            stream.write(mark)
+            csv.writer(stream, delimiter=delimiter).writerows([["Nr", "text"], *cells])
+        predict(models / "classify", name, f"same{name[-4:]}", *options)
+        predict(models / "classify", name, "y.jsonl", *options)
+        with open(f"same{name[-4:]}", newline="") as stream:
+            header, *rows = csv.reader(stream, delimiter=delimiter, strict=True)
+        assert header == [f"{mark}Nr", "text", "label", "score"]
+        assert [row[:2] for row in rows] == cells
+        for row, line in zip(rows, Path("y.jsonl").read_text().splitlines(), strict=True):
+            assert [str(cell) for cell in json.loads(line).values()] == row
+        predict(models / "classify", "y.jsonl", "y.csv", "--prefix", "own_")
+        assert Path("y.csv").read_text().startswith("Nr,text,label,score,own_label,own_score\n")
+
+
+def test_a_written_header_is_recognised_again(tmp_path):
+    """The names of the columns may contain other delimiters."""
+    (tmp_path / "a.csv").write_text('"a;b;c",d\n1,"2;3"\n')
+    (row,) = read_table(tmp_path / "a.csv")
+    with open(tmp_path / "b.csv", "w") as stream:
+        AnswerTable(stream, ".csv", prefix="").add(row, {"label": "x|y"})
+    (row,) = read_table(tmp_path / "b.csv")
+    assert columns_of(row) == {"a;b;c": "1", "d": "2;3", "label": "x|y"}
 
 
 def test_a_reranker_of_another_program_takes_pairs(models, place):
@@ -553,8 +601,7 @@ def test_files_that_are_written_directly(models, place, capsys):
 
 @pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
 def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, kind):
-    """Tasks that truncate texts read the beginning of these. The others refuse them before the
-    model fails."""
+    """Classifiers read them in windows. Models that cannot refuse them before they fail."""
     if kind == "gpt2":
         tokenizer = AutoTokenizer.from_pretrained(models / "causal")
         config = GPT2Config(
@@ -572,11 +619,9 @@ def test_texts_longer_than_a_table_of_positions(models, place, capsys, caplog, k
     options = ["--max_new_tokens", "5"] if kind == "gpt2" else []
     Path("lines.txt").write_text("a few words\n" + "fine " * 40 + "\n")
     predict(Path("m"), "lines.txt", "lines.out", *options, status=0 if kind == "classify" else 2)
-    if kind == "classify":
-        expected = "1 lines are truncated to 24 tokens"
-    else:
-        expected = "this model has positions for only 24"
-    assert expected in caplog.text + capsys.readouterr().err
+    said = caplog.text + capsys.readouterr().err
+    assert ("this model has positions for only 24" in said) == (kind != "classify")
+    assert "truncated" not in said
     assert Path("lines.out").exists() == (kind == "classify")
 
 
@@ -597,7 +642,9 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
         ),
         (f"{lines} .", "--output_file . is a directory"),
         (f"{lines} {too_long}", "cannot be written: File name too long"),
-        ("--text_column a", "--text_column a needs a table"),
+        ("--text_column a", "--text_column is for tables, not for lines"),
+        ("--input_file lines.txt --delimiter ;", "--delimiter is for tables, not for lines"),
+        ("--input_file x.csv --output_file y.txt", "--output_file y.txt: a table needs a name"),
         (
             "--input_file x.csv --text_column a --output_file y",
             "--output_file y: a table needs a name that ends in",
@@ -616,16 +663,13 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
 
 
 def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):
-    """No option is needed if the table has that column. Any other table is read line by line."""
+    """No option is needed if the table has that column."""
     Path("rows.csv").write_text("id,text,label\n1,a fine film,b\n2,fine,c\n")
     options = ["--prefix", "own_"]
     predict(models / "classify", "rows.csv", "found.csv", *options)
     predict(models / "classify", "rows.csv", "expected.csv", "--text_column", "text", *options)
     assert Path("found.csv").read_text() == Path("expected.csv").read_text()
     assert Path("found.csv").read_text().startswith("id,text,label,own_label,own_score\n")
-    Path("other.csv").write_text("id,words\n1,a fine film\n")
-    predict(models / "classify", "other.csv", "found.txt")
-    assert len(Path("found.txt").read_text().splitlines()) == 2
     # The columns of a reranker depend on the kind of its training data.
     reranker = save_model("rerank", Path("reranker"))
     (reranker / "results.json").write_text('{"task": "rerank", "settings": {"kind": "scores"}}')

@@ -1,4 +1,4 @@
-"""Weights go from transformers to this package and back, and models of this package open in classes
+"""Weights go from transformers to this package and back, and RoFormerLite models open in classes
 of transformers."""
 
 import pytest

@@ -24,6 +24,8 @@ LINES = [
     "此開卷第一回也。作者自云：曾歷過一番夢幻之後，abc123，故將真事隱去。",
     "東京で３時に…\u3000ｶﾀｶﾅ ελληνικά Привет",
     "two  spaces\tand a tab",
+    # Diacritics as characters of their own.
+    "cafe\u0301 Hokkaido\u0304 E\u0301ire",
     "not in the vocabulary: 한국어 Zyxwvq ℵ 🙂 end",
 ]
 RMS = {
@@ -169,7 +171,8 @@ def test_refused_tokenizers_and_models(tokenizer, tmp_path):
     model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
     for lines, algorithm, message in (
         (LINES, "bpe", "of the kind BPE"),
-        (["한국어 문장"] * 9, "wordpiece", "Korean"),
+        (["한국어 문장"] * 9, "wordpiece", "'ᄀ'.*Korean"),
+        (["पानी का घर"] * 9, "wordpiece", "'ा'.*vowel signs"),
     ):
         other = rl.RoFormerLiteTokenizer.train(
             lines, vocab_size=400, algorithm=algorithm, show_progress=False

@@ -119,6 +119,8 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
 
     The description is empty if the model works, or if the error names the field.
     """
+    if not is_small(name, value):
+        return ""
     config, message = refusal(make, {**base, name: value})
     if config is None:
         others = [
@@ -133,8 +135,6 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
             others += list(value)
         is_named = any(field in message for field in [name, *others])
         return "" if is_named else message
-    if not is_small(name, value):
-        return ""
     again = make.from_dict(json.loads(config.to_json_string(use_diff=False)))
     if again.to_dict() != config.to_dict():
         return "another configuration when it is read again"

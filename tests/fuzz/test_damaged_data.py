@@ -131,17 +131,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         {"a.csv": "text,label\nschön,a\n".encode("latin-1")},
         "a.csv:2: byte 4",
     ),
-    "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
-    "UTF-16, little endian, without a mark": (
-        "classify",
-        {"a.csv": CSV.encode("utf-16-le")},
-        "iconv -f ENCODING -t utf-8",
-    ),
-    "UTF-16, big endian, without a mark": (
-        "classify",
-        {"a.csv": CSV.encode("utf-16-be")},
-        "iconv -f ENCODING -t utf-8",
-    ),
     "invisible characters in a header": (
         "classify",
         {"a.csv": CSV.replace("text", "te\0xt\u200b")},
@@ -159,7 +148,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         {"a.csv": CSV, "b.csv": "words,class\nx,y\n"},
         "b.csv:2: no column 'text'",
     ),
-    "an unclosed quote": ("classify", {"a.csv": CSV + '"open,a\nx,b\n'}, "a.csv:6"),
     "a ragged row": (
         "classify",
         {"a.csv": CSV + "x,a,b\n"},
@@ -183,11 +171,6 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
     "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
     "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
-    "a token without a tag": (
-        "tag",
-        {"a.conll": "Anna B\nlives\n"},
-        "a.conll:2: the number of columns is 1",
-    ),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
     "not compressed": ("mlm", {"a.txt.gz": "x"}, "a.txt.gz: cannot be decompressed"),
@@ -216,7 +199,12 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
     "no such column": (
         "tag --tag_column 4",
         {"a.txt": "EU NNP B-ORG\n"},
-        "a.txt: --tag_column is for .jsonl files",
+        "a.txt: --tag_column is not for column files",
+    ),
+    "a delimiter of tables": (
+        "tag --delimiter ;",
+        {"a.csv": "EU;B-ORG\n"},
+        "a.csv: --delimiter is not for column files",
     ),
     "tags of another number": (
         "tag",

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-from trl import DistillationConfig, DistillationTrainer, SFTConfig, SFTTrainer
+from trl import SFTConfig, SFTTrainer
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
@@ -222,49 +222,3 @@ def test_trl(tokenizer, tmp_path):
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     ids = torch.tensor([tokenizer("the number 3")["input_ids"]])
     torch.testing.assert_close(again(ids).logits, trainer.model.eval()(ids).logits)
-
-
-def test_distillation_by_trl(tokenizer, tmp_path):
-    """The trainer opens a student and a teacher of different sizes by their directories.
-
-    Both score continuations that the student generates. The training brings the distribution of the
-    student closer to the one of the teacher."""
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "is_decoder": True,
-        "hidden_dropout": 0.0,
-        "num_attention_heads": 2,
-    }
-    for name, width in (("teacher", 48), ("student", 32)):
-        config = RoFormerLiteConfig(
-            **sizes, hidden_size=width, intermediate_size=64, num_hidden_layers=2
-        )
-        build(RoFormerLiteForCausalLM, config).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-    prompts = [text[: 10 + 3 * (n % 5)] for n, text in enumerate(TEXTS)]
-    arguments = DistillationConfig(
-        str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL
-    )
-    trainer = DistillationTrainer(
-        str(tmp_path / "student"),
-        str(tmp_path / "teacher"),
-        arguments,
-        Dataset.from_dict({"prompt": prompts}),
-    )
-    student = trainer.model
-    teacher = trainer.teacher_model
-    assert type(student) is type(teacher) is RoFormerLiteForCausalLM
-    ids = IDS[:, :40] % len(tokenizer)
-
-    @torch.no_grad()
-    def divergence() -> torch.Tensor:
-        found, wanted = [model.eval()(ids).logits.log_softmax(-1) for model in (student, teacher)]
-        return F.kl_div(found, wanted, log_target=True, reduction="sum") / ids.numel()
-
-    before = divergence()
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert sum(losses[-3:]) < 0.85 * sum(losses[:3]) and divergence() < 0.95 * before
-    trainer.save_model(str(tmp_path / "saved"))
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
-    torch.testing.assert_close(again(ids).logits, student(ids).logits)

@@ -1,4 +1,4 @@
-"""Tests of `torch.compile`: a whole model computes padding, and models compiled by layer do not."""
+"""Tests of `torch.compile` of a whole model, and of each of its layers."""
 
 import pytest
 import torch

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.modeling_roformer_lite import pool
+from hf_roformer_lite.model.pooling import pool
 from hf_roformer_lite.padding_free.attention import padding_free_attention
 from hf_roformer_lite.padding_free.batch import FlatTokens
 from hf_roformer_lite.padding_free.masks import FlatMask, Pattern

@@ -80,6 +80,41 @@ def test_loss_beside_a_given_cache():
     torch.testing.assert_close(*losses)
 
 
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        ("padding_free", "default"),
+        ("padding_free", "modern"),
+        ("eager", "sliding"),
+        ("sdpa", "modern"),
+    ],
+)
+def test_any_mask_beside_a_cache(name, backend, generator):
+    """Any mask, and any division of the tokens into calls, gives the numbers without a cache."""
+    model = build(RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
+    for kind in range(6):
+        ids = torch.randint(5, VOCAB, (3, 12), generator=generator)
+        mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.1 * kind).long()
+        if kind % 3 == 0:
+            # Sorted masks have their padding on the left.
+            mask = mask.sort(dim=1).values
+        expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        for size in (1, 5):
+            for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
+                logits = []
+                for start in range(0, 12, size):
+                    output = model(
+                        input_ids=ids[:, start : start + size],
+                        attention_mask=mask[:, : start + size],
+                        past_key_values=cache,
+                        use_cache=True,
+                    )
+                    cache = output.past_key_values
+                    logits.append(output.logits)
+                found = torch.cat(logits, 1)
+                torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)
+
+
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(
     "name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"]

@@ -1,8 +1,12 @@
-"""Tests that inputs and labels that do not fit are refused, even if torch can compute with them."""
+"""Tests that inputs and labels that do not fit are refused, even if torch can compute with them, and
+that only their values matter."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
+from toy_training import HEADS, make_batch, make_model
 from transformers import DynamicCache
 
 import hf_roformer_lite as rl
@@ -67,12 +71,6 @@ def test_inputs_of_the_pair():
         model(IDS, torch.ones(1, 1, 4, 4), **PAIR)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(IDS, **PAIR, cu_seq_lens_q=torch.tensor([0, 3, 32], dtype=torch.int32))
-    with pytest.raises(ValueError, match="documents"):
-        model(
-            IDS[:1],
-            position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]),
-            decoder_input_ids=IDS[:1],
-        )
 
 
 def test_inputs_of_a_stack_with_cross_attention():
@@ -111,15 +109,6 @@ def test_inputs_beside_a_cache():
         model.generate(
             IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False
         )
-
-
-def test_prompts_in_pieces():
-    """Prompts padded on the left can be read in pieces, even if a piece is only padding."""
-    model = make(rl.RoFormerLiteForCausalLM)
-    left = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
-    options = {"attention_mask": left, "max_new_tokens": 3, "do_sample": False}
-    expected = model.generate(IDS, **options)
-    assert torch.equal(model.generate(IDS, prefill_chunk_size=3, **options), expected)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -185,3 +174,61 @@ def test_segments_where_there_are_none():
         make(rl.RoFormerLiteModel)(IDS, token_type_ids=segments)
     model = make(rl.RoFormerLiteModel, name="learned-typed")
     assert model(IDS, token_type_ids=segments)[0].isfinite().all()
+
+
+DECODER = {"is_decoder": True, "add_cross_attention": True}
+# Arguments that no batch of `make_batch` has, with the fields of a stack that takes them.
+CALLS = {
+    "encoder": (
+        {"name": "learned-typed"},
+        {"token_type_ids": IDS % 2, "position_ids": torch.arange(8).expand(4, 8)},
+    ),
+    "packed": ({}, {"cu_seq_lens_q": torch.tensor([0, 8, 20, 32], dtype=torch.int32)}),
+    "decoder": (
+        DECODER,
+        {
+            "encoder_hidden_states": torch.ones(4, 5, 32),
+            "encoder_attention_mask": torch.ones(4, 5).long(),
+        },
+    ),
+}
+
+
+def same_meaning(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The same numbers in another order in memory, and in every dtype that can hold them."""
+    yield value.transpose(0, -1).contiguous().transpose(0, -1)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float64):
+        changed = value.to(dtype)
+        if dtype != value.dtype and bool((changed == value).all()):
+            yield changed
+
+
+@pytest.mark.parametrize("kind", [*CALLS, *HEADS])
+def test_only_the_values_matter(kind):
+    """An argument in another dtype, or in another order in memory, is refused or changes nothing."""
+    if kind in CALLS:
+        fields, more = CALLS[kind]
+        model = make(rl.RoFormerLiteModel, **fields)
+        ids = IDS.view(1, -1) if kind == "packed" else IDS
+        call = {"input_ids": ids, **more}
+    else:
+        model = make_model(kind)
+        call = make_batch(kind)
+    expected = model(**call)[0]
+    for name, value in call.items():
+        for changed in same_meaning(value):
+            try:
+                found = model(**{**call, name: changed})[0]
+            except (ValueError, TypeError, RuntimeError, IndexError):
+                continue
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(**call)[0], expected)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_any_number_but_zero_in_a_mask_is_a_token(use_cache):
+    model = make(rl.RoFormerLiteForCausalLM)
+    mask = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
+    ones = model(IDS, attention_mask=mask, use_cache=use_cache)[0]
+    sevens = model(IDS, attention_mask=mask * 7, use_cache=use_cache)[0]
+    torch.testing.assert_close(sevens, ones, rtol=0, atol=0)

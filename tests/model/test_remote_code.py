@@ -21,6 +21,7 @@ STACK = {
     "batch",
     "compatibility",
     "configuration_roformer_lite",
+    "generation",
     "groups",
     "heads_roformer_lite",
     "hub",
@@ -29,11 +30,15 @@ STACK = {
     "losses",
     "modeling_roformer_lite",
     "outputs",
+    "packing",
     "parallel",
     "plan",
+    "pooling",
+    "presets",
+    "rope_parameters",
     "serving",
 }
-PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
+PAIR = STACK | {"configuration_roformer_lite_seq2seq", "modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"hub", "tokenization_roformer_lite"}
 # These files are imported, and copied into a bundle, only for models that use them.
 OPTIONAL = {

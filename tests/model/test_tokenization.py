@@ -3,7 +3,6 @@
 Version 0.1 could train Unigram tokenizers, too. One of them is in `data`."""
 
 import copy
-import gzip
 import pickle
 import random
 
@@ -298,36 +297,26 @@ def test_wordpiece_equals_bert(lowercase, strip_accents):
     assert pairs.data == bert(ENGLISH, CHINESE[:2]).data
 
 
-def test_every_source_gives_the_same_vocabulary(trained, tmp_path):
-    plain = tmp_path / "a.txt"
-    packed = tmp_path / "b.gz"
-    plain.write_text("\ufeff" + "\r\n".join(CORPUS[:15]), encoding="utf-8", newline="")
-    packed.write_bytes(gzip.compress("\n".join(CORPUS[15:]).encode()))
-    for source in ([plain, packed], [str(plain), str(packed)], (text for text in CORPUS)):
+def test_an_open_file_and_batches_give_the_same_vocabulary(trained, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(CORPUS), encoding="utf-8")
+    sources = ([CORPUS[:9], CORPUS[9:]], (text for text in CORPUS))
+    for source in (*sources, path.open(encoding="utf-8")):
         tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=700, show_progress=False)
         assert tokenizer.get_vocab() == trained["bpe"].get_vocab()
 
 
 @trainable
-def test_bad_sources_are_named(algorithm, tmp_path):
-    bad = tmp_path / "bad.txt"
-    broken = tmp_path / "broken.gz"
-    empty = tmp_path / "empty.txt"
-    bad.write_bytes("good 好\n".encode() * 3 + "坏".encode("gbk") + b"\n")
-    broken.write_bytes(gzip.compress(b"text\n" * 99)[:-12])
-    empty.write_text("\n \n")
-
+def test_bad_sources_are_named(algorithm):
     def train(source, **options):
         return RoFormerLiteTokenizer.train(
             source, algorithm=algorithm, show_progress=False, **options
         )
 
     for source, error, message in [
-        (bad, ValueError, r"bad\.txt, line 4, byte 1: not UTF-8"),
-        (broken, ValueError, r"broken\.gz: not a whole gzip file"),
-        (empty, ValueError, "holds no text"),
+        (["\n", " \n"], ValueError, "holds no text"),
         (["text", 3], TypeError, "holds 3, a int"),
-        (tmp_path / "none.txt", FileNotFoundError, r"none\.txt"),
+        ("text.txt", TypeError, r"'text\.txt' is one text.*open\("),
     ]:
         with pytest.raises(error, match=message):
             train(source)

@@ -15,8 +15,8 @@ from comparisons import (
 from transformers import masking_utils
 
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.model.modeling_roformer_lite import same_document
-from hf_roformer_lite.padding_free import attention, groups
+from hf_roformer_lite.model.packing import same_document
+from hf_roformer_lite.padding_free import attention
 from hf_roformer_lite.padding_free.masks import DocumentMask
 from hf_roformer_lite.padding_free.plan import Plan
 
@@ -120,7 +120,7 @@ MASK_FUNCTIONS = {
     "holes": (holes, False),
 }
 # The ways in which attention of a flat row is computed.
-FORMS = ("by document", "groups", "rows")
+FORMS = ("by document", "rows")
 
 
 @pytest.mark.parametrize("name", MASK_FUNCTIONS)
@@ -156,8 +156,6 @@ def test_flat_rows_see_what_the_mask_says(name, padding, form, monkeypatch):
     if flat.pattern is None and form != "rows":
         form = "rows"
     monkeypatch.setattr(attention, "form_of", lambda *args, **kwargs: form)
-    # Groups begin at each shorter document, and have gaps.
-    monkeypatch.setattr(groups, "MIN_PAIRS", 1)
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(3, batch_size, length, 2, 8, generator=generator)
     states.requires_grad_()

@@ -6,7 +6,10 @@ More mistakes are tested in tests/fuzz/test_damaged_data.py.
 import csv
 import gzip
 import io
+import json
 import random
+import re
+import subprocess
 from itertools import islice
 from pathlib import Path
 
@@ -14,14 +17,19 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_roformer_lite import RoFormerLiteTokenizer
+from roformer_lite.cli import main
 from roformer_lite.data.data_files import (
     columns_of,
+    delimiter_of,
+    header_of,
     in_pieces,
+    number_of,
     numbered_lines,
     read_parallel,
     read_running_text,
     read_table,
     read_tagged,
+    text_of,
 )
 from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
@@ -263,6 +271,22 @@ def test_labels_that_are_one_number_are_named(caplog):
     assert len(recipe.labels) == 7
 
 
+@pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
+def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
+    options = ClassifyDataArguments(
+        dataset_name="any", label_column="number", problem_type=problem_type
+    )
+    ids = [f"K{number:03}" for number in range(50)]
+    Classify.inspect(options, labelled("classify", ids))
+    said = [record.getMessage() for record in caplog.records]
+    assert bool(said) == is_said
+    assert all("51" in line and "'number'" in line and "--label_column" in line for line in said)
+    caplog.clear()
+    Classify.inspect(options, labelled("classify", [*ids, ids[0]]))
+    Classify.inspect(options, labelled("classify", ids[:5]))
+    assert not caplog.records
+
+
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
     """Return a recipe that has inspected one sentence."""
     rows = DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}]))
@@ -270,6 +294,7 @@ def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
 
 
 def test_words_are_split_into_characters_with_a_word_about_it(caplog):
+    caplog.set_level("INFO", "roformer_lite")
     for tokens, is_said in ((["北京", "大"], True), (["北", "京"], False), (["Rome", "大"], False)):
         caplog.clear()
         recipe = tagger("auto", tokens, ["B-LOC", "O"])
@@ -308,6 +333,142 @@ def test_all_rows_decide_whether_a_row_may_have_several_labels(
     rows = load_splits(ClassifyReader(options), options, tmp_path / "rows")
     assert problem_type_in(options, rows) == problem_type
     assert Classify.inspect(options, rows).problem_type == problem_type
+
+
+# Each table has a header, in which the delimiter is the most frequent one outside quotes.
+DELIMITED = {
+    "semicolons": ('Nr;Freitext;Note\n1;"a; b\n""c""";"1,5"\n', ["1", 'a; b\n"c"', "1,5"]),
+    "decimal commas": ("Nr;Preis, netto;Note\n1;2,5;3,5\n", ["1", "2,5", "3,5"]),
+    "tabs": ('a\t"b,c,d,e"\n1\t"x\ty"\n', ["1", "x\ty"]),
+    "bars": ("a|b|c\nx,y|;|\n", ["x,y", ";", ""]),
+    "commas": ('a,"b;c;d"\n1;2;3,4\n', ["1;2;3", "4"]),
+    "as many of both": ("a,b;c\nx;y,z\n", ["x;y", "z"]),
+    "one column": ("text\na; b | c\n", ["a; b | c"]),
+    "a header of two lines": ('"Text,\n(kurz, frei)";"Art"\na;b\n', ["a", "b"]),
+    "blank lines": ("\n\na;b\n\n1;2\n", ["1", "2"]),
+    "a mark": ("\ufeffa;b\n1;2\n", ["1", "2"]),
+}
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("case", DELIMITED)
+def test_the_header_says_how_columns_are_separated(case, line_end, write, caplog):
+    content, expected = DELIMITED[case]
+    path = write("a.csv", content.replace("\n", line_end))
+    for _ in range(2):
+        (row,) = read_table(path)
+        cells = list(columns_of(row).values())
+        assert cells == [cell.replace("\n", line_end) for cell in expected]
+    separated_by = delimiter_of(path)
+    assert list(columns_of(header_of(path))) == list(columns_of(row))
+    assert len(caplog.records) == (separated_by != ",")
+    assert all(repr(separated_by) in record.getMessage() for record in caplog.records)
+
+
+def test_delimiters_that_are_passed(write, caplog):
+    """The option counts, whatever the header or the suffix says. Without a header line, the number
+    of columns counts."""
+    (row,) = read_table(write("a.csv", "a;b;c,d\n1;2,3\n"), delimiter=",")
+    assert columns_of(row) == {"a;b;c": "1;2", "d": "3"}
+    (row,) = read_table(write("a.tsv", 'a;b\n"x;\ty";z\n'), delimiter=";")
+    assert columns_of(row) == {"a": "x;\ty", "b": "z"}
+    for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
+        (row,) = read_table(write("a.csv", content), ["text", "label"])
+        assert row["label"] == "pos" and row["text"][:3] == "Yes"
+    assert len(caplog.records) == 1
+    for wrong in ("", ";;", '"', "\n"):
+        with pytest.raises(InputError, match="--delimiter .* a single character"):
+            ClassifyDataArguments(train_file=[str(write("a.csv", "a"))], delimiter=wrong)
+    assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
+
+
+def test_all_commands_read_delimited_tables(write, tmp_path, monkeypatch):
+    """A table of Excel with three classes, and a table whose delimiter must be passed."""
+    monkeypatch.chdir(tmp_path)
+    names = ["Störung"] * 75 + ["Rechnung"] * 20 + ["Kündigung"] * 5
+    cells = [["Nr", "Freitext", "Art"]]
+    cells += [[f"K{number}", f"Hallo; \n{name}", name] for number, name in enumerate(names)]
+    for name, delimiter in (("a.csv", ";"), ("b.csv", "^")):
+        stream = io.StringIO()
+        csv.writer(stream, delimiter=delimiter).writerows(cells)
+        write(name, f"\ufeff{stream.getvalue()}")
+    columns = ["--text_column", "Freitext", "--label_column", "Art"]
+    options = [*columns, *TINY, "--baselines", "false", "--output_dir", "m"]
+    assert main(["train", "classify", "--train_file", "a.csv", *options]) == 0
+    measured = []
+    for name, options in (("a.csv", []), ("b.csv", ["--delimiter", "^"])):
+        command = ["evaluate", "m", "--test_file", name, "--output_dir", f"of_{name}"]
+        assert main([*command, *options]) == 0
+        measured.append(json.loads(Path(f"of_{name}", "results.json").read_text())["metrics"])
+        predicting = ["--input_file", name, "--output_file", f"y_{name}", *options]
+        assert main(["predict", "m", *predicting]) == 0
+    assert measured[0] == measured[1]
+    assert main(["evaluate", "m", "--test_file", "b.csv"]) == 2
+    rows = [columns_of(row) for row in read_table("y_a.csv")]
+    assert rows == [columns_of(row) for row in read_table("y_b.csv", delimiter="^")]
+    assert [list(row.values())[:3] for row in rows] == [
+        [cell.replace("\r", "") for cell in row] for row in cells[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("1,5", 1.5),
+        (" -12,75 ", -12.75),
+        ("0,125", 0.125),
+        ("1234,5678", 1234.5678),
+        ("1,234", None),
+        ("1,2,3", None),
+        ("1.234,5", None),
+        (",", None),
+    ],
+)
+def test_decimal_commas_are_understood_if_they_are_clear(value, number):
+    assert number_of(value) == number
+
+
+# The bytes of each file, and the encoding that `iconv` needs.
+ENCODINGS = {
+    "Windows-1252": ("text;label\nschön – „gut“;a\n".encode("cp1252"), "WINDOWS-1252", 2),
+    "UTF-16": ("text\tlabel\nx\ta\n".encode("utf-16"), "UTF-16", 1),
+    "UTF-16 with two marks": ("\ufefftext\tlabel\nx\ta\n".encode("utf-16"), "UTF-16", 1),
+    "UTF-16, little endian": ("text,label\nx,a\n".encode("utf-16-le"), "UTF-16LE", 1),
+    "UTF-16, big endian": ("text,label\nx,a\n".encode("utf-16-be"), "UTF-16BE", 1),
+    "Chinese in UTF-16": ("文本,标签\n中,a\n".encode("utf-16-le"), "UTF-16LE", 1),
+}
+
+
+@pytest.mark.parametrize("name", ["my table.csv", "a.csv.gz"])
+@pytest.mark.parametrize("case", ENCODINGS)
+def test_the_command_for_another_encoding_works(case, name, write):
+    """The message names file, line and encoding. Its command makes a file that can be read."""
+    content, encoding, line = ENCODINGS[case]
+    path = write(name, content)
+    with pytest.raises(InputError, match=f"{name}:{line}: ") as refused:
+        list(read_table(path))
+    assert f"in {encoding}" in str(refused.value)
+    command = str(refused.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    (row,) = read_table(path.with_name(f"utf8_{name}"))
+    expected = content.decode(encoding.lower()).lstrip("\ufeff").splitlines()[1]
+    assert re.split("[,;\t]", expected) == list(columns_of(row).values())
+
+
+def test_columns_with_similar_names_are_suggested(write):
+    (row,) = read_table(write("a.csv", "Nr;Freitext;Kategorie;te\u200bxt\n1;x;y;z\n"))
+    for wrong, meant in (
+        ("Kategory", "Kategorie"),
+        ("FREITEXT", "Freitext"),
+        ("text", r"'te\u200bxt'"),
+        ("qqq", None),
+    ):
+        with pytest.raises(InputError) as refused:
+            text_of(row, wrong, "text_column")
+        message = str(refused.value)
+        assert "Nr, Freitext, Kategorie" in message and "--text_column" in message
+        assert message.endswith(f"; did you mean {meant}?") or meant is None
+        assert ("did you mean" in message) == (meant is not None)
 
 
 @pytest.mark.parametrize("marks", [0, 1, 2])

@@ -19,10 +19,11 @@ from roformer_lite.cli import main
 from roformer_lite.data.splits import hold_out
 from roformer_lite.options.run import parse_run, read_run_file
 from roformer_lite.recipes.classify_rows import ClassifyReader
-from roformer_lite.train import fit
+from roformer_lite.train import stages
 from roformer_lite.train.callbacks import TrainingClock
 from roformer_lite.train.defaults import with_defaults
 from roformer_lite.train.few_rows import decide
+from roformer_lite.train.pairs import PAIRS_FOLDER
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()
@@ -306,7 +307,8 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     words = [*given, "--output_dir", tmp_path / "m"]
     run = with_defaults(parse_run("classify", list(map(str, words))))
     args = TrainingArguments(str(tmp_path / "arguments"), use_cpu=True)
-    columns = {"text": ["a"] * number, "labels": [["b"]] * number, "is_list": [False] * number}
+    texts = [f"text {row}" for row in range(number)]
+    columns = {"text": texts, "labels": [["b"]] * number, "is_list": [False] * number}
     rows = DatasetDict(train=Dataset.from_dict(columns))
     found = decide(run, args, rows, from_sentence_encoder=True)
     is_few = number == 499
@@ -323,11 +325,12 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     """With a fitted head the training makes no step, and without one it trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    fit_head = fit.fit_head
-    monkeypatch.setattr(fit, "fit_head", lambda *args: fit_head(*args) and is_kept)
+    fit_head = stages.fit_head
+    monkeypatch.setattr(stages, "fit_head", lambda *args: fit_head(*args) and is_kept)
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
-        if state.global_step == (0 if is_kept else 2):
+        is_on_pairs = Path(args.output_dir).name == PAIRS_FOLDER
+        if state.global_step == (0 if is_kept else 2) and not is_on_pairs:
             raise KeyboardInterrupt
 
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
@@ -356,7 +359,7 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
 
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    monkeypatch.setattr(fit, "fit_head", fit_head)
+    monkeypatch.setattr(stages, "fit_head", fit_head)
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, status=2)
     assert "diverged" in capsys.readouterr().err

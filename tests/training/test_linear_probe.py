@@ -22,9 +22,10 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
+from roformer_lite.options.common import TrainingOptions
 from roformer_lite.train import head
-from roformer_lite.train.few_rows import train_contrastively
-from roformer_lite.train.trainer import Trainer
+from roformer_lite.train.pairs import learn_from_pairs
+from roformer_lite.train.trainer import RoFormerLiteTrainer, Trainer
 
 COLOUR_NAMES = ["red", "green", "blue"]
 SIZES = ["small", "large", ""]
@@ -155,16 +156,22 @@ def test_texts_of_a_label_come_together(tmp_path):
     """Contrastive training brings texts of a label together, and a seed repeats it exactly."""
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
-    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, learning_rate=3e-3)
 
-    def states(contrasted: bool) -> torch.Tensor:
+    def states(contrasted: bool, name: str = "") -> torch.Tensor:
         torch.manual_seed(0)
         config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
         model = RoFormerLiteForSequenceClassification(config).eval()
         if contrasted:
-            train_contrastively(
-                Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded
+            trainer = RoFormerLiteTrainer(
+                model,
+                TrainingArguments(str(tmp_path / name), use_cpu=True, learning_rate=3e-3),
+                DataCollatorWithPadding(tokenizer),
+                encoded,
+                options=TrainingOptions(output_dir=str(tmp_path)),
+                lengths=(),
+                command_started=0.0,
             )
+            learn_from_pairs(trainer, encoded, is_done=False)
         seen = []
         model.classifier.out_proj.register_forward_pre_hook(
             lambda _, inputs: seen.append(inputs[0])
@@ -176,8 +183,8 @@ def test_texts_of_a_label_come_together(tmp_path):
 
     same = torch.tensor(COLOURS[:60, None] == COLOURS[None, :60])
     before = states(contrasted=False)
-    after = states(contrasted=True)
-    again = states(contrasted=True)
+    after = states(contrasted=True, name="after")
+    again = states(contrasted=True, name="again")
     gaps = []
     for vectors in (before, after):
         cosines = vectors @ vectors.T

@@ -17,7 +17,6 @@ from roformer_lite.evaluate.metrics import (
     bleu_tokenizer_for,
     calibration_error,
     classification_metrics,
-    mcnemar,
     metrics_by_entity,
     metrics_by_label,
     perplexity_metrics,
@@ -29,6 +28,7 @@ from roformer_lite.evaluate.metrics import (
     translation_metrics,
 )
 from roformer_lite.evaluate.report import Outcome, report_of_entities
+from roformer_lite.evaluate.significance import mean
 from roformer_lite.evaluation import Evaluation
 from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
@@ -97,15 +97,6 @@ def test_scores_and_thresholds():
     assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
 
 
-def test_mcnemar_is_that_of_the_binomial_distribution():
-    ours = np.array([True] * 15 + [False] * 5)
-    theirs = np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
-    # Only ours is right in 10 rows, and only theirs in 2 rows.
-    tail = sum(math.comb(12, k) for k in range(3)) / 2**12
-    assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
-    assert mcnemar(ours, ours) == 1
-
-
 def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
@@ -155,7 +146,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     scores = [
         recipe.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids
     ]
-    measured = recipe.metrics_of(torch.cat(scores).numpy(), rows)
+    measured = recipe.measured(torch.cat(scores).numpy(), rows).metrics
     tokens = len(files)
     for text in rows["text"]:
         tokens += len(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -311,7 +302,8 @@ def test_scores_that_are_no_probabilities_are_named(score):
     outcomes = [
         Outcome(f"a:{number}", {}, severity=number % 2, score=score) for number in range(40)
     ]
-    found = Evaluation("test", {}, outcomes, measurements=40, rows=40, seconds=0.0, report=None)
+    by_row = mean(np.ones(40))
+    found = Evaluation("test", {}, outcomes, by_row=by_row, rows=40, seconds=0.0, report=None)
     assert found.calibration_error == pytest.approx(score - 0.5)
     assert bool(found.warnings) == (score > 0.6)
     found.outcomes = [Outcome("a:1", {}, severity=0)]

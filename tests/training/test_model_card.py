@@ -93,7 +93,6 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         rows=DatasetDict(train=Dataset.from_list([example])),
         encoded=DatasetDict(),
         baselines={},
-        baselines_right={},
         joined=None,
     )
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
@@ -109,6 +108,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         "by_label": {},
         "parts": {},
         "baselines": {},
+        "p_values": {},
         "main_metric": "",
         "notes": [],
     }
@@ -203,3 +203,43 @@ def test_a_failed_upload_says_where_the_finished_model_is(tmp_path, monkeypatch)
     run = SimpleNamespace(card=card, training=training, output_dir=tmp_path / "m")
     with pytest.raises(InputError, match="hf upload me/m .*m"):
         finished_model.publish({}, run)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("language", "jp", "ISO 639"),
+        ("language", "zh-CN", "did you mean zh"),
+        ("language", "English", "ISO 639"),
+        ("license", "Apache-2.0", "did you mean apache-2.0"),
+        ("license", "proprietary", "or other"),
+        ("datasets", "STS-B, scored pairs", "--dataset_title"),
+        ("datasets", "datasets/me/reviews", "--dataset_title"),
+    ],
+)
+def test_metadata_that_the_hub_refuses_are_refused_before_the_training(option, value, said):
+    with pytest.raises(InputError, match=f"--{option} {value}: .*{said}"):
+        PublishingOptions(**{option: value if option == "license" else [value]})
+
+
+def test_metadata_that_the_hub_takes():
+    for path in CARDS:
+        data = ModelCard.load(path).data
+        PublishingOptions(
+            license=data.license, language=data.language, datasets=data.datasets or []
+        )
+    PublishingOptions(language=["zh", "yue", "multilingual", "code"], license="openrail++")
+
+
+def test_each_metric_names_the_data_it_was_measured_on(tmp_path, monkeypatch):
+    """Held-out rows are from the training file. Nothing in the metadata is null."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test.jsonl").write_text("{}")
+    measured = {split: {"loss": 1.0, "accuracy": 0.5} for split in ("validation", "test")}
+    options = ["--test_file", "test.jsonl", "--output_dir", "m", "--language", "en"]
+    results = {"metrics": measured, "rows": {"train": 9, "validation": 1, "test": 2}}
+    card = card_of(tmp_path, results, "classify", *options)
+    _, entries = model_index_to_eval_results(card.data.to_dict()["model-index"])
+    found = {entry.dataset_split: (entry.dataset_name, entry.metric_value) for entry in entries}
+    assert found == {"validation": ("data.jsonl", 0.5), "test": ("test.jsonl", 0.5)}
+    assert "null" not in card.data.to_yaml() and card.data.language == ["en"]

@@ -11,11 +11,11 @@ import torch
 from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
+from hf_roformer_lite.batches import TokenBudgetBatchSampler
 from roformer_lite.cli import main
 from roformer_lite.train import callbacks as clock_module
 from roformer_lite.train.callbacks import TrainingClock
 from roformer_lite.train.muon import MuonWithAdamW, make_muon
-from roformer_lite.train.token_budget import TokenBudgetBatchSampler
 
 LENGTHS = np.minimum(
     np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128

@@ -109,12 +109,14 @@ def test_columns_may_have_any_name(trained, tmp_path, mark):
     run = parse_run("classify", options)
     assert (run.data.text_column, run.data.label_column) == (names[0], names[1])
     run.data.column_names = names
+    run.data.delimiter = "\t"
     run.output_dir.mkdir()
     run.save(run.output_dir)
     again = parse_run(str(run.output_dir / "run.yaml"), ["--output_dir", str(tmp_path / "other")])
     assert again.data == run.data
     if mark == "-":
-        assert parse_run("classify", [*options, "--column_names", *names]).data == run.data
+        options += ["--column_names", *names, "--delimiter", "\\t"]
+        assert parse_run("classify", options).data == run.data
 
 
 @pytest.mark.parametrize(

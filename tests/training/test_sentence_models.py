@@ -19,13 +19,16 @@ from answering import shown_answers
 from conftest import ROOT
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.cross_encoder import evaluation as cross_encoder_evaluation
+from sentence_transformers.sentence_transformer import evaluation as sentence_evaluation
 
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
-from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
+from roformer_lite.evaluate.baselines import TfidfCosine, retrieval_scores
 from roformer_lite.export.sentence_encoder import check_sentence_modules
 from roformer_lite.recipes.teacher import principal_axes
+from roformer_lite.train import train as train_module
 
 TOPICS = [
     "harbour boat sail wave tide",
@@ -188,9 +191,48 @@ def test_metrics_do_not_depend_on_the_order_of_the_rows(trained):
     }
     data = Dataset.from_dict(rows)
     recipe = saved.recipe.for_rows(saved, data)
-    metrics, _ = recipe.evaluate(saved, data, batch_size=8, seed=0)
-    shuffled, _ = recipe.evaluate(saved, data.shuffle(seed=3), batch_size=8, seed=0)
+    metrics = recipe.evaluate(saved, data, batch_size=8, seed=0).metrics
+    shuffled = recipe.evaluate(saved, data.shuffle(seed=3), batch_size=8, seed=0).metrics
     assert 0 < metrics["map"] < 1 and shuffled == pytest.approx(metrics)
+
+
+def test_metrics_are_those_of_the_library(trained):
+    """The evaluators of sentence-transformers measure the same models on the same rows."""
+    folder, _ = trained
+    rows = {name: Dataset.from_csv(str(folder / f"{name}.csv")) for name in ("pairs", "scores")}
+    queries, documents, right = queries_and_documents(rows["pairs"])
+    scored = rows["scores"]
+    pairs = list(zip(scored["sentence1"], scored["sentence2"], strict=True))
+    first, second = zip(*pairs, strict=True)
+    evaluators = {
+        ("embed", "pairs"): sentence_evaluation.InformationRetrievalEvaluator(
+            {str(number): text for number, text in enumerate(queries)},
+            {str(number): text for number, text in enumerate(documents)},
+            {str(number): set(map(str, own)) for number, own in enumerate(right)},
+            accuracy_at_k=[1, 10],
+        ),
+        ("embed", "scores"): sentence_evaluation.EmbeddingSimilarityEvaluator(
+            first, second, scored["score"][:], main_similarity="cosine"
+        ),
+        ("rerank", "scores"): cross_encoder_evaluation.CrossEncoderCorrelationEvaluator(
+            pairs, scored["score"][:]
+        ),
+        ("rerank", "pairs"): cross_encoder_evaluation.CrossEncoderRerankingEvaluator(
+            candidates(rows["pairs"].sort(["anchor", "positive"]).shuffle(seed=0))
+        ),
+    }
+    for (task, kind), evaluator in evaluators.items():
+        saved = saved_model(folder, task)
+        recipe = saved.recipe.for_rows(saved, rows[kind])
+        measured = recipe.evaluate(saved, rows[kind], batch_size=8, seed=0)
+        library = {
+            name.replace("cosine_", "").replace("_cosine", ""): value
+            for name, value in evaluator(saved.model).items()
+        }
+        for name in recipe.metric_names:
+            if not name.endswith("_8"):
+                assert measured.metrics[name] == pytest.approx(library[name], abs=0.02), name
+        assert measured.by_row.value == pytest.approx(measured.metrics[recipe.main_metric])
 
 
 @pytest.mark.slow
@@ -241,6 +283,42 @@ def test_the_modules_of_a_given_model_are_kept(trained):
         assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
 
 
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_the_checkpoint_before_training_is_a_baseline(task, trained, tmp_path):
+    """Its metrics are those that `evaluate` measures on the same rows."""
+    folder, _ = trained
+    test_file = ["--test_file", str(folder / "scores.csv")]
+    options = [
+        "--model_name_or_path",
+        str(folder / task),
+        "--max_steps",
+        "2",
+        "--disable_tqdm",
+        "true",
+    ]
+    options += [
+        "--use_cpu",
+        "true",
+        "--validation_fraction",
+        "0",
+        "--learning_rate",
+        "1e-3",
+        "--max_length",
+        "24",
+    ]
+    if task == "embed":
+        options += ["--matryoshka", "8"]
+    files = ["--train_file", str(folder / "triplets.csv"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", task, *files, *test_file, *options]) == 0
+    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    evaluation = ["--device", "cpu", "--output_dir", str(tmp_path / "e")]
+    assert main(["evaluate", str(folder / task), *test_file, *evaluation]) == 0
+    expected = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
+    before = results["baselines"]["the checkpoint before training"]["test"]
+    assert before == pytest.approx(expected)
+    assert results["metrics"]["test"] != before
+
+
 def test_a_reranker_is_not_exported_as_something_else(trained, capsys):
     folder, _ = trained
     assert main(["export", str(folder / "rerank"), str(folder / "exported")]) == 2
@@ -257,7 +335,7 @@ MISTAKES = {
     "texts without a teacher": ("embed", "text\na\nb\n", [], "for training, give --teacher"),
     "the same score everywhere": (
         "embed",
-        "sentence1,sentence2,score\n" + "a,b,0.5\n" * 9,
+        "sentence1,sentence2,score\n" + "".join(f"a {row},b,0.5\n" for row in range(9)),
         ["--validation_fraction", "0.3"],
         "have the score 0.5, .* need different scores",
     ),
@@ -286,7 +364,7 @@ MISTAKES = {
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
     # Only the model shows these two mistakes. All others are found before a tokenizer is trained.
     if name not in ("too wide", "one pair alone"):
-        monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)
+        monkeypatch.setattr(train_module, "make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
     files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "m")]
@@ -311,14 +389,12 @@ def test_baselines_and_candidates():
     rows = Dataset.from_dict({"anchor": ["a b", "c d", "a b"], "positive": ["b x", "d y", "a z"]})
     search = queries_and_documents(rows)
     assert search == (["a b", "c d"], ["b x", "d y", "a z"], [{0, 2}, {1}])
-    assert TfidfCosine(["a b c d x y z"]).retrieval(search) == {
-        "mrr@10": 1,
-        "accuracy@1": 1,
-        "accuracy@10": 1,
-    }
-    assert ranking_metrics([1, 4, 20]) == pytest.approx(
-        {"mrr@10": 1.25 / 3, "accuracy@1": 1 / 3, "accuracy@10": 2 / 3}
-    )
+    assert (TfidfCosine(["a b c d x y z"]).retrieval(search) == 1).all()
+    # The relevant document has rank 1, rank 4 and, because of a tie with the 18 others, rank 10.
+    scores = [np.arange(19, 0, -1), np.arange(19), np.zeros(19)]
+    found = retrieval_scores(scores, [{0}, {15}, {3}])
+    np.testing.assert_allclose(found, [[1, 1, 1], [1 / 4, 0, 1], [1 / 10, 0, 1]])
+    assert (retrieval_scores([np.arange(19)], [{8}]) == 0).all()
     samples = candidates(rows)
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     # The negative texts begin after the row of the query and go on from the first row.

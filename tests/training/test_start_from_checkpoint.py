@@ -346,3 +346,41 @@ def test_the_length_of_targets_wins_over_the_limit_of_a_checkpoint(tmp_path):
     model.generation_config.max_new_tokens = 3
     saved = recipe.prepare_generation(model, Seq2SeqTrainingArguments(str(tmp_path)))
     assert (saved.max_length, saved.max_new_tokens) == (21, None)
+
+
+@pytest.mark.parametrize("task", ["mlm", "causal"])
+def test_a_language_model_is_compared_with_its_checkpoint(task, folder, tmp_path):
+    """The baseline has the metrics that `evaluate` measures, and does not change the training."""
+    config = bert_config()
+    if task == "mlm":
+        model = transformers.BertForMaskedLM(config)
+    else:
+        config.is_decoder = True
+        model = transformers.BertLMHeadModel(config)
+    start = save(model, folder, f"language-{task}")
+    text = folder / "text.txt"
+    options = [
+        "--test_file",
+        text,
+        "--validation_fraction",
+        0,
+        "--block_size",
+        16,
+        "--max_steps",
+        4,
+    ]
+    results = train(task, tmp_path / "m", text, start, *options)
+    without = train(task, tmp_path / "w", text, start, *options, "--baselines", "false")
+    assert without["metrics"] == results["metrics"] and without["baselines"] == {}
+    command = ["evaluate", start, "--test_file", text, "--device", "cpu", "--block_size", 16]
+    assert main([*map(str, command), "--output_dir", str(tmp_path / "e")]) == 0
+    expected = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
+    before = results["baselines"]["the checkpoint before training"]["test"]
+    assert before == pytest.approx(expected, rel=1e-5)
+    assert results["metrics"]["test"]["loss"] < before["loss"]
+
+
+def test_a_checkpoint_with_a_new_head_is_no_baseline(folder, tmp_path):
+    text = folder / "text.txt"
+    results = train("mlm", tmp_path / "m", text, folder / "bert", "--test_file", text, *SHORT)
+    assert results["baselines"] == {}

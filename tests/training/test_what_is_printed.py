@@ -1,13 +1,15 @@
 """A training prints a line for each epoch and an honest summary."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.train.results import print_summary
+from roformer_lite.train.results import predict_command, print_summary
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -109,6 +111,22 @@ def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
     assert printed.count("61.5432") == 2
     assert printed.count("0.2500") == 6
     assert "1,234,567" in printed and "[folder]" in printed
+
+
+@pytest.mark.parametrize(
+    "line", ["it's 5 %", "a question\tits answer", "100 %s\tit's \\n", "n\t$HOME `ls`"]
+)
+def test_the_printed_command_passes_the_line(line, tmp_path, monkeypatch):
+    """It has no tab, which terminals copy as spaces."""
+    folder = tmp_path / "my models"
+    command = predict_command(line, str(folder))
+    assert "\t" not in command
+    program = tmp_path / "roformer-lite"
+    program.write_text('#!/bin/sh\ncat\necho "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{line}\npredict {folder}\n"
 
 
 def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):

@@ -1,0 +1,163 @@
+"""The commands `train`, `evaluate` and `predict` as functions, which `roformer_lite` exports.
+
+Their keyword arguments have the names of the options. Values of Python take the place of words, and
+are checked in the same way. Nothing is imported before a function is called, because the command
+line imports this module, too.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The results of a finished training.
+
+    Args:
+        output_dir: The directory of the finished model.
+        results: The contents of its `results.json`; empty in a process of a distributed training
+            that does not save the model.
+    """
+
+    output_dir: Path
+    results: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of the saved model by split (`validation`, `test`) and name."""
+        return self.results.get("metrics", {})
+
+    @property
+    def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
+        """The metrics of the baselines by baseline, split and name."""
+        return self.results.get("baselines", {})
+
+    @property
+    def verdict(self) -> str:
+        """A sentence that compares the model with the best baseline; empty without a comparison."""
+        return self.results.get("verdict", "")
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The evaluation of a saved model on labelled data.
+
+    Args:
+        metrics: The metrics by name.
+        rows: The table of predictions: a dictionary for each row, with its `origin`, its input, its
+            true value and its prediction.
+        report: The metrics of each label and the worst predictions, as text.
+        results: The contents of the `results.json` that the command writes.
+    """
+
+    metrics: dict[str, float]
+    rows: list[dict[str, Any]]
+    report: str
+    results: dict[str, Any]
+
+
+def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
+    """Train a model, as `roformer-lite train TASK` does.
+
+    An interrupted training continues when it is started again with the same arguments.
+
+    Args:
+        task: `classify`, `tag`, `seq2seq`, `mlm`, `causal`, `embed` or `rerank`, or the path of a
+            `run.yaml`.
+        **options: The options that `roformer-lite train TASK --help-all` lists, by their names.
+            None stands for the default.
+
+    Raises:
+        InputError: in the cases in which the command reports an error.
+    """
+    from .commands.train_options import run_of
+
+    run = run_of(str(task), options)
+
+    from .commands.train import train_run
+    from .train.finished_model import upload
+
+    results = train_run(run)
+    if results is not None and run.card.push_to_hub:
+        upload(run)
+    return TrainingResult(run.output_dir, results or {})
+
+
+def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:
+    """Evaluate a saved model on labelled data, as `roformer-lite evaluate DIR` does.
+
+    Args:
+        model: The directory of the model, or its name on the Hub.
+        **options: The options that `roformer-lite evaluate --help` lists, by their names, above all
+            `test_file`.
+
+    Raises:
+        InputError: in the cases in which the command reports an error.
+    """
+    from .commands.evaluate_options import parse
+
+    given = parse({"dir": str(model), **options})
+
+    from .commands.evaluate import evaluate_model
+
+    evaluated = evaluate_model(*given)
+    return EvaluationResult(
+        metrics=evaluated.found.metrics,
+        rows=evaluated.table,
+        report=evaluated.report,
+        results=evaluated.results,
+    )
+
+
+def predict(
+    model: str | PathLike[str], inputs: Iterable[Any] | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """The predictions of a saved model, as `roformer-lite predict DIR` writes them into a table.
+
+    Each call opens the model once, so pass all texts in one call.
+
+    Args:
+        model: The directory of the model, or its name on the Hub.
+        inputs: A list of texts; of pairs of texts for a model that reads pairs; or of rows, which
+            are dictionaries of columns. Default: the rows of the option `input_file`.
+        **options: The options that `roformer-lite predict --help` lists, by their names, except
+            `output_file`.
+
+    Returns:
+        A dictionary for each input, with its own columns followed by those of its prediction, for
+        example `{"text": …, "label": …, "score": …}`.
+
+    Raises:
+        InputError: in the cases in which the command reports an error.
+    """
+    from .commands.predict_options import parse
+
+    if options.get("output_file") is not None:
+        raise InputError("output_file is for the command; `predict` returns the table")
+    _check_inputs(inputs, options.get("input_file"))
+    given = parse({"dir": str(model), **options}, has_rows=inputs is not None)
+
+    from .commands.predict import predictions
+
+    return predictions(*given, inputs=() if inputs is None else inputs)
+
+
+def _check_inputs(inputs: Any, input_file: Any) -> None:
+    """Refuse what is not a list of inputs.
+
+    Raises:
+        InputError: with the remedy.
+    """
+    if (inputs is None) == (input_file is None):
+        raise InputError("pass either a list of texts or rows, or input_file")
+    # The elements of these would be characters or names of columns.
+    if isinstance(inputs, str | Mapping) or hasattr(inputs, "columns"):
+        raise InputError(
+            f"the inputs are a {type(inputs).__name__}; pass a list of texts or of rows (for a "
+            'DataFrame, `frame.to_dict("records")`), or name a file with input_file'
+        )

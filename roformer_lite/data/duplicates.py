@@ -1,0 +1,45 @@
+"""Rows whose input is the same, up to case and spaces. The same text must not be both learned and
+measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+# The column that says whether the input of a row also stands in the training data.
+SEEN = "seen"
+# A message names this many rows.
+NUM_NAMED = 3
+
+
+def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:
+    """A number for the input of each row, `(rows,)`, which is equal for equal inputs. It is
+    different in each process.
+
+    Args:
+        rows: The rows.
+        columns: The columns of the input. A column contains texts or lists of texts.
+    """
+    keys = []
+    for batch in rows.select_columns(list(columns)).iter(batch_size=1000):
+        inputs = zip(*(batch[column] for column in columns), strict=True)
+        keys += [hash(tuple(map(_normal_form, values))) for values in inputs]
+    return np.array(keys, dtype=np.int64)
+
+
+def _normal_form(value: str | list[str]) -> str:
+    text = value if isinstance(value, str) else " ".join(value)
+    return " ".join(text.casefold().split())
+
+
+def groups_of(keys: np.ndarray) -> list[np.ndarray]:
+    """The places of equal keys, in the order of the first of each."""
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    ends = np.cumsum(np.bincount(group))
+    members = np.split(np.argsort(group, kind="stable"), ends[:-1])
+    return [members[number] for number in np.argsort(first)]

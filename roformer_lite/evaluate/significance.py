@@ -1,0 +1,212 @@
+"""Paired tests: whether a difference between two systems, measured on the same rows, may be chance.
+
+A metric is a function of sums over rows, so that each row contributes some numbers: its hits, its
+n-grams, its loss. The test is paired approximate randomization (Noreen 1989; Yeh 2000,
+arXiv:cs/0008005). If two systems are equally good, the answers to any row may be swapped between
+them. The p-value is the fraction of random swaps after which the metrics differ by at least as much
+as before. For accuracy, this is McNemar's exact test, up to the random choice of swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .metrics import Metrics, entities_of
+from .report import Outcome
+
+# A difference with a smaller p-value is significant.
+SIGNIFICANCE_LEVEL = 0.05
+NUM_SHUFFLES = 10_000
+# This many swaps are made at once, which limits the memory.
+MAX_SWAPS_AT_ONCE = 5_000_000
+# Differences that are equal except for rounding count as equal.
+ROUNDING = 1e-9
+
+
+def as_they_are(rows: np.ndarray) -> np.ndarray:
+    return rows
+
+
+@dataclass(frozen=True)
+class RowMetric:
+    """A metric of one system, and the numbers that each row contributes to it.
+
+    Args:
+        rows: The numbers of each row, `(rows, numbers)`. A row is what may be swapped between
+            systems: a row of the data, a sentence, a query or a block of text.
+        of_sums: The metrics for several sums of statistics, `(sums, statistics)` to `(sums,)`.
+        statistics_of: The statistics of all rows, `(rows, statistics)`, from their numbers.
+    """
+
+    rows: np.ndarray
+    of_sums: Callable[[np.ndarray], np.ndarray]
+    statistics_of: Callable[[np.ndarray], np.ndarray] = as_they_are
+
+    @property
+    def statistics(self) -> np.ndarray:
+        return self.statistics_of(self.rows.astype(np.float64))
+
+    @property
+    def value(self) -> float:
+        """The metric of all rows."""
+        return float(self.of_sums(self.statistics.sum(axis=0, keepdims=True))[0])
+
+    def of_rows(self, is_chosen: np.ndarray) -> RowMetric:
+        """The metric of some of the rows."""
+        return replace(self, rows=self.rows[is_chosen])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How well a system does on a split.
+
+    Args:
+        metrics: The metrics by name.
+        by_row: The main metric by row.
+        outcomes: The prediction for each row, if there are single predictions.
+    """
+
+    metrics: Metrics
+    by_row: RowMetric
+    outcomes: Sequence[Outcome] = ()
+
+
+# The metrics by baseline and split.
+Baselines = dict[str, dict[str, Measured]]
+
+
+def p_value(first: RowMetric, second: RowMetric) -> float:
+    """The p-value of the difference between two systems on the same rows, two-sided."""
+    ours = first.statistics
+    theirs = second.statistics
+    is_different = (ours != theirs).any(axis=1)
+    changes = (theirs - ours)[is_different]
+    our_sums = ours.sum(axis=0, keepdims=True)
+    their_sums = theirs.sum(axis=0, keepdims=True)
+    observed = abs(first.of_sums(our_sums) - first.of_sums(their_sums))[0]
+    at_once = max(1, min(NUM_SHUFFLES, MAX_SWAPS_AT_ONCE // max(1, len(changes))))
+    generator = np.random.default_rng(0)
+    num_as_large = 0
+    for start in range(0, NUM_SHUFFLES, at_once):
+        number = min(at_once, NUM_SHUFFLES - start)
+        is_swapped = generator.integers(0, 2, (number, len(changes)), dtype=np.int8)
+        moved = is_swapped.astype(np.float64) @ changes
+        found = first.of_sums(our_sums + moved) - first.of_sums(their_sums - moved)
+        num_as_large += int((abs(found) >= observed * (1 - ROUNDING)).sum())
+    return (1 + num_as_large) / (1 + NUM_SHUFFLES)
+
+
+def ratio_of(sums: np.ndarray) -> np.ndarray:
+    """The first statistic divided by the second; 0 instead of a division by zero. The statistics
+    are in the last dimension."""
+    numerators = sums[..., 0]
+    denominators = sums[..., 1]
+    has_value = denominators != 0
+    return np.divide(numerators, denominators, out=np.zeros_like(numerators), where=has_value)
+
+
+def ratio(numerators: np.ndarray, denominators: np.ndarray) -> RowMetric:
+    """The sum of the numerators of all rows, divided by that of the denominators."""
+    return RowMetric(np.stack([numerators, denominators], axis=1), ratio_of)
+
+
+def mean(values: np.ndarray) -> RowMetric:
+    return ratio(values, np.ones(len(values)))
+
+
+def perplexity(losses: np.ndarray, labels: np.ndarray) -> RowMetric:
+    """The exponential of the mean loss.
+
+    Args:
+        losses: The summed losses of each row, in nats.
+        labels: The number of labels of each row.
+    """
+    return replace(ratio(losses, labels), of_sums=lambda sums: np.exp(ratio_of(sums).clip(max=700)))
+
+
+def micro_f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> RowMetric:
+    """F1 over all rows, from the numbers of right, predicted and true labels of each row."""
+    return ratio(2 * hits, predicted + true)
+
+
+def macro_f1(predicted: np.ndarray, true: np.ndarray, num_labels: int) -> RowMetric:
+    """The mean F1 of the labels that occur.
+
+    Args:
+        predicted, true: The label of each row as a number, `(rows,)`.
+        num_labels: The number of labels.
+    """
+    ours = np.eye(num_labels)[predicted]
+    theirs = np.eye(num_labels)[true]
+    counts = np.stack([2 * ours * theirs, ours + theirs], axis=2)
+
+    def of_sums(sums: np.ndarray) -> np.ndarray:
+        by_label = sums.reshape(-1, num_labels, 2)
+        num_occurring = (by_label[..., 1] != 0).sum(axis=1)
+        return ratio_of(by_label).sum(axis=1) / num_occurring
+
+    return RowMetric(counts.reshape(len(counts), -1), of_sums)
+
+
+def entity_f1(predicted: Sequence[list[str]], true: Sequence[list[str]], scheme: str) -> RowMetric:
+    """F1 of whole entities, by sentence; see `entity_report`."""
+    found = entities_of(predicted, scheme)
+    wanted = entities_of(true, scheme)
+    counts = [
+        (len(ours & theirs), len(ours), len(theirs))
+        for ours, theirs in zip(found, wanted, strict=True)
+    ]
+    return micro_f1(*np.array(counts).T)
+
+
+def correlation(predicted: np.ndarray, true: np.ndarray, of_ranks: bool) -> RowMetric:
+    """Pearson's correlation, or Spearman's, which is that of the ranks. It is 0 when either side is
+    constant.
+
+    Predictions of two systems may have different scales. They are therefore brought to mean 0 and
+    variance 1, which does not change their correlation, before they are swapped.
+    """
+
+    def statistics_of(rows: np.ndarray) -> np.ndarray:
+        from scipy.stats import rankdata
+
+        values = rankdata(rows, axis=0) if of_ranks else rows
+        centred = values - values.mean(axis=0)
+        deviations = centred.std(axis=0)
+        scaled = centred / np.where(deviations > 0, deviations, 1)
+        ours, theirs = scaled.T
+        return np.stack([np.ones(len(ours)), ours, theirs, ours**2, theirs**2, ours * theirs], 1)
+
+    return RowMetric(np.stack([predicted, true], axis=1), pearson_of, statistics_of)
+
+
+def pearson_of(sums: np.ndarray) -> np.ndarray:
+    """Pearson's correlation from the number of rows and the sums of x, y, x², y² and xy."""
+    number, x, y, xx, yy, xy = sums.T
+    variances = (xx - x**2 / number) * (yy - y**2 / number)
+    covariances = xy - x * y / number
+    has_value = variances > ROUNDING
+    deviations = np.sqrt(np.where(has_value, variances, 1))
+    return np.where(has_value, covariances / deviations, 0)
+
+
+def corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> RowMetric:
+    """A metric of sacrebleu.
+
+    Args:
+        metric: `BLEU` or `CHRF`.
+        hypotheses, references: The lines of the system and of the reference.
+    """
+    # These are the functions of sacrebleu's own paired tests. No public ones return the counts of
+    # each line.
+    statistics = metric._extract_corpus_statistics(hypotheses, [references])
+
+    def of_sums(sums: np.ndarray) -> np.ndarray:
+        counts = sums.round().astype(int).tolist()
+        return np.array([metric._compute_score_from_stats(own).score for own in counts])
+
+    return RowMetric(np.array(statistics), of_sums)

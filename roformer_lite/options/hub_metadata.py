@@ -1,0 +1,102 @@
+"""What the Hub accepts in the metadata of a model card, checked without the Hub.
+
+`RepoCard.validate` of huggingface_hub asks the Hub. A training may run offline, and should not end
+with a card that the Hub does not take.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, require_packages
+
+# The Hub's names for text in several languages and for programming languages.
+SPECIAL_LANGUAGES = {"multilingual", "code"}
+# The identifiers in https://huggingface.co/docs/hub/repositories-licenses.
+LICENSES = frozenset(
+    """
+    afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m
+    bigscience-bloom-rail-1.0 bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear
+    bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0
+    cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0
+    cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-permissive-2.0 cdla-sharing-1.0
+    creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2
+    fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 grok2-community h-research
+    intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3
+    llama4 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openmdw-1.0 openmdw-1.1 openrail
+    openrail++ osl-3.0 other pddl postgresql unknown unlicense wtfpl zlib
+    """.split()
+)
+
+
+def suggestion(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    """A suggestion to append to a message; empty if no known name is similar.
+
+    Args:
+        name: The name that the user probably means.
+        known: The valid names.
+        cutoff: The least similarity, from 0 to 1.
+    """
+    similar = get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def check_languages(codes: Iterable[str]) -> None:
+    """Refuse languages that are not ISO 639 codes.
+
+    Raises:
+        InputError: with the code.
+    """
+    known = language_codes()
+    for code in codes:
+        if code not in known | SPECIAL_LANGUAGES:
+            # Codes such as zh-CN begin with the code of the language.
+            language = code.lower().replace("_", "-").partition("-")[0]
+            raise InputError(
+                f"--language {code}: the Hub takes ISO 639 codes in lower case, such as en, de, zh "
+                f"or ja, and multilingual{suggestion(language, known, cutoff=1.0)}"
+            )
+
+
+def language_codes() -> set[str]:
+    """The ISO 639 codes: those of two letters, and those of three letters for other languages."""
+    require_packages("--language", {"datasets": "train"})
+    package: Any = find_spec("datasets")
+    # No function of the package returns its list. The package itself would take long to import.
+    path = Path(package.origin).parent / "utils" / "resources" / "languages.json"
+    return set(json.loads(path.read_text("utf-8")))
+
+
+def check_license(name: str) -> None:
+    """Refuse a licence that the Hub does not know.
+
+    Raises:
+        InputError: with the licence.
+    """
+    if name not in LICENSES:
+        raise InputError(
+            f"--license {name}: not one of the licences in "
+            "https://huggingface.co/docs/hub/repositories-licenses, such as apache-2.0, mit or "
+            f"other{suggestion(name.lower(), LICENSES)}"
+        )
+
+
+def check_datasets(names: Iterable[str]) -> None:
+    """Refuse datasets whose names cannot be those of datasets on the Hub.
+
+    Raises:
+        InputError: with the name.
+    """
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    for name in names:
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise InputError(
+                f"--datasets {name}: this cannot be a dataset on the Hub, whose name is such as "
+                "owner/name; describe other data with --dataset_title"
+            ) from error

@@ -1,0 +1,297 @@
+"""Cross-validates the training of few rows, none of which are held out.
+
+It measures the model, and decides whether the model is fine-tuned after its head is fitted. In each
+fold, a copy of the untrained model is trained on the other folds as the model itself is on all rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from copy import copy, deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers.trainer_utils import SaveStrategy
+
+from ..evaluate.significance import Baselines
+from ..evaluation import Evaluation
+from ..output import write_json
+from ..recipes.classify import Classify
+from .callbacks import ProgressLines, TrainingClock
+from .fit import fit
+from .head import fit_head
+from .pairs import PairTrainer, PairTraining
+from .trainer import RoFormerLiteTrainer
+
+# The training directory contains this file once the cross-validation is finished.
+CROSS_VALIDATION_FILE = "cross_validation.json"
+FOLDS_FOLDER = "folds"
+NUM_FOLDS = 5
+# Determines the folds, regardless of the seed of the training.
+FOLDS_SEED = 0
+# The encoder is only trained in the folds if that is estimated to take no longer than this.
+MAX_MINUTES = 5.0
+
+# Makes the trainer of a fold from a model, arguments, and the numbers of the rows to learn from.
+MakeTrainer = Callable[[PreTrainedModel, TrainingArguments, np.ndarray], RoFormerLiteTrainer]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What is known from cross-validation.
+
+    Args:
+        folds: The number of the fold of each row; empty if nothing was cross-validated.
+        is_possible: Whether the rows can be divided into folds.
+        learns_from_pairs: Whether the encoder of each fold has learned from pairs. If not, the head
+            reads the untrained encoder.
+        logits: The logits for each row of a model that has not seen it, `(rows, labels)`, by the
+            procedure that is chosen.
+        fitted_accuracy: The accuracy with the fitted head.
+        fine_tuned_accuracy: The accuracy after fine-tuning; None if that was not tried.
+        minutes_to_compare: The estimated time in which the two can be compared.
+    """
+
+    folds: list[int] = field(default_factory=list)
+    is_possible: bool = True
+    learns_from_pairs: bool = True
+    logits: list[list[float]] = field(default_factory=list)
+    fitted_accuracy: float | None = None
+    fine_tuned_accuracy: float | None = None
+    minutes_to_compare: float = 0.0
+
+    @property
+    def prefers_fine_tuning(self) -> bool:
+        """Whether the model is more accurate after fine-tuning."""
+        if self.fitted_accuracy is None or self.fine_tuned_accuracy is None:
+            return False
+        return self.fine_tuned_accuracy > self.fitted_accuracy
+
+    @property
+    def split(self) -> str:
+        """The name of the figures in tables."""
+        return "cross-validation" if self.learns_from_pairs else "cross-validation (head only)"
+
+    @property
+    def reason(self) -> str:
+        """A sentence that says why the model was fine-tuned or not."""
+        if self.fine_tuned_accuracy is not None:
+            choice = "was then fine-tuned" if self.prefers_fine_tuning else "was not fine-tuned"
+            return (
+                f"The model {choice}, because the cross-validated accuracy is "
+                f"{self.fitted_accuracy:.4f} with the fitted head and "
+                f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
+            )
+        if not self.is_possible:
+            return (
+                "The model was not fine-tuned, because there are too few rows of each label to find "
+                "out by cross-validation whether that would help."
+            )
+        return (
+            "The model was not fine-tuned, because it would have taken about "
+            f"{self.minutes_to_compare:.0f} minutes to find out by cross-validation whether that "
+            f"helps. The limit is {MAX_MINUTES:g} minutes."
+        )
+
+    @property
+    def meaning(self) -> str:
+        """A sentence that says what was cross-validated; empty if nothing was."""
+        if not self.folds:
+            return ""
+        num_folds = max(self.folds) + 1
+        if self.learns_from_pairs:
+            return (
+                f"In {num_folds}-fold cross-validation, each row is predicted by a model that was "
+                "trained like this one, but without the rows of the same fold."
+            )
+        return (
+            f"The {num_folds}-fold cross-validation measures heads that were fitted on the encoder "
+            "before it learned from pairs. It does not measure this model."
+        )
+
+    def evaluation(self, recipe: Classify, rows: Dataset) -> Evaluation:
+        """The evaluation of the logits on the training rows."""
+        answers = recipe.answers_of_logits(np.array(self.logits))
+        measured = recipe.measured_answers(answers, rows)
+        return Evaluation(
+            split=self.split,
+            metrics=measured.metrics,
+            outcomes=measured.outcomes,
+            by_row=measured.by_row,
+            rows=len(rows),
+            seconds=0.0,
+            report=recipe.report(measured.outcomes),
+        )
+
+    def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:
+        """The baselines, trained and measured in the same folds.
+
+        Args:
+            recipe: The task.
+            rows: The training rows.
+        """
+        predicted: dict[str, np.ndarray] = {}
+        for learned, held_out in divided(np.array(self.folds)):
+            train = rows.select(learned)
+            fitted = recipe.fit_baseline(DatasetDict(train=train))
+            splits = DatasetDict(train=train, test=rows.select(held_out))
+            for name, by_split in recipe.baselines(splits, fitted).items():
+                predicted.setdefault(name, np.zeros(len(rows), dtype=int))
+                predicted[name][held_out] = by_split["test"]
+        found: Baselines = {}
+        for name, of_name in predicted.items():
+            measured = recipe.measured(of_name, rows)
+            accuracy = measured.metrics["accuracy"]
+            print(f"Baseline, accuracy: {name}: {self.split} {accuracy:.4f}", file=sys.stderr)
+            found[name] = {self.split: measured}
+        return found
+
+
+def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:
+    """The number of the fold of each row, `(rows,)`, or None if the rows can't be divided.
+
+    Each fold has about the same labels. Texts that only differ in case and white space are in the
+    same fold.
+
+    Args:
+        texts: The text of each row.
+        labels: Its label.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    groups = [" ".join(text.casefold().split()) for text in texts]
+    num_folds = min(NUM_FOLDS, len(set(groups)), max(np.bincount(labels)))
+    if num_folds < 2:
+        return None
+    folds = np.zeros(len(labels), dtype=int)
+    splitter = StratifiedGroupKFold(num_folds, shuffle=True, random_state=FOLDS_SEED)
+    with warnings.catch_warnings():
+        # Labels with fewer rows than folds are no problem here.
+        warnings.simplefilter("ignore", UserWarning)
+        for number, (_, held_out) in enumerate(splitter.split(texts, labels, groups)):
+            folds[held_out] = number
+    # Nothing can be learned from a single label.
+    for learned, held_out in divided(folds):
+        if not len(held_out) or len(set(np.take(labels, learned))) < 2:
+            return None
+    return folds
+
+
+def divided(folds: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each fold, the numbers of the rows to learn from, and of the rows that are held out."""
+    return [
+        (np.flatnonzero(folds != number), np.flatnonzero(folds == number))
+        for number in range(folds.max() + 1)
+    ]
+
+
+def cross_validate(
+    trainer: RoFormerLiteTrainer,
+    make_trainer: MakeTrainer,
+    untrained: PreTrainedModel,
+    pairs: PairTraining,
+    recipe: Classify,
+    rows: DatasetDict,
+) -> CrossValidation:
+    """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
+    and if there are no test data, find out how good the model is, or at least how good its head is
+    on the untrained encoder.
+
+    The result is saved, so that a training that is continued makes the same decision.
+
+    Args:
+        trainer: The trainer of the model.
+        make_trainer: Makes the trainer of a fold.
+        untrained: The model before it has learned anything.
+        pairs: What the encoder has learned from pairs.
+        recipe: The task.
+        rows: The data.
+    """
+    saved = saved_cross_validation(trainer.args)
+    if saved is not None:
+        return saved
+    encoded: Any = trainer.train_dataset
+    texts = ["\t".join(recipe.texts([row])) for row in rows["train"]]
+    folds = folds_of(texts, encoded["labels"])
+    minutes = NUM_FOLDS * pairs.seconds / 60
+    texts_of_pairs = pairs.steps * pairs.texts_per_batch
+    texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
+    minutes_to_compare = minutes * (1 + texts_of_fine_tuning / texts_of_pairs)
+    is_compared = minutes_to_compare <= MAX_MINUTES
+    found = CrossValidation(is_possible=folds is not None, minutes_to_compare=minutes_to_compare)
+    if folds is not None and (is_compared or "test" not in rows):
+        found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= MAX_MINUTES)
+        found = _run_folds(found, trainer.args, make_trainer, untrained, encoded, is_compared)
+    write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
+    return found
+
+
+def saved_cross_validation(args: TrainingArguments) -> CrossValidation | None:
+    """What an earlier command has found for the same training, if anything."""
+    path = Path(args.output_dir) / CROSS_VALIDATION_FILE
+    if not path.is_file():
+        return None
+    return CrossValidation(**json.loads(path.read_text("utf-8")))
+
+
+def _run_folds(
+    planned: CrossValidation,
+    args: TrainingArguments,
+    make_trainer: MakeTrainer,
+    untrained: PreTrainedModel,
+    encoded: Dataset,
+    is_compared: bool,
+) -> CrossValidation:
+    """Train a model in each fold, and add the predictions and accuracies to `planned`."""
+    labels = np.array(encoded["labels"])
+    parts = divided(np.array(planned.folds))
+    num_labels: Any = untrained.config.num_labels
+    fitted = np.zeros((len(labels), num_labels))
+    fine_tuned = fitted.copy()
+    for number, (learned, held_out) in enumerate(parts, start=1):
+        own = copy(args)
+        own.output_dir = str(Path(args.output_dir) / FOLDS_FOLDER)
+        own.report_to = []
+        fold = make_trainer(deepcopy(untrained), own, learned)
+        _be_quiet(fold)
+        if planned.learns_from_pairs:
+            stage = PairTrainer(fold, fold.train_dataset, Path(own.output_dir))
+            _be_quiet(stage)
+            fit(stage, checkpoint=None)
+        fit_head(fold, fold.train_dataset)
+        rows = encoded.select(held_out)
+        fitted[held_out] = fold.predict(rows).predictions
+        accuracies = [f"{_accuracy(fitted, labels, held_out):.4f} with the fitted head"]
+        if is_compared:
+            set_seed(own.seed)
+            fit(fold, checkpoint=None)
+            fine_tuned[held_out] = fold.predict(rows).predictions
+            accuracies.append(f"{_accuracy(fine_tuned, labels, held_out):.4f} after fine-tuning")
+        print(
+            f"Cross-validation {number}/{len(parts)}: accuracy {', '.join(accuracies)}",
+            file=sys.stderr,
+        )
+    found = replace(planned, logits=fitted.tolist(), fitted_accuracy=_accuracy(fitted, labels))
+    if is_compared:
+        found = replace(found, fine_tuned_accuracy=_accuracy(fine_tuned, labels))
+    if found.prefers_fine_tuning:
+        found = replace(found, logits=fine_tuned.tolist())
+    return found
+
+
+def _be_quiet(trainer: RoFormerLiteTrainer) -> None:
+    """Let the trainer of a fold print no lines and save no checkpoint at its end."""
+    trainer.remove_callback(ProgressLines)
+    trainer.remove_callback(TrainingClock)
+    trainer.args.save_strategy = SaveStrategy.NO
+
+
+def _accuracy(logits: np.ndarray, labels: np.ndarray, rows: Any = slice(None)) -> float:
+    return float((logits[rows].argmax(axis=1) == labels[rows]).mean())

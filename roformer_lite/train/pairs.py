@@ -1,0 +1,257 @@
+"""Teaches an encoder the labels of few rows before its head is fitted, as SetFit does (Tunstall et
+al. 2022, arXiv:2209.11055).
+
+The cosine of two texts should be 1 if they have the same label and 0 otherwise. The loss includes
+all pairs of a batch, so a few steps suffice.
+"""
+
+import sys
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import Sampler
+from transformers import SchedulerType, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from ..options.common import TrainingOptions
+from .callbacks import TrainingClock
+from .fit import fit
+from .head import output_layer
+from .trainer import RoFormerLiteTrainer
+from .training_directory import STATE_FILE, last_checkpoint
+
+# The checkpoints of this stage are in this folder of the training directory.
+PAIRS_FOLDER = "pairs"
+# There are enough steps for the encoder to see each text about `NUM_EPOCHS` times, within these
+# limits.
+MIN_STEPS = 32
+MAX_STEPS = 96
+NUM_EPOCHS = 12
+# The size of a batch is limited both in texts and in tokens.
+MIN_TEXTS = 8
+MAX_TEXTS = 48
+MAX_TOKENS = 4096
+# A line is printed and a checkpoint is saved after each of these parts.
+NUM_PARTS = 8
+WARMUP_FRACTION = 0.1
+
+
+class LabelBatchSampler(Sampler[list[int]]):
+    """Draws batches with the same number of texts for each of up to half as many labels.
+
+    Args:
+        labels: The label of each text, `(texts,)`.
+        num_texts: About this many texts are in a batch, or fewer if there are not as many.
+        num_batches: The number of batches in an epoch.
+        seed: Determines the batches, together with the epoch.
+    """
+
+    def __init__(self, labels: np.ndarray, num_texts: int, num_batches: int, seed: int):
+        self.labels = labels
+        self.num_texts = num_texts
+        self.num_batches = num_batches
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch. The `Trainer` calls this before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        for _ in range(self.num_batches):
+            chosen = random.permutation(np.unique(self.labels))[: self.num_texts // 2]
+            batch: list[int] = []
+            for label in chosen:
+                of_label = random.permutation(np.flatnonzero(self.labels == label))
+                batch += of_label[: self.num_texts // len(chosen)].tolist()
+            yield batch
+
+
+def contrastive_loss(vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean squared error of the cosines, averaged over pairs with the same label and pairs with
+    different labels separately.
+
+    Args:
+        vectors: `(B, hidden)`.
+        labels: `(B,)`.
+    """
+    vectors = nn.functional.normalize(vectors, dim=-1)
+    is_same = labels[:, None] == labels
+    errors = (vectors @ vectors.T - is_same.float()).square()
+    is_itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    is_positive = is_same & ~is_itself
+    loss = errors[~is_same].mean()
+    if is_positive.any():
+        loss = loss + errors[is_positive].mean()
+    return loss
+
+
+class PairTrainer(RoFormerLiteTrainer):
+    """Trains the encoder of a classifier on pairs of texts. The last layer of the head, which reads
+    the vectors of the texts, keeps its weights.
+
+    Args:
+        trainer: The trainer of the classifier. Its arguments and options hold here as well, except
+            for those that say how the classifier is fine-tuned.
+        train: The encoded training data, with one label each.
+        folder: The folder of the checkpoints.
+    """
+
+    def __init__(self, trainer: RoFormerLiteTrainer, train: Dataset, folder: Path):
+        longest = max(map(len, train["input_ids"]))
+        num_texts = min(MAX_TEXTS, max(MIN_TEXTS, MAX_TOKENS // longest))
+        num_steps = min(MAX_STEPS, max(MIN_STEPS, NUM_EPOCHS * len(train) // num_texts))
+        self.steps_of_a_part = -(-num_steps // NUM_PARTS)
+        self.labels = np.array(train["labels"])
+        super().__init__(
+            model=trainer.model,
+            args=_arguments(trainer.args, num_texts, NUM_PARTS * self.steps_of_a_part, folder),
+            data_collator=trainer.data_collator,
+            processing_class=trainer.processing_class,
+            train_dataset=train,
+            options=replace(
+                trainer.options,
+                max_tokens_per_batch=None,
+                optim=TrainingOptions.optim,
+                ema_decay=0.0,
+                word_dropout=0.0,
+            ),
+            lengths=(),
+            command_started=trainer.clock.command_started,
+        )
+
+    def make_batch_sampler(self) -> LabelBatchSampler:
+        return LabelBatchSampler(
+            self.labels,
+            num_texts=self.args.per_device_train_batch_size,
+            num_batches=self.steps_of_a_part,
+            seed=self.sampling_seed,
+        )
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        vectors: list[torch.Tensor] = []
+        layer = output_layer(self.model)
+        hook = layer.register_forward_pre_hook(lambda _, read: vectors.append(read[0]))
+        try:
+            model(**{name: value for name, value in inputs.items() if name != "labels"})
+        finally:
+            hook.remove()
+        return contrastive_loss(vectors[0], inputs["labels"])
+
+
+def _arguments(
+    args: TrainingArguments, num_texts: int, num_steps: int, folder: Path
+) -> TrainingArguments:
+    """The arguments of this stage. They differ from those of fine-tuning in the batches and in the
+    schedule, and there is nothing to evaluate."""
+    own = copy(args)
+    own.output_dir = str(folder)
+    own.per_device_train_batch_size = num_texts
+    own.gradient_accumulation_steps = 1
+    own.max_steps = num_steps
+    own.warmup_steps = WARMUP_FRACTION
+    own.lr_scheduler_type = SchedulerType.LINEAR
+    own.eval_strategy = IntervalStrategy.NO
+    own.load_best_model_at_end = False
+    own.logging_strategy = IntervalStrategy.EPOCH
+    own.save_strategy = SaveStrategy.EPOCH
+    own.save_total_limit = 1
+    own.save_only_model = False
+    own.report_to = []
+    return own
+
+
+def can_learn_from_pairs(trainer: RoFormerLiteTrainer) -> bool:
+    """Whether the head of the model reads one vector of each text."""
+    model: Any = trainer.model
+    return output_layer(model) is not None and model.config.classifier_pooling != "late"
+
+
+@dataclass(frozen=True)
+class PairTraining:
+    """What was done in a training on pairs.
+
+    Args:
+        steps: The number of steps.
+        texts_per_batch: The number of texts in a batch.
+        pairs: The number of pairs in all batches together.
+        learning_rate: The highest learning rate.
+        seconds: The time of the training.
+    """
+
+    steps: int
+    texts_per_batch: int
+    pairs: int
+    learning_rate: float
+    seconds: float
+
+    @classmethod
+    def of(cls, stage: PairTrainer) -> "PairTraining":
+        """What was done in a finished stage, according to its last checkpoint."""
+        state = saved_state(stage)
+        sampler = stage.make_batch_sampler()
+        sizes: list[int] = []
+        for part in range(NUM_PARTS):
+            sampler.set_epoch(part)
+            sizes += map(len, sampler)
+        sizes = sizes[: state.global_step]
+        return cls(
+            steps=state.global_step,
+            texts_per_batch=max(sizes),
+            pairs=sum(size * (size - 1) // 2 for size in sizes),
+            learning_rate=stage.args.learning_rate,
+            seconds=seconds_in(state),
+        )
+
+
+def saved_state(stage: PairTrainer) -> TrainerState:
+    """The state in the last checkpoint, or a new one if there is none."""
+    checkpoint = last_checkpoint(Path(stage.args.output_dir))
+    if checkpoint is None:
+        return TrainerState()
+    return TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
+
+
+def seconds_in(state: TrainerState) -> float:
+    """The time of the training that led to a state."""
+    clock = state.stateful_callbacks.get(TrainingClock.__name__)
+    return 0.0 if clock is None else clock["attributes"]["elapsed"]
+
+
+def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool) -> PairTraining:
+    """Train the encoder of a classifier on pairs, from the beginning or from a checkpoint.
+
+    Args:
+        trainer: The trainer of the classifier, before it trains.
+        train: The encoded training data: few rows with one label each.
+        is_done: Whether the classifier is being fine-tuned already, so that there is nothing left
+            to do here.
+    """
+    folder = Path(trainer.args.output_dir) / PAIRS_FOLDER
+    stage = PairTrainer(trainer, train, folder)
+    earlier_seconds = seconds_in(saved_state(stage))
+    if not is_done:
+        print(
+            f"There are few rows, so the encoder first learns the labels from pairs of them, in "
+            f"{stage.args.max_steps} steps",
+            file=sys.stderr,
+        )
+        fit(stage, last_checkpoint(folder))
+    found = PairTraining.of(stage)
+    trainer.clock.command_started -= earlier_seconds
+    if trainer.clock.limit is not None:
+        trainer.clock.limit -= found.seconds
+    return found

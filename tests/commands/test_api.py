@@ -1,0 +1,178 @@
+"""`train`, `evaluate` and `predict` in Python: the results of the commands, from values."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from saved_models import save_model
+
+from roformer_lite import InputError, evaluate, predict, train
+from roformer_lite.cli import main
+from roformer_lite.data.data_files import columns_of, read_table
+
+TRAINING = {
+    "size": "tiny",
+    "vocab_size": 300,
+    "num_train_epochs": 1,
+    "use_cpu": True,
+    "config": {"hidden_size": 16, "intermediate_size": 16},
+    "training_arguments": {"lr_scheduler_type": "cosine", "eval_strategy": False},
+}
+WORDS = (
+    "--size tiny --vocab_size 300 --num_train_epochs 1 --use_cpu true "
+    "--config hidden_size=16 intermediate_size=16 "
+    "--training_arguments lr_scheduler_type=cosine eval_strategy=no"
+).split()
+ROWS = [
+    {"text": "a fine film", "label": "a", "number": 1},
+    {"text": "far too long", "label": "b", "number": 2},
+    {"text": "", "label": "a", "number": 3},
+    {"text": "fine", "label": "c", "number": 4},
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    with open("rows.csv", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(ROWS[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(ROWS)
+    labelled = [row for row in ROWS if row["text"]]
+    lines = [json.dumps({"text": row["text"], "label": row["label"]}) for row in labelled]
+    Path("train.jsonl").write_text("\n".join(lines * 8) + "\n")
+    Path("test.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_importing_the_functions_loads_nothing_heavy():
+    code = (
+        "import sys; from roformer_lite import evaluate, predict, train\n"
+        "assert callable(train) and callable(evaluate) and callable(predict)\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'numpy', 'yaml', 'hf_roformer_lite'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "import roformer_lite.train.defaults, roformer_lite.evaluate.metrics\n"
+        "from roformer_lite import evaluate, train\n"
+        "assert callable(train) and callable(evaluate)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_training_gives_the_results_of_the_command(place, capsys):
+    files = {"train_file": Path("train.jsonl"), "test_file": ("test.jsonl",)}
+    found = train("classify", output_dir=Path("python"), title=None, **files, **TRAINING)
+    assert capsys.readouterr().out == ""
+    words = "train classify --train_file train.jsonl --test_file test.jsonl --output_dir command"
+    assert main([*words.split(), *WORDS]) == 0
+    saved = {
+        name: json.loads(Path(name, "results.json").read_text()) for name in ("python", "command")
+    }
+    assert found.output_dir == Path("python") and found.results == saved["python"]
+    assert found.metrics == saved["command"]["metrics"] and set(found.metrics) == {"test"}
+    assert found.baselines == saved["command"]["baselines"] != {}
+    assert found.verdict == saved["command"]["verdict"] != ""
+    assert Path("python/run.yaml").read_text() == Path("command/run.yaml").read_text()
+
+    again = train("python/run.yaml", output_dir="again", title="Again")
+    assert again.metrics == found.metrics
+    assert Path("again/README.md").read_text().count("# Again") == 1
+
+
+def test_evaluation_gives_the_results_and_the_table_of_the_command(place):
+    save_model("classify", Path("model"))
+    found = evaluate("model", test_file="test.jsonl", device="cpu", batch_size=None)
+    words = "evaluate model --test_file test.jsonl --device cpu --output_dir out"
+    assert main([*words.split(), "--table_format", "jsonl"]) == 0
+    results = json.loads(Path("out/results.json").read_text())
+    assert found.metrics == results["metrics"]["test"] and "accuracy" in found.metrics
+    lines = Path("out/predictions.jsonl").read_text().splitlines()
+    assert found.rows == [json.loads(line) for line in lines] and len(lines) == 3
+    assert found.report == Path("out/report.txt").read_text()
+    assert (
+        found.results["command"]
+        == "roformer-lite evaluate model --test_file test.jsonl --device cpu"
+    )
+
+
+def command_table(*options: str) -> list[dict]:
+    words = ["--input_file", "rows.csv", "--output_file", "out.jsonl", "--device", "cpu"]
+    assert main(["predict", "model", *words, *options]) == 0
+    return [columns_of(row) for row in read_table("out.jsonl")]
+
+
+def test_rows_texts_and_files_have_the_predictions_of_the_command(place):
+    save_model("classify", Path("model"))
+    words = ["--prefix", "their_", "--top_k", "2"]
+    expected = command_table(*words)
+    options = {"prefix": "their_", "top_k": 2, "device": "cpu"}
+    assert predict("model", input_file="rows.csv", **options) == expected
+    answers = [{**row, "number": str(row["number"])} for row in predict("model", ROWS, **options)]
+    assert answers == expected
+    assert [row["their_label_1"] is None for row in expected] == [False, False, True, False]
+    texts = predict(Path("model"), [row["text"] for row in ROWS], top_k=2, device="cpu")
+    names = ("label_1", "score_1", "label_2", "score_2")
+    assert texts == [
+        {"text": row["text"], **{name: row[f"their_{name}"] for name in names}} for row in expected
+    ]
+    renamed = [{"review": row["text"]} for row in ROWS]
+    found = predict("model", iter(renamed), text_column="review", top_k=2, device="cpu")
+    assert [row["score_2"] for row in found] == [row["score_2"] for row in texts]
+    Path("lines.txt").write_text("".join(row["text"] + "\n" for row in ROWS))
+    assert predict("model", input_file="lines.txt", top_k=2, device="cpu") == texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "columns"),
+    [
+        ("pairs", [("a fine film", "fine"), ("far", "too long")], ["text", "text_pair"]),
+        ("tag", [["Ann", "Lee", "met", "Bob"], "far too long"], ["tokens"]),
+        ("seq2seq", ["a fine film"], ["source"]),
+    ],
+)
+def test_inputs_of_other_tasks(place, kind, inputs, columns):
+    save_model(kind, Path("model"))
+    found = predict("model", inputs, device="cpu")
+    assert len(found) == len(inputs)
+    for row, given in zip(found, inputs, strict=True):
+        values = list(given) if kind == "pairs" else [given]
+        assert list(row.values())[: len(columns)] == values
+        assert list(row)[: len(columns)] == columns and len(row) > len(columns)
+    if kind == "tag":
+        assert [len(row["tags"]) for row in found] == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: train("classify", epochs=3), ["epochs", "did you mean --num_train_epochs"]),
+        (lambda: train("clasify"), ["clasify", "did you mean classify"]),
+        (
+            lambda: train("classify", train_file="test.jsonl", num_train_epochs="many"),
+            ["num_train_epochs many", "number"],
+        ),
+        (lambda: train("classify", output_dir="m"), ["--train_file"]),
+        (lambda: evaluate("model", test_fil="x"), ["did you mean --test_file"]),
+        (lambda: predict("model", ["a"], topk=2), ["did you mean --top_k"]),
+        (lambda: predict("model", "a text"), ["str", "list"]),
+        (lambda: predict("model", {"text": ["a"]}), ["dict", "list"]),
+        (lambda: predict("model"), ["input_file"]),
+        (lambda: predict("model", ["a"], input_file="rows.csv"), ["input_file"]),
+        (lambda: predict("model", ["a"], output_file="x.csv"), ["output_file"]),
+        (lambda: predict("nowhere/at/all", ["a"]), ["nowhere/at/all"]),
+    ],
+)
+def test_mistakes(place, call, parts):
+    with pytest.raises(InputError) as error:
+        call()
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_rows_without_the_column_and_with_a_column_of_the_answer(place):
+    save_model("classify", Path("model"))
+    with pytest.raises(InputError, match="row 2: no column 'text'; the columns are: review"):
+        predict("model", [{"text": "a"}, {"review": "a"}], device="cpu")
+    with pytest.raises(InputError, match="row 1: .*'label'.*--prefix"):
+        predict("model", ROWS, device="cpu")

@@ -1,0 +1,160 @@
+"""The same input, up to case and spaces, is never both learned and measured unnoticed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+
+from roformer_lite.cli import main
+from roformer_lite.data.duplicates import groups_of
+from roformer_lite.data.splits import hold_out, load_splits, mark_seen
+from roformer_lite.errors import InputError
+from roformer_lite.recipes import RECIPES
+
+TINY = (
+    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
+    "--vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 2 --learning_rate 1e-3"
+).split()
+SEQ2SEQ = (
+    "--size tiny --vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 2 "
+    "--max_target_length 8"
+).split()
+ADJECTIVES = "red green old new tall dark cold loud".split()
+NOUNS = "house tree boat star road wave film cast".split()
+TEXTS = [f"a {adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS]
+
+
+def row_of(task: str, text: str, number: int) -> dict:
+    """A row with this input."""
+    other = f"the answer to {text.split()[1].lower()}"
+    return {
+        "classify": {"text": text, "label": "xy"[number % 2]},
+        "tag": {"tokens": text.split(), "tags": ["O", "B-X", "B-Y"]},
+        "seq2seq": {"source": text, "target": other},
+        "embed": {"anchor": text, "positive": other},
+        "rerank": {"anchor": text, "positive": other},
+        "mlm": {"text": text},
+        "causal": {"text": text},
+    }[task]
+
+
+def write(path: Path, task: str, texts: list[str]) -> Path:
+    rows = [row_of(task, text, number) for number, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def read(folder: Path, task: str, **options) -> tuple:
+    """The reader, the options and the rows of files."""
+    arguments = RECIPES[task].options_class(**options)
+    reader = RECIPES[task].reader_class(arguments)
+    return reader, arguments, load_splits(reader, arguments, folder / "rows")
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_rows_with_the_same_input_stay_together(task, tmp_path):
+    """Other rows hold the same texts in capitals or with more spaces."""
+    texts = [*TEXTS, *(text.upper() for text in TEXTS[::2]), *(f" {t}  " for t in TEXTS[::3])]
+    reader, arguments, rows = read(
+        tmp_path,
+        task,
+        train_file=[str(write(tmp_path / "a.jsonl", task, texts))],
+        validation_fraction=0.2,
+    )
+    for seed in range(3):
+        split = hold_out(reader, arguments, rows, seed)
+        keys = {name: set(reader.keys(part).tolist()) for name, part in split.items()}
+        assert not keys["train"] & keys["validation"]
+        assert len(split["train"]) + len(split["validation"]) == len(texts)
+        assert 0.1 < len(split["validation"]) / len(texts) < 0.3
+
+
+@pytest.mark.parametrize("task", ["classify", "causal"])
+def test_without_equal_rows_the_split_is_the_usual_one(task, tmp_path):
+    reader, arguments, rows = read(
+        tmp_path,
+        task,
+        train_file=[str(write(tmp_path / "a.jsonl", task, TEXTS))],
+        validation_fraction=0.25,
+    )
+    found = hold_out(reader, arguments, rows, seed=5)
+    expected = rows["train"].train_test_split(16, seed=5, shuffle=task == "classify")
+    assert found["train"]["text"][:] == expected["train"]["text"][:]
+    assert found["validation"]["text"][:] == expected["test"]["text"][:]
+
+
+def test_the_only_rows_with_a_label_take_their_copies_with_them(tmp_path):
+    rows = [("a", "x")] * 20 + [("b", "x")] * 20 + [("c", "y")] * 3 + [("d", "x"), ("e", "x")]
+    table = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
+    (tmp_path / "a.tsv").write_text(table)
+    reader, arguments, rows = read(
+        tmp_path, "classify", train_file=[str(tmp_path / "a.tsv")], validation_fraction=0.4
+    )
+    for seed in range(8):
+        split = hold_out(reader, arguments, rows, seed)
+        texts = {name: set(part["text"]) for name, part in split.items()}
+        assert not texts["train"] & texts["validation"] and "c" in texts["train"]
+
+
+def test_equal_rows_cannot_be_split(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "A film\tx\na  film\ty\n" * 20)
+    reader, arguments, rows = read(
+        tmp_path, "classify", train_file=[str(tmp_path / "a.tsv")], validation_fraction=0.4
+    )
+    with pytest.raises(InputError, match="are the same"):
+        hold_out(reader, arguments, rows, seed=0)
+
+
+def test_groups_are_in_the_order_of_their_first_row():
+    keys = np.array([5, 3, 5, -1, 3, 8])
+    assert [group.tolist() for group in groups_of(keys)] == [[0, 2], [1, 4], [3], [5]]
+
+
+def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("the end\nof a film\n" * 9)
+    for name, is_seen in (("a.txt", True), ("b.txt", False)):
+        files = {"train_file": [str(tmp_path / "a.txt")], "test_file": [str(tmp_path / name)]}
+        reader, _, rows = read(tmp_path / name[0], "causal", **files)
+        assert ("seen" in mark_seen(reader, rows)["test"].column_names) == is_seen
+
+
+def test_pairs_are_compared_in_both_texts():
+    rows = {"anchor": ["a b", "c"], "positive": ["x", "y"]}
+    others = {"anchor": ["A  B", "a b", "a"], "positive": ["X", "y", "b x"]}
+    origins = {"origin": ["t:1", "t:2", "t:3"]}
+    splits = DatasetDict(
+        train=Dataset.from_dict({**rows, "origin": ["r:1", "r:2"]}),
+        test=Dataset.from_dict({**others, **origins}),
+    )
+    reader = RECIPES["embed"].reader_class(RECIPES["embed"].options_class(dataset_name="-"))
+    assert mark_seen(reader, splits)["test"]["seen"][:] == [True, False, False]
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_seen_rows_are_named_and_the_metric_is_given_without_them(task, tmp_path, caplog, capsys):
+    train = write(tmp_path / "train.jsonl", task, TEXTS[:48])
+    seen = [TEXTS[3].upper(), f"  {TEXTS[5]}", TEXTS[7]]
+    test = write(tmp_path / "test.jsonl", task, [*TEXTS[48:60], *seen])
+    given = SEQ2SEQ if task == "seq2seq" else TINY
+    files = ["--train_file", str(train), "--test_file", str(test)]
+    command = ["train", task, *files, *given, "--validation_fraction", "0"]
+    assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
+    assert f"{test}:13 ({train}:4)" in caplog.text
+    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    ((metric, without),) = results["without_seen_rows"]["test"].items()
+    assert metric == results["main_metric"]
+    sentence = f"Without them, {metric} is {without:.4f}."
+    card = (tmp_path / "m" / "README.md").read_text("utf-8")
+    assert sentence in card and sentence in capsys.readouterr().out
+    assert "3 of the 15 rows of the test data" in card and "test.jsonl:13" in card
+    assert str(tmp_path) not in card
+
+    if task in ("classify", "tag", "seq2seq"):
+        others = write(tmp_path / "others.jsonl", task, TEXTS[48:60])
+        evaluation = ["evaluate", str(tmp_path / "m"), "--test_file", str(others)]
+        assert main([*evaluation, "--device", "cpu", "--output_dir", str(tmp_path / "e")]) == 0
+        found = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))
+        assert found["metrics"]["test"][metric] == pytest.approx(without)

@@ -1,0 +1,215 @@
+"""Models with a table of positions read texts that are too long in overlapping windows.
+
+The expected numbers come from the stock model and from windows that are cut out of the token ids
+here.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import build, stack_config
+
+import hf_roformer_lite as rl
+from roformer_lite.answers import open_model
+from roformer_lite.cli import main
+
+WORDS = [f"word{number}" for number in range(30)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+# Two of them are [CLS] and [SEP].
+POSITIONS = 18
+ROOM = 16
+OVERLAP = 4
+TAGS = ["O", "B-PER", "I-PER"]
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.4,
+}
+TRAINING = "--max_steps 2 --use_cpu true --disable_tqdm true".split()
+
+
+def text_of(length: int) -> str:
+    draw = random.Random(length)
+    return " ".join(draw.choice(WORDS) for _ in range(length))
+
+
+# In tokens, without [CLS] and [SEP]: shorter than a window, a whole one, and several.
+TEXTS = [text_of(length) for length in (3, ROOM, ROOM + 1, 100, 45)]
+
+
+def save(model, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", "utf-8")
+    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=POSITIONS)
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+def bert(kind: str, folder: Path) -> Path:
+    torch.manual_seed(0)
+    labels = TAGS if kind == "TokenClassification" else list("abc")
+    config = transformers.BertConfig(**SIZES, id2label=dict(enumerate(labels)))
+    return save(getattr(transformers, f"BertFor{kind}")(config), folder)
+
+
+def windows(ids: list[int]) -> list[tuple[int, list[int]]]:
+    """The beginning and the token ids of each window."""
+    found = []
+    begin = 0
+    while True:
+        found.append((begin, ids[begin : begin + ROOM]))
+        if begin + ROOM >= len(ids):
+            return found
+        begin += ROOM - OVERLAP
+
+
+def logits_of_windows(directory: Path, text: str) -> list[tuple[int, torch.Tensor]]:
+    """The beginning and the logits of each window, by the stock class."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    name = config.architectures[0]
+    model_class = getattr(transformers, name, None) or getattr(rl, name)
+    model = model_class.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    found = []
+    for begin, part in windows([tokenizer.convert_tokens_to_ids(word) for word in text.split()]):
+        ids = torch.tensor([[tokenizer.cls_token_id, *part, tokenizer.sep_token_id]])
+        with torch.inference_mode():
+            found.append((begin, model(input_ids=ids).logits[0].double()))
+    return found
+
+
+def assert_means_of_windows(directory: Path, **options: str) -> None:
+    expected = []
+    for text in TEXTS:
+        logits = torch.stack([own for _, own in logits_of_windows(directory, text)])
+        expected.append(logits.mean(dim=0).softmax(dim=-1).tolist())
+    saved = open_model(directory, "cpu", **options)
+    for batch_size in (1, 5):
+        for order in (slice(None), slice(None, None, -1)):
+            answers = saved.answers(TEXTS[order], batch_size)
+            found = [[answer[label] for label in "abc"] for answer in answers]
+            np.testing.assert_allclose(found, expected[order], rtol=0, atol=1e-5)
+
+
+def test_a_classifier_averages_the_logits_of_windows(tmp_path, caplog):
+    assert_means_of_windows(bert("SequenceClassification", tmp_path / "bert"))
+    assert "truncated" not in caplog.text
+
+
+def test_a_graph_reads_the_same_windows(tmp_path):
+    config = stack_config(
+        vocab_size=len(VOCABULARY),
+        position_embedding_type="learned",
+        max_position_embeddings=POSITIONS,
+        id2label=dict(enumerate("abc")),
+    )
+    directory = save(build(rl.RoFormerLiteForSequenceClassification, config), tmp_path / "ours")
+    assert_means_of_windows(directory)
+    assert main(["export", str(directory), str(tmp_path / "graph")]) == 0
+    torch_answers = open_model(directory, "cpu").answers(TEXTS, 2)
+    graph_answers = open_model(tmp_path / "graph", engine="onnx").answers(TEXTS, 2)
+    for ours, theirs in zip(torch_answers, graph_answers, strict=True):
+        assert theirs == pytest.approx(ours, abs=1e-5)
+
+
+def test_pairs_and_rotary_positions_read_the_beginning(tmp_path, caplog):
+    directory = bert("SequenceClassification", tmp_path / "pairs")
+    (directory / "results.json").write_text(
+        json.dumps({"task": "classify", "settings": {"pairs": True}}), "utf-8"
+    )
+    open_model(directory, "cpu").answers([[TEXTS[0], TEXTS[3]]], 1)
+    assert f"1 lines are truncated to {POSITIONS} tokens" in caplog.text
+    caplog.clear()
+    config = stack_config(vocab_size=len(VOCABULARY), id2label=dict(enumerate("abc")))
+    directory = save(build(rl.RoFormerLiteForSequenceClassification, config), tmp_path / "rope")
+    saved = open_model(directory, "cpu")
+    beginning = " ".join(TEXTS[3].split()[:ROOM])
+    whole, part = saved.answers([TEXTS[3], beginning], 2)
+    assert whole == pytest.approx(part, abs=1e-6)
+    assert f"1 lines are truncated to {POSITIONS} tokens" in caplog.text
+
+
+def test_a_tagger_takes_each_word_from_the_better_window(tmp_path):
+    """A word has the logits of the window in which it is farther from an edge."""
+    directory = bert("TokenClassification", tmp_path / "tagger")
+    saved = open_model(directory, "cpu")
+    sentences = [text.split() for text in TEXTS]
+    found = saved.recipe.encoder_logits(saved, sentences)
+    for words, text, own in zip(sentences, TEXTS, found, strict=True):
+        best = {}
+        of_windows = logits_of_windows(directory, text)
+        for begin, logits in of_windows:
+            # The first and the last token are [CLS] and [SEP].
+            of_words = logits[1:-1].numpy()
+            for place, of_word in enumerate(of_words):
+                after = len(of_words) - 1 - place
+                distances = []
+                if begin > 0:
+                    distances.append(place)
+                if begin + len(of_words) < len(words):
+                    distances.append(after)
+                distance = min(distances, default=ROOM)
+                # The earlier one of two equally good windows counts.
+                if distance > best.get(begin + place, (-1, None))[0]:
+                    best[begin + place] = (distance, of_word)
+        expected = [best[number][1] for number in range(len(words))]
+        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
+    alone = [saved.answers([words], 1)[0] for words in sentences]
+    assert saved.answers(sentences, 5) == alone
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_training_evaluation_and_prediction_agree(task, tmp_path):
+    """The metrics of the card are those of the windows, and the card says what is read."""
+    start = save(transformers.BertModel(transformers.BertConfig(**SIZES)), tmp_path / "bert")
+    draw = random.Random(0)
+    rows = []
+    for number in range(24):
+        words = text_of(50 if number % 3 == 0 else 10 + number % 4).split()
+        tags = [draw.choice(TAGS[:2]) for _ in words]
+        if task == "classify":
+            rows.append({"text": " ".join(words), "label": "ab"[number % 2]})
+        else:
+            rows.append({"tokens": words, "tags": tags})
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    out = tmp_path / "out"
+    command = ["train", task, "--train_file", data, "--test_file", data, *TRAINING]
+    command += ["--model_name_or_path", start, "--validation_fraction", "0", "--output_dir", out]
+    assert main(list(map(str, [*command, "--max_length", POSITIONS]))) == 0
+    card = (out / "README.md").read_text("utf-8")
+    assert f"first {POSITIONS} tokens" in card
+    assert "8 of its 24 texts reach this length" in card
+    assert "overlapping windows" in card
+    evaluated = tmp_path / "evaluated"
+    command = ["evaluate", out, "--test_file", data, "--output_dir", evaluated]
+    assert main(list(map(str, command))) == 0
+    results = [
+        json.loads((place / "results.json").read_text("utf-8"))["metrics"]["test"]
+        for place in (out, evaluated)
+    ]
+    assert results[0] == pytest.approx(results[1], abs=1e-6)
+    saved = open_model(out, "cpu")
+    if task == "classify":
+        answers = saved.answers([row["text"] for row in rows], 3)
+        right = [
+            next(iter(answer)) == row["label"] for answer, row in zip(answers, rows, strict=True)
+        ]
+    else:
+        answers = saved.answers([row["tokens"] for row in rows], 3)
+        right = [
+            ours == true
+            for answer, row in zip(answers, rows, strict=True)
+            for ours, true in zip(answer["tags"], row["tags"], strict=True)
+        ]
+    assert results[0]["accuracy"] == pytest.approx(np.mean(right))
