@@ -12,6 +12,7 @@ import torch
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_causal_mask
+from transformers.utils.deprecation import deprecate_kwarg
 
 CACHE_NAME = "past_key_values"
 if "cache" in inspect.signature(create_causal_mask).parameters:
@@ -23,7 +24,8 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def accepts_past_key_values(forward: Forward) -> Forward:
-    """Make `forward` accept its `cache` under the name `past_key_values` as well."""
+    """Make `forward` accept its `cache` under the name `past_key_values` as well. From transformers
+    5.24 on, this older name is deprecated, with the warning of its own models."""
 
     @wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:
@@ -32,6 +34,9 @@ def accepts_past_key_values(forward: Forward) -> Forward:
             kwargs["cache"] = cache
         return forward(*args, **kwargs)
 
+    if CACHE_NAME == "cache":
+        deprecate = deprecate_kwarg("past_key_values", version="5.40.0", new_name="cache")
+        renamed = deprecate(forward)
     # PEFT looks for the older name among the parameters.
     signature = inspect.signature(forward)
     parameters = list(signature.parameters.values())

@@ -185,8 +185,8 @@ def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
 def flat_output(output: Any, tokens: FlatTokens) -> Any:
     """What an attention module returns for the padded batch, states `(B, L, ...)`, as those of the
     flat row. Any other value is returned as it is."""
-    if isinstance(output, tuple):
-        return tuple(flat_output(part, tokens) for part in output)
+    if isinstance(output, tuple | list):
+        return type(output)(flat_output(part, tokens) for part in output)
     is_states = isinstance(output, torch.Tensor) and output.ndim == 3
     return tokens.flatten(output) if is_states else output
 

@@ -117,17 +117,16 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
 
 
 def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
-    """Whether the layers must compute the padded batch."""
-    config = model.config
-    if wants_all_layers(given, config, config.get_text_config()):
-        return True
-    if switch.head != "question" or given.get("attention_mask") is None:
-        return False
-    logger.warning_once(
-        f"padding_free: {type(model).__name__} computes padding, because the probability of an "
-        "answer depends on the scores of padding."
-    )
-    return True
+    """Whether the layers must compute the padded batch. The reason is logged once."""
+    reason = ""
+    if wants_all_layers(given, model.config, model.config.get_text_config()):
+        reason = "the outputs of all layers are requested, by the call or by the configuration"
+    elif switch.head == "question" and given.get("attention_mask") is not None:
+        reason = "the probability of an answer depends on the scores of padding"
+    if reason:
+        name = type(model).__name__
+        logger.warning_once(f"padding_free: {name} computes padding, because {reason}.")
+    return reason != ""
 
 
 def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
@@ -215,8 +214,8 @@ def separate_packed_rows(
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
         if not switch.separates_documents:
             logger.warning_once(
-                f"padding_free: in {type(model).__name__} documents of packed rows may attend to "
-                "each other, because its class is not known to separate them by position_ids."
+                f"padding_free: in {type(model).__name__} documents of packed rows may affect each "
+                "other, because its class is not known to separate them by position_ids."
             )
         given["attention_mask"] = None
         values.pop("attention_mask", None)

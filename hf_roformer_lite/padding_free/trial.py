@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from .inputs import IGNORE_INDEX
 from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of, parameters_of
-from .masks import FlatMask, FlatMaskError
+from .masks import FlatMaskError
 
 logger = logging.get_logger(__name__)
 
@@ -172,45 +172,45 @@ class Trial:
         loss = self.model(**inputs, labels=inputs["input_ids"], return_dict=True)["loss"]
         return not bool(loss > 0)  # Without a label it is NaN or 0.
 
-    def masks_of_layers(self, inputs: Batch) -> list[FlatMask | None]:
-        """The mask of each layer that is called; None for a layer that computes padding."""
-        found = []
-
-        def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            found.append(flat_mask_in(args, kwargs))
-
-        layers = layers_of(self.model)
-        handles = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
-        self.model.base_model(**inputs)
-        for handle in handles:
-            handle.remove()
-        return found
-
     def is_causal(self) -> bool:
         """Whether it is known that no token attends to later ones.
 
         Raises:
             PaddingFreeError: if no layer gets a flat row.
         """
-        found = self.masks_of_layers(self.inputs_of(self.batches[0]))
-        masks = [mask for mask in found if mask is not None]
+        masks = []
+
+        def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            mask = flat_mask_in(args, kwargs)
+            if mask is not None:
+                masks.append(mask)
+
+        layers = layers_of(self.model)
+        handles = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
+        self.run_base(self.batches[0])
+        for handle in handles:
+            handle.remove()
         if not masks and self.head != "question":
             reason = "no layer of it takes a mask that transformers' mask functions make."
             raise PaddingFreeError(self.model, reason)
         return all(mask.pattern is not None and mask.pattern.is_causal for mask in masks)
 
     def separates_documents(self) -> bool:
-        """Whether no token attends to the document before its own in a packed row. Layers that
-        compute padding, such as convolutions, do not attend."""
-        if "position_ids" not in parameters_of(self.model.base_model):
+        """Whether the tokens of a packed row do not depend on the document before their own, neither
+        by attention nor by a convolution."""
+        base: nn.Module = self.model.base_model
+        if "position_ids" not in parameters_of(base):
             return False
         ids = self.batches[0]["input_ids"][:1]
-        positions = torch.arange(LENGTH, device=ids.device)[None] % (LENGTH // 2)
-        masks = self.masks_of_layers({"input_ids": ids, "position_ids": positions})
-        return all(
-            mask is not None and mask.pattern is not None and mask.pattern.documents is not None
-            for mask in masks
+        length = LENGTH // 2
+        others = ids.clone()
+        others[:, :length] = ids[:, length : 2 * length]
+        positions = torch.arange(LENGTH, device=ids.device)[None] % length
+        states, other_states = (
+            base(input_ids=each, position_ids=positions, return_dict=True)[0][:, length:]
+            for each in (ids, others)
         )
+        return torch.allclose(states, other_states, rtol=0, atol=MAX_DIFFERENCE)
 
     def compare(self) -> None:
         """Compare the outputs of the padding-free model with those from before.

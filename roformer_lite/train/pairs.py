@@ -210,7 +210,7 @@ class PairTraining:
         sizes = sizes[: state.global_step]
         return cls(
             steps=state.global_step,
-            texts_per_batch=max(sizes),
+            texts_per_batch=max(sizes, default=0),
             pairs=sum(size * (size - 1) // 2 for size in sizes),
             learning_rate=stage.args.learning_rate,
             seconds=seconds_in(state),

@@ -57,8 +57,6 @@ def train_in_stages(
         checkpoint: The checkpoint of the trainer from which the training continues, if there is
             one.
     """
-    if is_faster_in_bfloat16(trainer, start.recipe):
-        use_bfloat16(trainer)
     train: Any = trainer.train_dataset
     pairs: PairTraining | None = None
     validated: CrossValidation | None = None
@@ -77,6 +75,8 @@ def train_in_stages(
             make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
             validated = cross_validate(trainer, make_fold, untrained, pairs, start.recipe, rows)
             set_seed(trainer.args.seed)
+    if is_faster_in_bfloat16(trainer, start.recipe):
+        use_bfloat16(trainer)
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)
     trainer.compute_metrics = None

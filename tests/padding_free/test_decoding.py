@@ -1,5 +1,7 @@
 """Generated tokens and caches are those of the stock model."""
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -20,6 +22,34 @@ def test_generate(name):
             "pad_token_id": 0,
         }
         assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
+
+
+# The ways to generate that transformers does not leave to remote code.
+WAYS: dict[str, dict[str, Any]] = {
+    "beams": {"num_beams": 3},
+    "sampled beams": {"num_beams": 2, "do_sample": True},
+    "sampling": {"do_sample": True, "top_k": 20, "num_return_sequences": 3},
+    "static cache": {"cache_implementation": "static"},
+    "guidance": {"guidance_scale": 1.5},
+    "penalties": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "prompt in chunks": {"prefill_chunk_size": 4},
+    "prompt lookup": {"prompt_lookup_num_tokens": 2},
+    "assisted": {"assistant_model": ...},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["llama", "BartForConditionalGeneration"])
+def test_ways_to_generate(name, way):
+    inputs = inputs_for(name, side="left")
+    if way in ("prompt lookup", "assisted"):  # These take one row.
+        inputs = {key: value[:1] for key, value in inputs.items()}
+    generated = []
+    for model in pair(name):
+        options = {key: model if value is ... else value for key, value in WAYS[way].items()}
+        torch.manual_seed(0)
+        generated.append(model.generate(**inputs, **options, max_new_tokens=6, pad_token_id=0))
+    assert torch.equal(*generated)
 
 
 @pytest.mark.parametrize("name, side", [("llama", "left"), ("llama", "right"), ("bloom", "left")])

@@ -16,6 +16,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from roformer_lite.cli import main
 from roformer_lite.train import cross_validation
+from roformer_lite.train.callbacks import TrainingClock
 from roformer_lite.train.cross_validation import CrossValidation, divided, folds_of
 from roformer_lite.train.pairs import PAIRS_FOLDER
 
@@ -98,6 +99,30 @@ def test_a_killed_stage_of_pairs_ends_with_the_same_weights(encoder, tmp_path):
     results = json.loads((tmp_path / "killed" / "results.json").read_text())
     assert results["metrics"] == whole["metrics"]
     weights = load_file(tmp_path / "killed" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert (weights[name] == tensor).all(), name
+
+
+def test_an_interrupted_fine_tuning_after_pairs(encoder, tmp_path, monkeypatch):
+    """The stage of pairs is over, and is reported like that of an uninterrupted training. So many
+    steps are planned that bfloat16 is used on processors that have it."""
+
+    def interrupt(clock, args, state, control, **kwargs) -> None:
+        if state.global_step == 50 and Path(args.output_dir).name != PAIRS_FOLDER:
+            raise KeyboardInterrupt
+
+    data = write_table(tmp_path / "rows.csv", make_rows(105))
+    options = ["--num_train_epochs", "10", "--per_device_train_batch_size", "4"]
+    whole = train(encoder, data, tmp_path / "whole", *options)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingClock, "on_step_begin", interrupt)
+        assert main(command(encoder, data, tmp_path / "m", *options)) == 130
+    results = train(encoder, data, tmp_path / "m", *options)
+    assert results["metrics"] == whole["metrics"] and "validation" in whole["metrics"]
+    assert results["training"]["steps"] == whole["training"]["steps"] > 50
+    for name in ("steps", "texts_per_batch", "pairs", "learning_rate"):
+        assert results["training"]["pairs"][name] == whole["training"]["pairs"][name]
+    weights = load_file(tmp_path / "m" / "model.safetensors")
     for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert (weights[name] == tensor).all(), name
 
