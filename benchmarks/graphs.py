@@ -44,7 +44,7 @@ MODELS: dict[str, tuple[str, Size]] = {
     "ours-small": (OURS, SIZES["small"]),
 }
 COLUMNS = ["model", "engine", "order", "places a token", f"{PADDED}, ms", f"{FLAT}, ms"]
-COLUMNS += ["times as fast", "difference"]
+COLUMNS += ["speed-up", "difference"]
 
 
 @dataclass

@@ -178,8 +178,8 @@ def draw(rows: list[Row], options: Options) -> None:
         for row in rows:
             if row["perplexities"][-1] <= limit:
                 axis.plot(middles, row["perplexities"][:-1], marker="o", label=row["method"])
-        axis.set_title(f"perplexity, trained on {options.trained_length} tokens")
-        axis.set_xlabel("position")
+        axis.set_ylabel("perplexity")
+        axis.set_xlabel(f"position in the text (trained on {options.trained_length} tokens)")
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         figure.savefig(options.plot, metadata={"Date": None}, facecolor="white")
 

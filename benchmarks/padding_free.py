@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import matplotlib
 import torch
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
@@ -50,22 +51,25 @@ from .workload import IGNORED, PAD, Batch, Paragraphs, check_known, make_batches
 
 STOCK = "sdpa"
 FREE = "padding_free"
-MODELS = (
-    "bert/classify",
-    "bert/masked-lm",
-    "modernbert/masked-lm",
-    "llama/causal-lm",
-    "bart/seq2seq",
-    "marian/seq2seq",
-    "t5/seq2seq",
-    "ours/classify",
-    "ours/masked-lm",
-    "ours/causal-lm",
-    "ours/seq2seq",
-)
+# The models and their names in pictures.
+NAMES = {
+    "bert/classify": "BERT, classifier",
+    "bert/masked-lm": "BERT, masked language model",
+    "modernbert/masked-lm": "ModernBERT, masked language model",
+    "llama/causal-lm": "Llama, causal language model",
+    "bart/seq2seq": "BART, encoder–decoder",
+    "marian/seq2seq": "Marian, encoder–decoder",
+    "t5/seq2seq": "T5, encoder–decoder",
+    "ours/classify": "RoFormerLite, classifier",
+    "ours/masked-lm": "RoFormerLite, masked language model",
+    "ours/causal-lm": "RoFormerLite, causal language model",
+    "ours/seq2seq": "RoFormerLite, encoder–decoder",
+}
+MODELS = tuple(NAMES)
 MODES = ("step", "evaluation", "trainer")
 # The values are the names of these orders in `Workload.lengths`.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
+DRAWN_ORDERS = {"random": "shuffled batches", "grouped": "batches grouped by length"}
 MEASURE_PEAK = """
 import json, sys
 from benchmarks.padding_free import peak_here
@@ -338,7 +342,7 @@ def peak_here(fields: Row, name: str, attention: str, order: str) -> float:
 # Tables and a plot
 
 COLUMNS = ["model", "mode", "order", "places a token", f"{STOCK}, ms", f"{FREE}, ms"]
-COLUMNS += ["times as fast", "by the least", "difference", f"MiB, {STOCK} and {FREE}"]
+COLUMNS += ["speed-up", "by the least", "difference", f"MiB, {STOCK} and {FREE}"]
 
 
 def cells_of(row: Row) -> list[str]:
@@ -356,31 +360,44 @@ def cells_of(row: Row) -> list[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw bars for the training step of each model, in random order and grouped by length."""
-    steps = [row for row in rows if row["mode"] == "step"]
-    names = list(dict.fromkeys(row["model"] for row in steps))
-    places = {name: place for place, name in enumerate(names)}
-    labels = {"random": "random batches", "grouped": "grouped by length"}
-    style = {"svg.fonttype": "path", "svg.hashsalt": FREE, "font.size": 8}
+    """Draw the training step of each model, in random order and grouped by length."""
+    speed_ups: dict[str, dict[str, float]] = {order: {} for order in DRAWN_ORDERS}
+    for row in rows:
+        if row["mode"] == "step" and row["order"] in DRAWN_ORDERS:
+            name = NAMES[row["model"]]
+            speed_ups[row["order"]][name] = row["contenders"][STOCK]["times"]
+    style = {"svg.fonttype": "path", "svg.hashsalt": FREE}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(9, 3), layout="constrained")
-        axis = figure.subplots()
-        for shift, order in ((-0.2, "random"), (0.2, "grouped")):
-            shown = [row for row in steps if row["order"] == order]
-            bars = axis.bar(
-                [places[row["model"]] + shift for row in shown],
-                [row["contenders"][STOCK]["times"] for row in shown],
-                width=0.38,
-                label=labels[order],
-            )
-            axis.bar_label(bars, fmt="%.2f", fontsize=7)
-        axis.axhline(1, color="black", linewidth=0.8)
-        axis.set_xticks(range(len(names)), [name.replace("/", "\n") for name in names])
-        axis.set_ylabel("training steps, times as fast")
-        figure.legend(loc="outside upper center", ncols=2, frameon=False)
         # Without a date, the file changes only with the figures.
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, metadata=metadata, facecolor="white")
+        speed_up_figure(speed_ups).savefig(path, metadata=metadata, facecolor="white")
+
+
+def speed_up_figure(speed_ups: dict[str, dict[str, float]]) -> Figure:
+    """Bars for the speed-up of a training step of each model.
+
+    Args:
+        speed_ups: For each order of `DRAWN_ORDERS`, the names of models and their speed-ups.
+    """
+    names = list(dict.fromkeys(name for models in speed_ups.values() for name in models))
+    figure = Figure(figsize=(8, 6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    axis = figure.subplots()
+    for shift, (order, models) in zip((-0.2, 0.2), speed_ups.items(), strict=True):
+        bars = axis.barh(
+            [names.index(name) + shift for name in models],
+            list(models.values()),
+            height=0.38,
+            label=DRAWN_ORDERS[order],
+        )
+        axis.bar_label(bars, fmt="%.2f×", fontsize=8, padding=3)
+    axis.axvline(1, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.set_xlabel("speed-up of a training step (stock = 1)")
+    # The figures beside the bars stay clear of the frame.
+    axis.margins(x=0.1, y=0.02)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
 
 
 def main(options: Options) -> None:

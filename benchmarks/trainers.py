@@ -398,7 +398,7 @@ def compare(name: str, setting: Setting) -> Row:
     }
 
 
-COLUMNS = ["case", f"{STOCK}, s", f"{FREE}, s", "times as fast", "difference"]
+COLUMNS = ["case", f"{STOCK}, s", f"{FREE}, s", "speed-up", "difference"]
 
 
 def cells_of(row: Row) -> list[str]:

@@ -2,10 +2,12 @@
 
 python docs/draw_images.py [DIRECTORY]
 
-`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism.
+`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism. `padding_free.svg` shows
+the figures in the table of `speed.md`; `python -m benchmarks padding_free --plot` draws new ones.
 The pictures of attention and positions come from `tutorials/look_inside.py`.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+from benchmarks.padding_free import speed_up_figure  # noqa: E402
 
 TEXTS = (("a", "fine", "film"), ("good", "dog"), ("the", "cat", "sat", "on", "it"))
 COLOURS = ("#f5b971", "#8fd19e", "#7fb3e6")
-# The documents of the second drawing, A and B in one row and C in another: their tokens in the
+# The documents of the second drawing, A and B in one sequence and C in another: their tokens in the
 # decoder and in the encoder.
 TARGETS = {"A": 3, "B": 2, "C": 4}
 SOURCES = {"A": 5, "B": 3, "C": 2}
@@ -63,7 +67,7 @@ def _grid(axes: Axes, left: float, words: bool) -> None:
 
 
 def where_a_token_goes() -> Figure:
-    """A batch, its flat row within a layer, and the batch again."""
+    """A batch, its flat sequence within a layer, and the batch again."""
     figure, axes = pyplot.subplots(figsize=(15, 5.4), layout="constrained", facecolor="white")
     axes.set(xlim=(0, 30), ylim=(-0.6, 10.4))
     axes.axis("off")
@@ -108,7 +112,7 @@ def where_a_token_goes() -> Figure:
     axes.plot(*zip(*corners[:3], strict=True), color=FAINT, linewidth=1.2)
     style = {"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2}
     axes.annotate("", corners[3], corners[2], arrowprops=style)
-    text = "the next layer takes the flat row that is already there"
+    text = "the next layer takes the flat sequence that is already there"
     axes.text(15.9, 0.05, text, ha="center", va="bottom", fontsize=8.5, color=FAINT)
     return figure
 
@@ -132,7 +136,7 @@ def _block(
 
 
 def _flat_scores(axes: Axes, left: float, title: str, sources: dict[str, int]) -> None:
-    """The scores of the flat row: a block for each document, the longest first."""
+    """The scores of the flat sequence: a block for each document, the longest first."""
     is_causal = sources is TARGETS
     num_keys = sum(sources.values())
     symbol = "N" if is_causal else "M"
@@ -154,7 +158,7 @@ def _flat_scores(axes: Axes, left: float, title: str, sources: dict[str, int]) -
 def documents() -> Figure:
     """Documents read off a causal mask; the blocks of self-attention and of cross-attention."""
     figure, axes = pyplot.subplots(figsize=(13, 5), layout="constrained", facecolor="white")
-    axes.set(xlim=(-3, 34), ylim=(-1.4, 12))
+    axes.set(xlim=(-4, 34), ylim=(-1.4, 12))
     axes.set_aspect("equal")
     axes.axis("off")
     size = 0.8
@@ -163,7 +167,7 @@ def documents() -> Figure:
     axes.text(
         2, 10.9, "(B, L, L) = (2, 5, 5)", ha="center", va="top", fontsize=9, family="monospace"
     )
-    for top, text in ((9, "row 1:\nA and B"), (4, "row 2:\nC and\npadding")):
+    for top, text in ((9, "sequence 1:\nA and B"), (4, "sequence 2:\nC and\npadding")):
         _frame(axes, 0, top, 5 * size, 5 * size)
         axes.text(-0.3, top - 2.5 * size, text, ha="right", va="center", fontsize=9)
     _block(axes, (0, 9), "A", 3, is_causal=True, size=size)
@@ -174,7 +178,7 @@ def documents() -> Figure:
     axes.text(2, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
     _arrow(axes, 5.2, 7.6, y=4.5)
 
-    _flat_scores(axes, 9.2, "self-attention of the flat row", TARGETS)
+    _flat_scores(axes, 9.2, "self-attention of the flat sequence", TARGETS)
     text = "one block for each document,\nthe longest first"
     axes.text(13.7, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
     _flat_scores(axes, 22, "cross-attention", SOURCES)
@@ -183,7 +187,24 @@ def documents() -> Figure:
     return figure
 
 
-DRAWINGS = {"where_a_token_goes": where_a_token_goes, "documents": documents}
+def padding_free() -> Figure:
+    """The speed-ups of the training step in the table of `speed.md`."""
+    text = (DOCS / "speed.md").read_text("utf-8")
+    row = re.compile(r"^\| (.*?) \| ([\d.]+)× \| ([\d.]+)× \|", re.MULTILINE)
+    rows = row.findall(text)
+    return speed_up_figure(
+        {
+            "random": {name: float(shuffled) for name, shuffled, _ in rows},
+            "grouped": {name: float(grouped) for name, _, grouped in rows},
+        }
+    )
+
+
+DRAWINGS = {
+    "where_a_token_goes": where_a_token_goes,
+    "documents": documents,
+    "padding_free": padding_free,
+}
 
 
 def main(directory: Path) -> None:

@@ -16,6 +16,7 @@ PAGES = [
     *ROOT.glob("docs/*.md"),
     *(path for folder in (*CODE, "model_cards") for path in (ROOT / folder).glob("README.md")),
     *ROOT.glob(".github/**/*.md"),
+    *ROOT.glob("skills/*/SKILL.md"),
 ]
 # The log of changes also names parts that only former versions had.
 PAGES.remove(ROOT / "CHANGELOG.md")
@@ -27,6 +28,7 @@ OF_OTHERS = {
     "DistributedDataParallel",
     "Matryoshka2dLoss",
     "MultiheadAttention",
+    "RepoCard",
     "RoFormerTokenizerFast",
     "TorchDynamoPlugin",
     "TransformersKwargs",
@@ -41,6 +43,14 @@ OF_OTHERS = {
     "register_pipeline",
     "restore_callback_states_from_checkpoint",
 }
+# The options of other tools, which a page maps to those of this program.
+OF_OTHER_TOOLS = set(
+    "DistillationTrainer body_learning_rate column_mapping data_path do_eval do_predict "
+    "do_regression do_train "
+    "gradient_accumulation label_column_name max_train_samples multi_target_strategy "
+    "num_iterations pad_to_max_length project_name text_column_names valid_split "
+    "warmup_ratio".split()
+)
 # The code composes these names from a part of a name and an ending.
 MADE = {"_64", "generated_token_ids", "validation_loss"}
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -110,7 +120,7 @@ def names_of_code(text: str, words: set[str]) -> Iterator[tuple[str, bool]]:
 
 def test_names_options_and_files_exist(prose_and_words):
     prose, words = prose_and_words
-    known = words | OF_OTHERS | MADE
+    known = words | OF_OTHERS | OF_OTHER_TOOLS | MADE
     stale = [
         f"{path.relative_to(ROOT)}: {name}"
         for path, text in prose.items()

@@ -14,13 +14,19 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import hf_roformer_lite
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PUBLIC = [name for name in hf_roformer_lite.__all__ if name != "__version__"]
-NOT_COPIED = (".*", "__pycache__", "*.egg-info", "build", "dist", "docs", "model_cards", "results")
+NOT_COPIED = (".git", ".site", ".venv*", ".*_cache", ".transformers-*", "__pycache__")
+NOT_COPIED += ("*.egg-info", "build", "dist", "results")
+URL = "https://example.org/owner/repository"
 DATA = {"hf_roformer_lite/py.typed", "roformer_lite/py.typed"}
 DATA |= {
     f"roformer_lite/train/model_card_{name}.md.jinja" for name in ("template", "seeds", "code")
@@ -36,6 +42,9 @@ assert torch.equal(model(ids).logits, again(ids).logits)
 for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite):
     print(module.__file__)
 """
+
+# The folders that the sdist has in addition to the packages.
+IN_SDIST = ("tests", "docs", "examples", "benchmarks", "tutorials", "model_cards", "conversion")
 
 # These packages are installed into environments of their own.
 ELSEWHERE = {"vllm"}
@@ -72,20 +81,50 @@ def names_of(requirements: list[str]) -> set[str]:
 
 def test_every_imported_package_is_declared():
     """A package that the plugin imports at once is a dependency, and any other is in an extra."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    required = names_of(project["dependencies"])
+    required = names_of(PROJECT["dependencies"])
     plugin = [*(ROOT / "hf_roformer_lite").rglob("*.py"), *(ROOT / "conversion").glob("*.py")]
     assert {"torch", "transformers"} <= distributions_of(plugin, only_at_the_top=True) <= required
-    extras = names_of(sum(project["optional-dependencies"].values(), []))
+    extras = names_of(sum(PROJECT["optional-dependencies"].values(), []))
     folders = ("roformer_lite", "tests", "benchmarks", "tutorials", "examples", "docs")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert {"pyyaml", "scikit-learn"} <= distributions_of([*plugin, *files]) <= required | extras
 
 
-def test_every_file_names_the_same_version():
+def test_every_file_names_the_same_version_and_date():
     version = hf_roformer_lite.__version__
-    assert f"\n## [{version}] - 20" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    (date,) = re.findall(rf"^## \[{re.escape(version)}\] - ([\d-]+)$", changes, re.MULTILINE)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == version
+    assert str(citation["date-released"]) == date
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_every_file_names_the_same_python_versions():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    jobs = workflow["jobs"]
+    tested = [jobs["test"]["steps"][1]["with"]["python-version"]]
+    tested += jobs["other-pythons"]["strategy"]["matrix"]["python-version"]
+    classifiers = [f"Programming Language :: Python :: {version}" for version in tested]
+    assert [name for name in PROJECT["classifiers"] if ":: Python :: 3." in name] == classifiers
+    assert PROJECT["requires-python"] == f">={tested[0]}"
+    for name in ("README.md", "CONTRIBUTING.md"):
+        assert f"Python {tested[0]} to {tested[-1]}" in (ROOT / name).read_text("utf-8")
+
+
+def test_every_lower_bound_is_tested():
+    """CI installs all lower bounds of pyproject.toml at once."""
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = map(Requirement, [*PROJECT["dependencies"], *sum(extras, [])])
+    lowest = {
+        (canonicalize_name(requirement.name), Version(bound.version))
+        for requirement in requirements
+        for bound in requirement.specifier
+        if bound.operator == ">="
+    }
+    lines = (ROOT / "constraints-oldest.txt").read_text("utf-8").splitlines()
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    assert lowest == {(canonicalize_name(name), Version(version)) for name, version in pins}
 
 
 def run(*command: object, folder: Path) -> str:
@@ -108,6 +147,7 @@ def built(tmp_path_factory) -> dict[str, Path]:
     """The `sdist`, the `wheel` that is built from it, and the wheel of the `tree` itself."""
     folder = tmp_path_factory.mktemp("built")
     source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_COPIED))
+    run(sys.executable, ".ci/name_repository.py", URL, "v1", folder=source)
     build = (sys.executable, "-m", "build", "--no-isolation")
     run(*build, "--outdir", folder / "both", folder=source)
     run(*build, "--wheel", "--outdir", folder / "tree", folder=source)
@@ -136,10 +176,30 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
             contents.append({file.filename: file.CRC for file in wheel.infolist()})
     assert contents[0] == contents[1]
     assert {name for name in contents[0] if ".dist-info/" not in name} == modules | DATA
+    assert [name for name in contents[0] if name.endswith(".dist-info/licenses/LICENSE")]
+
+
+def test_sdist_has_tests_docs_and_examples(built):
     with tarfile.open(built["sdist"]) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= packed
-    assert not [name for name in packed if name.startswith(("tests", "benchmarks"))]
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "CITATION.cff"} <= packed
+    files = [path for name in IN_SDIST for path in (ROOT / name).rglob("*") if path.is_file()]
+    expected = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
+    assert expected <= packed
+    assert not [name for name in packed if name.endswith(".pyc")]
+
+
+def test_metadata_name_licence_and_repository(built):
+    """The long description has no link that only a checkout could follow."""
+    with zipfile.ZipFile(built["wheel"]) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = wheel.read(name).decode()
+    header, _, description = metadata.partition("\n\n")
+    assert "\nLicense-Expression: Apache-2.0\n" in header
+    assert f"\nProject-URL: Repository, {URL}\n" in header
+    links = re.findall(r"\]\(([^)\s]+)\)", description)
+    assert f"{URL}/blob/v1/docs/index.md" in links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
 @pytest.mark.slow

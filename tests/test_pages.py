@@ -6,13 +6,18 @@ that a script draws from kept results.
 
 import re
 import runpy
+import shlex
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT
 from documentation import README, Block, blocks_of
 
 DOCS = ROOT / "docs"
+SKILL = ROOT / "skills" / "roformer-lite" / "SKILL.md"
 REFERENCE = DOCS / "reference.md"
 CONVERSION = ROOT / "conversion" / "README.md"
 # All blocks of these two pages are quick examples with small untrained models.
@@ -61,7 +66,7 @@ def anchors_of(page: Path) -> set[str]:
     return {text.replace(" ", "-") for text in words}
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md")], ids=str)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), SKILL], ids=str)
 def test_links_lead_somewhere(page):
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
@@ -72,6 +77,46 @@ def test_links_lead_somewhere(page):
         if not target.exists() or anchor not in anchors_of(target):
             broken.append(link)
     assert broken == []
+
+
+def test_llms_txt_lists_every_page():
+    listed = re.findall(r"^- \[(.*?)\]\((.*?)\): \w", (DOCS / "llms.txt").read_text("utf-8"), re.M)
+    titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in DOCS.glob("*.md")}
+    assert {name: f"# {title}" for title, name in listed} == titles
+
+
+def test_each_training_of_the_pages_has_a_directory_of_its_own():
+    """A reader may run the blocks of all pages in one directory."""
+    pages = [README, *sorted(DOCS.glob("*.md"))]
+    code = [block.code for page in pages for block in blocks_of(page) if block.runs_here]
+    pattern = r"--output_dir (\S+)|Arguments\(\s*\"([\w-]+)\""
+    found = [name or other for text in code for name, other in re.findall(pattern, text)]
+    assert len(found) > 30
+    assert [name for name, number in Counter(found).items() if number > 1] == []
+
+
+def commands_of_skill() -> list[str]:
+    return re.findall(r"^\$ roformer-lite (.*)$", SKILL.read_text("utf-8"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", commands_of_skill())
+def test_commands_of_the_skill_have_valid_options(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    name, *words = shlex.split(command)
+    if name != "train":
+        graphs = "onnx" if "--engine" in words else ""
+        (tmp_path / words[0] / graphs).mkdir(parents=True)
+    for file in re.findall(r"file (\S+)", command):
+        Path(file).touch()
+    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
+    assert import_module(f"roformer_lite.commands.{name}_options").parse(words)
+
+
+def test_skill_has_a_name_and_a_description():
+    _, header, _ = SKILL.read_text("utf-8").split("---\n", maxsplit=2)
+    fields = yaml.safe_load(header)
+    assert fields["name"] == SKILL.parent.name
+    assert 100 < len(fields["description"]) < 1024
 
 
 def texts_of(picture: Path) -> list[str]:

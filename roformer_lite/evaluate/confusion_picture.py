@@ -49,7 +49,8 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     names = []
     for label in labels:
         can_be_drawn = drawable.issuperset(map(ord, label))
-        names.append(label[:MAX_CHARACTERS] if can_be_drawn else f"#{everything.index(label) + 1}")
+        name = label if len(label) <= MAX_CHARACTERS else f"{label[: MAX_CHARACTERS - 1]}…"
+        names.append(name if can_be_drawn else f"#{everything.index(label) + 1}")
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
     shown = ConfusionMatrixDisplay(counts / totals, display_labels=names)
@@ -67,7 +68,7 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = accuracy_score(true, predicted, normalize=False)
-    title = f"{int(right):,} of {len(true):,} right"
+    title = f"{int(right):,} of {len(true):,} correct"
     if len(everything) > MAX_LABELS:
         title += f"; {MAX_LABELS} of {len(everything)} labels, those confused most"
     axes.set_title(title, fontsize=10)
@@ -76,8 +77,8 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
 
 
 def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
-    """Draw the fraction of right predictions against their mean score, for ten groups of the same
-    size. Both are equal on the diagonal.
+    """Draw the accuracy of the predictions against their mean confidence, for ten bins of the same
+    size, or fewer if many scores are equal. Both are equal on the diagonal.
 
     Args:
         scores: The score of each prediction from 0 to 1, `(rows,)`.
@@ -91,12 +92,10 @@ def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
     shown = CalibrationDisplay.from_predictions(
         right.astype(int), scores.clip(0, 1), n_bins=10, strategy="quantile", ax=figure.subplots()
     )
-    shown.ax_.set(
-        xlabel="score of the answer",
-        ylabel="fraction that is right",
-        xlim=(0, 1.02),
-        ylim=(0, 1.02),
-    )
+    # Markers at 0 and 1 stay clear of the frame.
+    shown.ax_.set(xlabel="confidence", ylabel="accuracy", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
+    title = f"predictions: {len(scores):,}, bins of equal size: {len(shown.prob_pred)}"
+    shown.ax_.set_title(title, fontsize=10)
     shown.ax_.get_legend().remove()
     figure.savefig(path, dpi=120)
 

@@ -77,7 +77,7 @@ class TaskArguments(DataArguments):
 
 
 # On a few thousand labels a model overfits within a few epochs unless noise is added; see
-# docs/defaults.md.
+# docs/experiments.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 

@@ -170,7 +170,7 @@ def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: in
             marker = "." if len(steps) < 30 else None
             axes.plot(steps, losses, label=label, marker=marker)
     if chosen_step is not None:
-        axes.axvline(chosen_step, linestyle="--", color="gray", label="the model that is kept")
+        axes.axvline(chosen_step, linestyle="--", color="gray", label="saved checkpoint")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     axes.grid(alpha=0.3)

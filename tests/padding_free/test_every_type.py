@@ -34,14 +34,17 @@ from hf_roformer_lite.padding_free.layers import layers_of
 
 RESULTS = Path(__file__).with_name("every_type.csv")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "padding_free_models.md"
-EXACT = "exact"
-TAKES_MORE = "does not take text only"
+EXACT = "supported"
+TAKES_MORE = "needs inputs other than text"
 INTRODUCTION = """# All text models
 
-Every text model of transformers 5.24, and the outcome of `padding_free(model)`. The difference is the largest one of
-logits, loss and gradients, relative to the largest value, of a small random model of the class (rows of 20, 13, 6 and 1
-tokens). *Exact* means at most 1e-5, for every class of the type. All other types are refused with a `ValueError`, for the
-reason in the table, and left as they were.
+This page lists every text model type of transformers 5.24, and whether [`padding_free`](padding_free.md) supports it. A type is
+supported if a small random model of each of its classes gives the same logits, losses and gradients with and without padding.
+The largest difference is relative to the largest value, for texts of 20, 13, 6 and 1 tokens; at most 1e-5 is allowed. For any
+other type, `padding_free` raises a `PaddingFreeError` with the reason, and leaves the model as it was.
+
+The website has a box above the long table that filters it, for example by `bert` or `no`. The same rows are in the file
+`tests/padding_free/every_type.csv`.
 
 """
 # These types are in no other table, and read text. Other such types read sound.
@@ -66,12 +69,12 @@ NOT_TEXT = {
 }
 # The page describes an error by the words next to the first pattern that matches it.
 REASONS = (
-    ("attention interface", "attention, if any, is neither of the interface nor in the table"),
-    ("outputs differ|meet outside", "tokens meet outside attention"),
-    ("experts", "experts that take a limited number of tokens of a batch"),
-    ("mask functions", "layers that take masks of another kind"),
-    ("token ids alone", "they take no rows of token ids alone"),
-    ("", "layers that read the mask, the cache or the rows of the batch themselves"),
+    ("attention interface", "custom attention"),
+    ("outputs differ|meet outside", "tokens mix outside attention, as in convolutions"),
+    ("experts", "experts with a limited capacity"),
+    ("mask functions", "no attention mask of the usual kind"),
+    ("token ids alone", "needs inputs other than token ids"),
+    ("", "layers that read the mask, the cache or the batch directly"),
 )
 
 
@@ -216,14 +219,16 @@ def page_of(results: dict[str, tuple[str, str]]) -> str:
     outcomes = {kind: outcome_of(result) for kind, (_, result) in results.items()}
     counts = Counter(outcomes.values())
     names = [EXACT, *(name for _, name in REASONS), TAKES_MORE]
-    lines = [f"| {name[0].upper()}{name[1:]} | {counts[name]} |" for name in names]
+    lines = [f"| {name} | {counts[name]} |" for name in names if counts[name]]
     rows = []
     for kind, (class_name, result) in results.items():
-        difference = result.partition(": ")[2] if outcomes[kind] == EXACT else ""
-        rows.append(f"| `{kind}` | {class_name} | {outcomes[kind]} | {difference} |")
-    outcomes_table = ["| outcome | types |", "|---|---:|", *lines, ""]
-    head = ["| `model_type` | class | outcome | largest difference |", "|---|---|---|---|"]
-    types_table = ["## All types", "", *head, *rows, ""]
+        outcome = outcomes[kind]
+        difference = result.partition(": ")[2]
+        supported = f"yes | {difference} | " if outcome == EXACT else f"no | | {outcome}"
+        rows.append(f"| `{kind}` | `{class_name}` | {supported} |")
+    outcomes_table = ["| result | types |", "|---|---:|", *lines, ""]
+    head = ["| `model_type` | class | supported | largest difference | reason |"]
+    types_table = ["## All types", "", *head, "|---|---|---|---:|---|", *rows, ""]
     return INTRODUCTION + "\n".join([*outcomes_table, *types_table])
 
 

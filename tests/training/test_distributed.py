@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "CUDA_VISIBLE_DEVICES": "",
-    # The reason for this setting is in docs/several_processes.md.
+    # The reason for this setting is in docs/scaling.md#several-processes.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 TINY = (
