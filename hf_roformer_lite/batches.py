@@ -1,7 +1,6 @@
 """Batches that are limited by their number of real tokens instead of their number of rows.
 
-`batch_by_tokens` puts them into the data loader of a `Trainer`. accelerate, which the Trainer needs
-as well, is imported with this module.
+`batch_by_tokens` puts them into the data loader of a `Trainer`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
-from accelerate.data_loader import prepare_data_loader
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
@@ -46,6 +43,10 @@ def batch_by_tokens(
         ValueError: for a stream, whose lengths are unknown, and if a single example exceeds the
             budget.
     """
+    # The Trainer needs accelerate, and the rest of this package does not.
+    from accelerate import PartialState
+    from accelerate.data_loader import prepare_data_loader
+
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError("batches by tokens need a dataset with a length, not an IterableDataset")
     state = PartialState()
