@@ -45,7 +45,6 @@ def batch_by_tokens(
     """
     # The Trainer needs accelerate, and the rest of this package does not.
     from accelerate import PartialState
-    from accelerate.data_loader import prepare_data_loader
 
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError("batches by tokens need a dataset with a length, not an IterableDataset")
@@ -67,6 +66,10 @@ def with_batches(loader: DataLoader, sampler: Sampler[list[int]]) -> DataLoader:
         loader: The data loader of a dataset with a length, as in `batch_by_tokens`.
         sampler: Yields the indices of the examples of each batch.
     """
+    # The Trainer needs accelerate, and the rest of this package does not.
+    from accelerate import PartialState
+    from accelerate.data_loader import prepare_data_loader
+
     batches = DataLoader(
         loader.dataset,
         batch_sampler=sampler,

@@ -106,6 +106,7 @@ def test_a_classifier_averages_the_logits_of_windows(tmp_path, caplog):
     assert "truncated" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_graph_reads_the_same_windows(tmp_path):
     config = stack_config(
         vocab_size=len(VOCABULARY),

@@ -106,7 +106,10 @@ def written(folder: Path, kind: str) -> Path:
     return folder / kind
 
 
-@pytest.mark.parametrize("kind", ["embed", "classify", "convert", "ours", "export", "convert back"])
+EXPORTED = pytest.param("export", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kind", ["embed", "classify", "convert", "ours", EXPORTED, "convert back"])
 def test_no_file_has_a_length_of_another_training(kind, folder):
     directory = written(folder, kind)
     by_tokenizers = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -124,6 +127,7 @@ def test_no_file_has_a_length_of_another_training(kind, folder):
     assert {len(ids) for ids in padded["input_ids"]} == {max(LENGTHS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classify", "ours"])
 def test_classifiers_read_the_whole_text_alone_and_in_a_batch(kind, folder):
     directory = written(folder, kind)
