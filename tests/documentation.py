@@ -33,6 +33,8 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteTokenizer
 
 README = ROOT / "README.md"
+# This page trains the model `dates`.
+DATES_PAGE = ROOT / "docs" / "python.md"
 PROGRAM = "import sys; from roformer_lite.cli import main; sys.exit(main())"
 PROCESSES = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]
@@ -297,7 +299,7 @@ def answer_of_page(port: str, block: Block, folder: Path) -> str:
 class Directories:
     """The directory of each page, in which its blocks run.
 
-    Pages of docs that use the model `dates` find it there, trained by the example of the README."""
+    Pages of docs that use the model `dates` find it there, trained by the example of one of them."""
 
     def __init__(self, factory: pytest.TempPathFactory):
         self.factory = factory
@@ -309,15 +311,16 @@ class Directories:
         if page not in self.known:
             self.known[page] = self.factory.mktemp(page.stem)
             shutil.copytree(self.examples, self.known[page], dirs_exist_ok=True)
-            if page != README and '"dates"' in page.read_text("utf-8"):
+            if page != DATES_PAGE and '"dates"' in page.read_text("utf-8"):
                 shutil.copytree(self.trained_dates(), self.known[page] / "dates")
         return self.known[page]
 
     def trained_dates(self) -> Path:
-        dates = self.of(README) / "dates"
+        dates = self.of(DATES_PAGE) / "dates"
         if not (dates / "config.json").exists():
-            example = next(block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code)
-            run_python(example, self.of(README), "")
+            blocks = blocks_of(DATES_PAGE)
+            example = next(block for block in blocks if "Seq2SeqTrainer(" in block.code)
+            run_python(example, self.of(DATES_PAGE), "")
         return dates
 
 

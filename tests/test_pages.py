@@ -7,6 +7,7 @@ that a script draws from kept results.
 import re
 import runpy
 import shlex
+import shutil
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
-from documentation import README, Block, blocks_of
+from documentation import README, Block, blocks_of, run_command
 
 DOCS = ROOT / "docs"
 SKILL = ROOT / "skills" / "roformer-lite" / "SKILL.md"
@@ -45,6 +46,22 @@ def running_blocks() -> list:
 @pytest.mark.parametrize("block", running_blocks())
 def test_block(block: Block, check_block):
     check_block(block)
+
+
+@pytest.mark.slow
+def test_the_first_line_of_the_readme_ends_in_its_table(tmp_path):
+    """The line that sets everything up also trains, which gives about the figures shown."""
+    line = next(block for block in blocks_of(README) if "roformer-lite train" in block.code)
+    command = line.code[line.code.index("roformer-lite train") :]
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    printed = run_command(command, tmp_path)
+    row = re.compile(r"│ (\w.*?) *│ .* │ +([\d.]+) │")
+    assert line.printed is not None
+    shown = dict(row.findall(line.printed))
+    found = dict(row.findall(printed))
+    assert len(shown) == 4
+    for name, accuracy in shown.items():
+        assert float(found[name]) == pytest.approx(float(accuracy), abs=0.05)
 
 
 @pytest.mark.parametrize(
