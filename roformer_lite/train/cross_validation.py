@@ -50,6 +50,7 @@ class CrossValidation:
     Args:
         folds: The number of the fold of each row; empty if nothing was cross-validated.
         is_possible: Whether the rows can be divided into folds.
+        is_fitted: Whether the head of the model could be fitted. If not, it is fine-tuned anyway.
         learns_from_pairs: Whether the encoder of each fold has learned from pairs. If not, the head
             reads the untrained encoder.
         logits: The logits for each row of a model that has not seen it, `(rows, labels)`, by the
@@ -61,6 +62,7 @@ class CrossValidation:
 
     folds: list[int] = field(default_factory=list)
     is_possible: bool = True
+    is_fitted: bool = True
     learns_from_pairs: bool = True
     logits: list[list[float]] = field(default_factory=list)
     fitted_accuracy: float | None = None
@@ -69,7 +71,9 @@ class CrossValidation:
 
     @property
     def prefers_fine_tuning(self) -> bool:
-        """Whether the model is more accurate after fine-tuning."""
+        """Whether the model is more accurate after fine-tuning, or needs it."""
+        if not self.is_fitted:
+            return True
         if self.fitted_accuracy is None or self.fine_tuned_accuracy is None:
             return False
         return self.fine_tuned_accuracy > self.fitted_accuracy
@@ -82,20 +86,22 @@ class CrossValidation:
     @property
     def reason(self) -> str:
         """A sentence that says why the model was fine-tuned or not."""
+        if not self.is_fitted:
+            return "The model was then fine-tuned, because its new head could not be fitted before."
         if self.fine_tuned_accuracy is not None:
-            choice = "was then fine-tuned" if self.prefers_fine_tuning else "was not fine-tuned"
+            choice = "then" if self.prefers_fine_tuning else "not"
             return (
-                f"The model {choice}, because the cross-validated accuracy is "
+                f"After its head was fitted, the model was {choice} fine-tuned, because the cross-validated accuracy is "
                 f"{self.fitted_accuracy:.4f} with the fitted head and "
                 f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
             )
         if not self.is_possible:
             return (
-                "The model was not fine-tuned, because there are too few rows of each label to find "
+                "After its head was fitted, the model was not fine-tuned, because there are too few rows of each label to find "
                 "out by cross-validation whether that would help."
             )
         return (
-            "The model was not fine-tuned, because it would have taken about "
+            "After its head was fitted, the model was not fine-tuned, because it would have taken about "
             f"{self.minutes_to_compare:.0f} minutes to find out by cross-validation whether that "
             f"helps. The limit is {MAX_MINUTES:g} minutes."
         )
@@ -199,6 +205,7 @@ def cross_validate(
     pairs: PairTraining,
     recipe: Classify,
     rows: DatasetDict,
+    is_fitted: bool,
 ) -> CrossValidation:
     """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
     and if there are no test data, find out how good the model is, or at least how good its head is
@@ -213,6 +220,8 @@ def cross_validate(
         pairs: What the encoder has learned from pairs.
         recipe: The task.
         rows: The data.
+        is_fitted: Whether the head of the model is fitted. If not, it is fine-tuned anyway, and
+            only the fine-tuned model is worth measuring.
     """
     saved = saved_cross_validation(trainer.args)
     if saved is not None:
@@ -225,8 +234,11 @@ def cross_validate(
     texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
     minutes_to_compare = minutes * (1 + texts_of_fine_tuning / texts_of_pairs)
     is_compared = minutes_to_compare <= MAX_MINUTES
-    found = CrossValidation(is_possible=folds is not None, minutes_to_compare=minutes_to_compare)
-    if folds is not None and (is_compared or "test" not in rows):
+    found = CrossValidation(
+        is_possible=folds is not None, is_fitted=is_fitted, minutes_to_compare=minutes_to_compare
+    )
+    needs_figure = is_fitted and "test" not in rows
+    if folds is not None and (is_compared or needs_figure):
         found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= MAX_MINUTES)
         found = _run_folds(found, trainer.args, make_trainer, untrained, encoded, is_compared)
     write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))

@@ -375,8 +375,7 @@ def what_happened(finished: FinishedTraining) -> str:
         pairs = finished.stages.pairs
         sentences.append(
             f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
-            f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs. Then the head "
-            "was fitted."
+            f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs."
         )
     if finished.stages.cross_validation is not None:
         sentences.append(finished.stages.cross_validation.reason)

@@ -76,10 +76,14 @@ def train_in_stages(
         is_final = few_rows.stops_after_fitting and trainer.eval_dataset is None
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
-        elif _fit_new_head(trainer, train) and pairs is not None and is_final:
-            make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
-            validated = cross_validate(trainer, make_fold, untrained, pairs, start.recipe, rows)
-            set_seed(trainer.args.seed)
+        else:
+            is_fitted = _fit_new_head(trainer, train)
+            if pairs is not None and is_final:
+                make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
+                validated = cross_validate(
+                    trainer, make_fold, untrained, pairs, start.recipe, rows, is_fitted
+                )
+                set_seed(trainer.args.seed)
     if is_faster_in_bfloat16(trainer, start.recipe):
         use_bfloat16(trainer)
     has_steps = validated is None or validated.prefers_fine_tuning

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizer
@@ -41,6 +42,7 @@ def encoder(tmp_path_factory) -> Path:
         intermediate_size=32,
         initializer_range=0.3,
     )
+    torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
@@ -135,11 +137,14 @@ def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     assert split == "cross-validation" and results["rows"][split] == number
     accuracy = results["metrics"][split]["accuracy"]
     found = results["training"]["cross_validation"]
-    is_tuned = found["fine_tuned_accuracy"] > found["fitted_accuracy"]
-    assert (results["training"]["steps"] > 0) == is_tuned
-    assert accuracy == max(found["fitted_accuracy"], found["fine_tuned_accuracy"])
-    summary = capsys.readouterr().out
-    card = (tmp_path / "m" / "README.md").read_text()
+    is_tuned = results["training"]["steps"] > 0
+    assert accuracy == found["fine_tuned_accuracy" if is_tuned else "fitted_accuracy"]
+    captured = capsys.readouterr()
+    if "keeps its random weights" not in captured.err:
+        assert is_tuned == (found["fine_tuned_accuracy"] > found["fitted_accuracy"])
+    summary = captured.out
+    # Values that are not significantly worse than the best one are bold.
+    card = (tmp_path / "m" / "README.md").read_text().replace("**", "")
     for baseline in results["baselines"].values():
         assert f"{baseline[split]['accuracy']:.4f}" in summary
         assert f"| {baseline[split]['accuracy']:.4g} |" in card
@@ -205,7 +210,8 @@ def test_without_the_time_the_head_is_measured_on_the_untrained_encoder(
 
 
 def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_path, capsys):
-    data = write_table(tmp_path / "rows.csv", [("a red box", "red"), ("a green box", "green")])
+    rows = [(text, "red") for text, _ in make_rows(10)]
+    data = write_table(tmp_path / "rows.csv", [*rows, ("quite another text", "green")])
     results = train(encoder, data, tmp_path / "m")
     assert results["metrics"] == {} and results["training"]["steps"] == 0
     assert "too few rows" in capsys.readouterr().out
@@ -224,6 +230,10 @@ def test_folds():
         assert seen.isdisjoint(" ".join(texts[row].lower().split()) for row in held_out)
     assert folds_of(["a", "A ", "b", "c"], [0, 0, 1, 2]) is None
     assert folds_of(["a", "b", "c"], [0, 0, 0]) is None
+
+
+def test_a_head_that_cannot_be_fitted_is_trained():
+    assert CrossValidation(is_fitted=False).prefers_fine_tuning
 
 
 @pytest.mark.parametrize(
