@@ -130,6 +130,8 @@ def hold_out(
         which = "chosen at random" if reader.rows_are_independent else "the last ones"
         _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
     kept, held_out = _with_all_labels(reader, train, kept, held_out)
+    if not len(held_out):
+        return rows
     splits = {**rows, "train": train.select(kept), "validation": train.select(held_out)}
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
@@ -235,7 +237,7 @@ def _with_all_labels(
     needed = reader.needed_for_training(rows.select(kept), own)
     keys = reader.keys(own)
     is_needed = np.isin(keys, keys[needed])
-    if not needed or is_needed.all():
+    if not needed:
         return kept, held_out
     logger.info(
         "%d of them are used for training, because no other row has their label", is_needed.sum()

@@ -142,6 +142,8 @@ def _metadata(
 
 def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[EvalResult]:
     datasets = _hub_datasets(finished.run)
+    # Cross-validation measures other models than the one that is saved.
+    others = {finished.cross_validated.split} if finished.cross_validated else set()
     return [
         EvalResult(
             task_type=finished.recipe.pipeline_tag,
@@ -155,8 +157,7 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         )
         for split, metrics in results["metrics"].items()
         for name, value in metrics.items()
-        # Cross-validation measures other models than the one that is saved.
-        if name != "loss" and split in finished.rows
+        if name != "loss" and split not in others
     ]
 
 

@@ -197,12 +197,11 @@ def test_a_failed_upload_says_where_the_finished_model_is(tmp_path, monkeypatch)
         raise ConnectionError("no route to the Hub")
 
     monkeypatch.setattr(HfApi, "upload_folder", fail)
-    monkeypatch.setattr(finished_model, "print_summary", lambda *arguments: None)
     card = PublishingOptions(push_to_hub=True, hub_model_id="me/m")
     training = TrainingOptions(output_dir=str(tmp_path / "m"))
     run = SimpleNamespace(card=card, training=training, output_dir=tmp_path / "m")
     with pytest.raises(InputError, match="hf upload me/m .*m"):
-        finished_model.publish({}, run)
+        finished_model.upload(run)
 
 
 @pytest.mark.parametrize(
