@@ -80,7 +80,7 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
     run = run_of(str(task), options)
 
     from .commands.train import train_run
-    from .train.finished_model import upload
+    from .training.finished_model import upload
 
     results = train_run(run)
     if results is not None and run.card.push_to_hub:

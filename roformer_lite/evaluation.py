@@ -14,9 +14,9 @@ from datasets import Dataset
 
 from .data.duplicates import SEEN
 from .errors import InputError
-from .evaluate.metrics import Metrics, calibration_error
-from .evaluate.report import LabelReport, Outcome, are_right, scores_of
-from .evaluate.significance import RowMetric
+from .measuring.metrics import Metrics, calibration_error
+from .measuring.report import LabelReport, Outcome, are_right, scores_of
+from .measuring.significance import RowMetric
 from .recipes.base import Recipe
 from .recipes.loaded_model import LoadedModel
 

@@ -29,7 +29,7 @@ NOT_COPIED += ("*.egg-info", "build", "dist", "results")
 URL = "https://example.org/owner/repository"
 DATA = {"hf_roformer_lite/py.typed", "roformer_lite/py.typed"}
 DATA |= {
-    f"roformer_lite/train/model_card_{name}.md.jinja" for name in ("template", "seeds", "code")
+    f"roformer_lite/training/model_card_{name}.md.jinja" for name in ("template", "seeds", "code")
 }
 USE = """
 import torch, transformers, hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite

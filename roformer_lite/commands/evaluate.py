@@ -15,13 +15,13 @@ from hf_roformer_lite.version import __version__
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
 from ..data.tables import TableWriter
-from ..evaluate.confusion_picture import draw_confusion
-from ..evaluate.report import confused_pairs, example_text, worst
 from ..evaluation import Evaluation, evaluate
+from ..measuring.confusion_picture import draw_confusion
+from ..measuring.report import confused_pairs, example_text, worst
 from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
-from ..train.results import table_of
+from ..training.results import table_of
 from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
 PICTURE_FILE = "confusion.png"

@@ -4,10 +4,10 @@ data."""
 from typing import Any
 
 from ..options.run import Run
-from ..train.finished_model import upload
-from ..train.results import print_summary
-from ..train.seeds import train_seeds
-from ..train.train import train
+from ..training.finished_model import upload
+from ..training.results import print_summary
+from ..training.seeds import train_seeds
+from ..training.train import train
 
 
 def main(run: Run) -> None:

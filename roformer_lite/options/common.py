@@ -2,7 +2,7 @@
 publishing.
 
 `parser.py` turns every field into an option. The fields hold the values that were given: None stands
-for a default that depends on other options and is filled in by a property or by `train/defaults.py`.
+for a default that depends on other options and is filled in by a property or by `training/defaults.py`.
 Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 

@@ -69,7 +69,7 @@ class Run:
         data, model, training, card: The options by group.
         whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
             all seeds.
-        filled: The training options that `with_defaults` of `train/defaults.py` has filled in.
+        filled: The training options that `with_defaults` of `training/defaults.py` has filled in.
     """
 
     data: TaskArguments

@@ -6,9 +6,9 @@ A recipe is frozen. It is made when the data of a run are read (`inspect`) or wh
 opened (`of_model`), with everything that was found there. Steps that determine more, such as the
 start of the training, return another recipe. Before, a `Reader` reads the data.
 
-What all tasks share is elsewhere: `train/train.py` trains a run, and `train/fit.py` resumes a
+What all tasks share is elsewhere: `training/train.py` trains a run, and `training/fit.py` resumes a
 killed one. `answers.py` opens a saved model. The text of the card is in
-`train/model_card_template.md.jinja`, and its code in `train/model_card_code.md.jinja`.
+`training/model_card_template.md.jinja`, and its code in `training/model_card_code.md.jinja`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ..data.data_files import Row, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.baselines import Predictions
-from ..evaluate.metrics import Metrics
-from ..evaluate.report import LabelReport, Outcome
-from ..evaluate.significance import Measured
+from ..measuring.baselines import Predictions
+from ..measuring.metrics import Metrics
+from ..measuring.report import LabelReport, Outcome
+from ..measuring.significance import Measured
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved.saved_model import load_complete_model, model_class_of
 from .loaded_model import Input, LoadedModel, is_empty

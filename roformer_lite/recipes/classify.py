@@ -26,20 +26,20 @@ from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
 from ..data.sampling import sample_rows
 from ..errors import InputError
-from ..evaluate.baselines import (
+from ..measuring.baselines import (
     SVM,
     Examples,
     Predictions,
     classification_baselines,
     regression_baselines,
 )
-from ..evaluate.metrics import (
+from ..measuring.metrics import (
     Metrics,
     classification_metrics,
     regression_metrics,
     threshold_for,
 )
-from ..evaluate.report import (
+from ..measuring.report import (
     LabelReport,
     Outcome,
     are_right,
@@ -47,7 +47,7 @@ from ..evaluate.report import (
     report_of_sets,
     scores_of,
 )
-from ..evaluate.significance import (
+from ..measuring.significance import (
     Measured,
     RowMetric,
     correlation,

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.join import Join
-from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from ..measuring.metrics import Metrics, classification_metrics, regression_metrics
 from .classify_rows import MULTI, REGRESSION
 
 # The threshold for rows with several labels, unless validation data choose another one.

@@ -18,8 +18,8 @@ from hf_roformer_lite.conversion.poolings import POOLINGS
 from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
 from ..errors import InputError
-from ..evaluate.baselines import ScoredPairs, retrieval_scores
-from ..evaluate.metrics import CORRELATIONS
+from ..measuring.baselines import ScoredPairs, retrieval_scores
+from ..measuring.metrics import CORRELATIONS
 from ..options.tasks import EmbedDataArguments
 from .base import Answer, Shown, Start
 from .loaded_model import Input, LoadedModel

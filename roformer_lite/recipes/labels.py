@@ -15,7 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.report import Outcome
+from ..measuring.report import Outcome
 from ..options.tasks import LabelArguments
 from ..saved.saved_model import max_positions
 from .base import AnsweringRecipe, Start

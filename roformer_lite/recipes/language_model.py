@@ -28,9 +28,9 @@ from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.metrics import Metrics, perplexity_metrics, token_scores
-from ..evaluate.report import Outcome
-from ..evaluate.significance import Measured, perplexity, ratio
+from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
+from ..measuring.report import Outcome
+from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
 from .loaded_model import Input, LoadedModel, right_sided

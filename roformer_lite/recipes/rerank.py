@@ -15,8 +15,8 @@ from ..data.data_files import Row
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
-from ..evaluate.baselines import Predictions
-from ..evaluate.metrics import CORRELATIONS
+from ..measuring.baselines import Predictions
+from ..measuring.metrics import CORRELATIONS
 from ..options.tasks import RerankDataArguments
 from .base import Answer, FittedBaseline, Shown, significant
 from .loaded_model import Input, LoadedModel

@@ -25,9 +25,9 @@ from ..data.sentence_data import (
     row_of_kind,
 )
 from ..errors import InputError
-from ..evaluate.baselines import Predictions, ScoredPairs, TfidfCosine
-from ..evaluate.metrics import CORRELATIONS, Metrics, regression_metrics
-from ..evaluate.significance import Measured, correlation, mean
+from ..measuring.baselines import Predictions, ScoredPairs, TfidfCosine
+from ..measuring.metrics import CORRELATIONS, Metrics, regression_metrics
+from ..measuring.significance import Measured, correlation, mean
 from ..options.tasks import SentenceDataArguments
 from ..saved.sentence_models import make_sentence_model, open_sentence_model
 from .base import (

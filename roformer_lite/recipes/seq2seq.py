@@ -24,8 +24,8 @@ from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..data.reader import Reader
 from ..errors import InputError
-from ..evaluate.baselines import Predictions, text_to_text_baselines
-from ..evaluate.metrics import (
+from ..measuring.baselines import Predictions, text_to_text_baselines
+from ..measuring.metrics import (
     Metrics,
     bleu_tokenizer_for,
     perplexity_metrics,
@@ -33,8 +33,8 @@ from ..evaluate.metrics import (
     token_scores,
     translation_metrics,
 )
-from ..evaluate.report import Outcome
-from ..evaluate.significance import Measured, corpus_score
+from ..measuring.report import Outcome
+from ..measuring.significance import Measured, corpus_score
 from ..options.tasks import Seq2SeqDataArguments
 from ..saved.saved_model import max_positions
 from .base import (

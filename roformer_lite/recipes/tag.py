@@ -29,10 +29,10 @@ from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
-from ..evaluate.baselines import CRF, Predictions, Sentences, tagging_baselines
-from ..evaluate.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
-from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
-from ..evaluate.significance import Measured, entity_f1, ratio
+from ..measuring.baselines import CRF, Predictions, Sentences, tagging_baselines
+from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
+from ..measuring.report import LabelReport, Outcome, report_of_classes, report_of_entities
+from ..measuring.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
 from .base import (
     Answer,

@@ -54,7 +54,7 @@ def test_importing_the_functions_loads_nothing_heavy():
         "assert callable(train) and callable(evaluate) and callable(predict)\n"
         "heavy = {'torch', 'transformers', 'datasets', 'numpy', 'yaml', 'hf_roformer_lite'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-        "import roformer_lite.train.defaults, roformer_lite.evaluate.metrics\n"
+        "import roformer_lite.training.defaults, roformer_lite.measuring.metrics\n"
         "from roformer_lite import evaluate, train\n"
         "assert callable(train) and callable(evaluate)\n"
     )

@@ -10,7 +10,7 @@ import pytest
 from saved_models import save_model
 
 from roformer_lite.cli import main
-from roformer_lite.evaluate.confusion_picture import draw_confusion, most_confused
+from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
 from roformer_lite.saved.saved_model import load_model
 
 

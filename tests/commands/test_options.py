@@ -9,9 +9,9 @@ import pytest
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
-from roformer_lite.train.defaults import with_defaults
-from roformer_lite.train.fit import trainer_class
-from roformer_lite.train.training_arguments import make_training_arguments
+from roformer_lite.training.defaults import with_defaults
+from roformer_lite.training.fit import trainer_class
+from roformer_lite.training.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 # Our own parser refuses these. Each row has a task, its options and the message.

@@ -19,7 +19,7 @@ from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.data.tables import TableWriter
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
-from roformer_lite.train.trainer import RoFormerLiteTrainer
+from roformer_lite.training.trainer import RoFormerLiteTrainer
 
 ROWS = [
     {"text": f"the {word} house", "label": "ab"[n % 2]}

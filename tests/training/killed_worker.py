@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from roformer_lite.cli import main
-from roformer_lite.train.callbacks import TrainingClock
+from roformer_lite.training.callbacks import TrainingClock
 
 
 def die(clock, args, state, control, **kwargs) -> None:

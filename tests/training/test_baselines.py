@@ -7,7 +7,7 @@ from datasets import Dataset, DatasetDict
 from roformer_lite.baseline.crf import WordTagger
 from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.data.sampling import sample_rows
-from roformer_lite.evaluate.baselines import (
+from roformer_lite.measuring.baselines import (
     TfidfCosine,
     classification_baselines,
     regression_baselines,

@@ -16,10 +16,10 @@ from transformers import TrainerControl, TrainerState
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.evaluate.significance import Measured, mean
 from roformer_lite.evaluation import evaluate
+from roformer_lite.measuring.significance import Measured, mean
 from roformer_lite.recipes.classify import weighted_loss
-from roformer_lite.train.callbacks import (
+from roformer_lite.training.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
     WeightAveraging,

@@ -4,8 +4,8 @@ import pytest
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.train import train as train_module
-from roformer_lite.train.trainer import RoFormerLiteTrainer
+from roformer_lite.training import train as train_module
+from roformer_lite.training.trainer import RoFormerLiteTrainer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
-from roformer_lite.train.callbacks import TrainingClock
+from roformer_lite.training.callbacks import TrainingClock
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (

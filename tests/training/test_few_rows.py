@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from roformer_lite.cli import main
-from roformer_lite.train import cross_validation
-from roformer_lite.train.callbacks import TrainingClock
-from roformer_lite.train.cross_validation import CrossValidation, divided, folds_of
-from roformer_lite.train.pairs import PAIRS_FOLDER
+from roformer_lite.training import cross_validation
+from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.cross_validation import CrossValidation, divided, folds_of
+from roformer_lite.training.pairs import PAIRS_FOLDER
 
 COLOURS = ["red", "green", "blue", "white"]
 WORKER = ROOT / "tests" / "training" / "killed_worker.py"

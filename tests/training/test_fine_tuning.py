@@ -19,11 +19,11 @@ from roformer_lite.cli import main
 from roformer_lite.data.splits import hold_out
 from roformer_lite.options.run import parse_run, read_run_file
 from roformer_lite.recipes.classify_rows import ClassifyReader
-from roformer_lite.train import stages
-from roformer_lite.train.callbacks import TrainingClock
-from roformer_lite.train.defaults import with_defaults
-from roformer_lite.train.few_rows import decide
-from roformer_lite.train.pairs import PAIRS_FOLDER
+from roformer_lite.training import stages
+from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.defaults import with_defaults
+from roformer_lite.training.few_rows import decide
+from roformer_lite.training.pairs import PAIRS_FOLDER
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()

@@ -23,9 +23,9 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from roformer_lite.options.common import TrainingOptions
-from roformer_lite.train import head
-from roformer_lite.train.pairs import learn_from_pairs
-from roformer_lite.train.trainer import RoFormerLiteTrainer, Trainer
+from roformer_lite.training import head
+from roformer_lite.training.pairs import learn_from_pairs
+from roformer_lite.training.trainer import RoFormerLiteTrainer, Trainer
 
 COLOUR_NAMES = ["red", "green", "blue"]
 SIZES = ["small", "large", ""]

@@ -14,7 +14,7 @@ import hf_roformer_lite as rl
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.recipes.classify_scores import best_threshold
-from roformer_lite.train.head import start_at_log_odds
+from roformer_lite.training.head import start_at_log_odds
 
 NAMES = [f"label{number}" for number in range(12)]
 CLASSIFIER = rl.RoFormerLiteForSequenceClassification

@@ -13,7 +13,8 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
-from roformer_lite.evaluate.metrics import (
+from roformer_lite.evaluation import Evaluation
+from roformer_lite.measuring.metrics import (
     bleu_tokenizer_for,
     calibration_error,
     classification_metrics,
@@ -27,9 +28,8 @@ from roformer_lite.evaluate.metrics import (
     token_scores,
     translation_metrics,
 )
-from roformer_lite.evaluate.report import Outcome, report_of_entities
-from roformer_lite.evaluate.significance import mean
-from roformer_lite.evaluation import Evaluation
+from roformer_lite.measuring.report import Outcome, report_of_entities
+from roformer_lite.measuring.significance import mean
 from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM

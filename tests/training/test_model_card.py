@@ -16,9 +16,9 @@ from roformer_lite.options.common import PublishingOptions, TrainingOptions
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.base import Start
-from roformer_lite.train import finished_model
-from roformer_lite.train.model_card import write_model_card
-from roformer_lite.train.results import FinishedTraining
+from roformer_lite.training import finished_model
+from roformer_lite.training.model_card import write_model_card
+from roformer_lite.training.results import FinishedTraining
 
 CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 

@@ -13,9 +13,9 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 
 from hf_roformer_lite.batches import TokenBudgetBatchSampler
 from roformer_lite.cli import main
-from roformer_lite.train import callbacks as clock_module
-from roformer_lite.train.callbacks import TrainingClock
-from roformer_lite.train.muon import MuonWithAdamW, make_muon
+from roformer_lite.training import callbacks as clock_module
+from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.muon import MuonWithAdamW, make_muon
 
 LENGTHS = np.minimum(
     np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128

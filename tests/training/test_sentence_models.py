@@ -25,10 +25,10 @@ from sentence_transformers.sentence_transformer import evaluation as sentence_ev
 from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
-from roformer_lite.evaluate.baselines import TfidfCosine, retrieval_scores
 from roformer_lite.export.sentence_encoder import check_sentence_modules
+from roformer_lite.measuring.baselines import TfidfCosine, retrieval_scores
 from roformer_lite.recipes.teacher import principal_axes
-from roformer_lite.train import train as train_module
+from roformer_lite.training import train as train_module
 
 TOPICS = [
     "harbour boat sail wave tide",

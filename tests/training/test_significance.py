@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from sklearn.metrics import f1_score
 
-from roformer_lite.evaluate.significance import (
+from roformer_lite.measuring.significance import (
     Measured,
     corpus_score,
     correlation,
@@ -23,7 +23,7 @@ from roformer_lite.evaluate.significance import (
     p_value,
     perplexity,
 )
-from roformer_lite.train.results import not_worse, p_values, verdict
+from roformer_lite.training.results import not_worse, p_values, verdict
 
 # With 10,000 shuffles, a p-value has a standard deviation of at most 0.005.
 NEAR = 0.02

@@ -17,7 +17,7 @@ from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteT
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
-from roformer_lite.train.tokenizers import set_up_tokenizer
+from roformer_lite.training.tokenizers import set_up_tokenizer
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 VOCABULARY = {"vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}

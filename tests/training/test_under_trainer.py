@@ -14,8 +14,8 @@ from transformers import (
 
 import hf_roformer_lite as rl
 from roformer_lite.options.common import TrainingOptions
-from roformer_lite.train.callbacks import SeededCollator
-from roformer_lite.train.trainer import RoFormerLiteTrainer
+from roformer_lite.training.callbacks import SeededCollator
+from roformer_lite.training.trainer import RoFormerLiteTrainer
 
 LM_KINDS = ["mlm", "causal", "seq2seq"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.train.results import predict_command, print_summary
+from roformer_lite.training.results import predict_command, print_summary
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from ..data.data_files import Row
 from ..errors import is_hub_name
-from ..evaluate.metrics import ByLabel
+from ..measuring.metrics import ByLabel
 from ..options.run import Run
 from ..recipes.base import Recipe
 from .results import FinishedTraining, comparison_table, not_worse, predict_command, seeds_sentence

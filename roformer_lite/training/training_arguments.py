@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError, check_number, did_you_mean
-from ..evaluate.metrics import LOWER_IS_BETTER
+from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..options.values import converted

@@ -16,9 +16,9 @@ from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..baseline.join import Join
 from ..errors import InputError
-from ..evaluate.confusion_picture import draw_reliability
-from ..evaluate.significance import Baselines
 from ..evaluation import Evaluation, evaluate
+from ..measuring.confusion_picture import draw_reliability
+from ..measuring.significance import Baselines
 from ..options.common import PublishingOptions
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json

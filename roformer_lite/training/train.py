@@ -12,7 +12,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits, mark_seen
 from ..errors import InputError
-from ..evaluate.significance import Baselines, Measured
+from ..measuring.significance import Baselines, Measured
 from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe, Start

@@ -20,8 +20,8 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from ..evaluate.significance import Baselines
 from ..evaluation import Evaluation
+from ..measuring.significance import Baselines
 from ..output import write_json
 from ..recipes.classify import Classify
 from .callbacks import ProgressLines, TrainingClock

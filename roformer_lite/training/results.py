@@ -23,9 +23,9 @@ from hf_roformer_lite.version import __version__
 from ..baseline.join import Join
 from ..data.data_files import Row
 from ..data.duplicates import NUM_NAMED, SEEN
-from ..evaluate.metrics import LOWER_IS_BETTER, Metrics
-from ..evaluate.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..evaluation import Evaluation
+from ..measuring.metrics import LOWER_IS_BETTER, Metrics
+from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start

@@ -19,7 +19,7 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.sampler import BatchSamplers, DefaultBatchSampler
 from torch.utils.data import RandomSampler
 
-from ..evaluate.metrics import Metrics
+from ..measuring.metrics import Metrics
 from .trainer import RoFormerLiteTrainer
 
 
