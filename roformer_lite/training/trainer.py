@@ -22,9 +22,11 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
 from hf_roformer_lite.batches import TokenBudgetBatchSampler, with_batches
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLitePreTrainedModel
 
 from ..errors import InputError
 from ..options.common import TrainingOptions
@@ -37,6 +39,18 @@ from .callbacks import (
     WeightAveraging,
 )
 from .muon import MUON, make_muon
+
+
+def takes_number_of_labels(model: nn.Module) -> bool:
+    """Whether a model divides its loss by the number of labels of all accumulated batches and
+    processes.
+
+    The Trainer assumes it of each model whose `forward` has `**kwargs`. Among the stock models, only
+    causal ones do it. The others take the mean of their own batch, and the Trainer has to average
+    these means, instead of adding them.
+    """
+    is_own = isinstance(model, RoFormerLitePreTrainedModel)
+    return is_own or type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
 class RoFormerLiteTrainer(Trainer):
@@ -60,6 +74,8 @@ class RoFormerLiteTrainer(Trainer):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        if not takes_number_of_labels(self.model):
+            self.model_accepts_loss_kwargs = False
         self.options = options
         self.lengths = lengths
         needs_whole_weights = self.options.ema_decay or self.options.optim == MUON

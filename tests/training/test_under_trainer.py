@@ -5,6 +5,8 @@ import torch
 from conftest import VOCAB, build, seq2seq_config
 from toy_training import HEADS, arguments, make_batch, make_model, make_rows
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
     DataCollatorWithFlattening,
@@ -201,3 +203,35 @@ def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch
     with pytest.raises(RuntimeError, match="no loader"):
         trainer.get_train_dataloader()
     assert trainer.data_collator is collator
+
+
+def test_stock_models_accumulate_the_mean_of_their_batches(tmp_path):
+    """The class of BERT ignores the number of labels of all batches, which the Trainer passes."""
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    rows = [
+        {"input_ids": torch.arange(5) + number, "labels": torch.tensor(number % 3)}
+        for number in range(8)
+    ]
+    found = []
+    for size, steps in ((8, 1), (2, 4)):
+        torch.manual_seed(0)
+        model = BertForSequenceClassification(config)
+        options = arguments(
+            tmp_path,
+            max_steps=2,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=steps,
+        )
+        trainer = make_trainer(model, options, train_dataset=rows)
+        trainer.train()
+        found.append([*logged(trainer), *logged(trainer, "grad_norm")])
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
