@@ -149,7 +149,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     if not isinstance(train, Dataset):
         return marked
     known = reader.keys(train)
-    for split in rows.keys() - {"train"}:
+    for split in [name for name in rows if name != "train"]:
         own = reader.keys(rows[split])
         is_seen = np.isin(own, known)
         if not is_seen.any():
