@@ -96,14 +96,14 @@ class FlatTokens:
         """
         known = flat_form_of(states)
         if known is not None and known.tokens is self:
-            return known.flat
+            return known.flat[:, : self.num_tokens] if known.padding == "last" else known.flat
         flat = self.collect(states.expand(*self.shape, *states.shape[2:]))
         if not self.is_traced:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
         if self.index is not None and not (states.is_leaf and states.requires_grad):
             # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
-            remember(states, self, flat)
+            remember(states, self, flat, padding="other")
         return flat
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
@@ -143,6 +143,25 @@ class FlatTokens:
         remember(restored, self, states)
         return restored
 
+    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
+        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
+        tokens = states[0, :-1]
+        padding = states[0, -1:]
+        index = self.index_on(states.device)
+        if self.is_traced or index is None:
+            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+            restored = padding.where(is_padding, self.spread(tokens.unsqueeze(0)))
+        else:
+            everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
+            restored = everywhere.index_copy(0, index, tokens).unflatten(0, self.shape)
+        remember(restored, self, states, padding="last")
+        return restored
+
+
+def with_padding(tokens: torch.Tensor) -> torch.Tensor:
+    """`(1, N, ...)` to `(1, N + 1, ...)`, with zeros for padding."""
+    return torch.cat((tokens, tokens.new_zeros(1, 1, *tokens.shape[2:])), dim=1)
+
 
 @torch.library.custom_op("hf_roformer_lite::places_of", mutates_args=())
 def places_of(is_kept: torch.Tensor) -> torch.Tensor:
@@ -170,11 +189,17 @@ def places_in_graph(is_kept: torch.Tensor) -> torch.Tensor:
 
 
 class FlatForm:
-    """The flat row of a batch, which the batch holds as an attribute."""
+    """The flat row of a batch, which the batch holds as an attribute.
 
-    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor):
+    Args:
+        padding: What the batch has at padding: "zeros"; "last", the last token of the row, which
+            stands for all padding; or "other" values.
+    """
+
+    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, padding: str):
         self.tokens = tokens
         self.flat = flat
+        self.padding = padding
         self.version = 0 if tokens.is_traced else states._version
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -195,17 +220,20 @@ class FlatForm:
         return states._version == self.version and not is_watched and has_gradient
 
 
-def remember(states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor) -> None:
+def remember(
+    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
+) -> None:
     """Let a batch know its flat row."""
     if tokens.is_traced or not states.is_inference():
-        states.flat_form = FlatForm(tokens, flat, states)  # type: ignore[attr-defined]
+        states.flat_form = FlatForm(tokens, flat, states, padding)  # type: ignore[attr-defined]
 
 
 def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
-    """Let `other` know a flat row of the tokens that `source` has in its own."""
+    """Let `other`, which has zeros at padding, know a flat row of the tokens that `source` has in
+    its own."""
     form = flat_form_of(source)
-    if form is not None:
-        form.tokens.flatten(other)
+    if form is not None and form.tokens.index is not None:
+        remember(other, form.tokens, form.tokens.flatten(other))
 
 
 def flat_form_of(states: torch.Tensor) -> FlatForm | None:

@@ -21,7 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of
+from .batch import FlatTokens, flat_form_of, with_padding
 from .masks import MAX_REAL, DocumentMask, FlatMask, Pattern
 from .plan import Plan, current
 
@@ -377,16 +377,19 @@ def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | Non
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     form = flat_form_of(args[0])
-    if form is None or form.tokens.index is None or has_other_hook(module):
+    if form is None or form.padding == "other" or form.tokens.index is None:
         return None
-    form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return form.flat, *args[1:]
+    if has_other_hook(module):
+        return None
+    flat = with_padding(form.flat) if form.padding == "zeros" else form.flat
+    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return flat, *args[1:]
 
 
 def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore_output(output)
+    return None if tokens is None else tokens.restore_with_padding(output)
 
 
 MAP_HOOKS = (enter_map, leave_map)
@@ -426,8 +429,8 @@ def has_other_hook(module: nn.Module) -> bool:
         vars(module)["_padding_free_hooks"] = (now, name)
     if name:
         logger.warning_once(
-            f"padding_free: {type(module).__name__} computes padding, because a hook on it or "
-            f"within it, {name}, would get one row of all real tokens instead of the batch."
+            f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
+            f"{name}, would get one row of all real tokens instead of the batch."
         )
     return name != ""
 
@@ -445,16 +448,26 @@ def other_hook_in(module: nn.Module) -> str:
 
 
 def hooks_within(layer: nn.Module) -> Iterator[Any]:
-    """The hooks of a layer and of its parts. (torch has no public names for them.)"""
+    """The hooks that get what is computed within a layer. (torch has no public names for them.)"""
+    # Hooks of the layer that run before the first or after the second of ours get the batch.
+    before = list(layer._forward_pre_hooks.values())
+    after = list(layer._forward_hooks.values())
+    yield from before[position_of((enter_layer, enter_map), before) + 1 :]
+    yield from after[: position_of((leave_layer, leave_map), after)]
     for part in layer.modules():
-        yield from part._forward_pre_hooks.values()
-        yield from part._forward_hooks.values()
+        if part is not layer:
+            yield from part._forward_pre_hooks.values()
+            yield from part._forward_hooks.values()
         yield from part._backward_pre_hooks.values()
         yield from part._backward_hooks.values()
     yield from torch_module._global_forward_pre_hooks.values()
     yield from torch_module._global_forward_hooks.values()
     yield from torch_module._global_backward_pre_hooks.values()
     yield from torch_module._global_backward_hooks.values()
+
+
+def position_of(ours: tuple[Any, ...], hooks: list[Any]) -> int:
+    return next(place for place, hook in enumerate(hooks) if hook in ours)
 
 
 def name_of_hook(hook: Any) -> str:

@@ -113,7 +113,7 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     factory, _, _ = getattr(mask_function, "__qualname__", "").partition(".<locals>")
     cells = getattr(mask_function, "__closure__", None)
     module = getattr(mask_function, "__module__", "")
-    is_own = module.endswith("modeling_roformer_lite") and factory == "same_document"
+    is_own = module.endswith(".packing") and factory == "same_document"
     if not cells or not (is_own or module == masking_utils.__name__):
         return "", {}
     names = mask_function.__code__.co_freevars

@@ -22,7 +22,6 @@ STACK = {
     "compatibility",
     "configuration_roformer_lite",
     "generation",
-    "groups",
     "heads_roformer_lite",
     "hub",
     "layers",
