@@ -105,7 +105,7 @@ def hold_out(
         min_rows: Data with fewer rows are not split by default.
 
     Raises:
-        InputError: if no row would be left for training, or if all rows have the same input.
+        InputError: if no row would be left for training, or none to hold out.
     """
     train = rows["train"]
     if not isinstance(train, Dataset) or "validation" in rows:
@@ -130,6 +130,13 @@ def hold_out(
         which = "chosen at random" if reader.rows_are_independent else "the last ones"
         _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
     kept, held_out = _with_all_labels(reader, train, kept, held_out)
+    if not len(held_out):
+        if args.validation_fraction is None:
+            return rows
+        raise InputError(
+            f"--validation_fraction {args.validation_fraction}: every held-out row would be the only "
+            "one with its label, up to copies of it; give more data, or --validation_fraction 0"
+        )
     splits = {**rows, "train": train.select(kept), "validation": train.select(held_out)}
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
@@ -147,7 +154,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     if not isinstance(train, Dataset):
         return marked
     known = reader.keys(train)
-    for split in rows.keys() - {"train"}:
+    for split in [name for name in rows if name != "train"]:
         own = reader.keys(rows[split])
         is_seen = np.isin(own, known)
         if not is_seen.any():
@@ -235,7 +242,7 @@ def _with_all_labels(
     needed = reader.needed_for_training(rows.select(kept), own)
     keys = reader.keys(own)
     is_needed = np.isin(keys, keys[needed])
-    if not needed or is_needed.all():
+    if not needed:
         return kept, held_out
     logger.warning(
         "%d of them are used for training, because no other row has their label", is_needed.sum()
