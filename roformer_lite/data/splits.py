@@ -105,7 +105,7 @@ def hold_out(
         min_rows: Data with fewer rows are not split by default.
 
     Raises:
-        InputError: if no row would be left for training, or if all rows have the same input.
+        InputError: if no row would be left for training, or none to hold out.
     """
     train = rows["train"]
     if not isinstance(train, Dataset) or "validation" in rows:
@@ -131,7 +131,12 @@ def hold_out(
         _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
     kept, held_out = _with_all_labels(reader, train, kept, held_out)
     if not len(held_out):
-        return rows
+        if args.validation_fraction is None:
+            return rows
+        raise InputError(
+            f"--validation_fraction {args.validation_fraction}: every held-out row would be the only "
+            "one with its label, up to copies of it; give more data, or --validation_fraction 0"
+        )
     splits = {**rows, "train": train.select(kept), "validation": train.select(held_out)}
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 

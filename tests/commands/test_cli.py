@@ -226,7 +226,9 @@ def test_classify(tmp_path):
         {"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"}
         for i, text in enumerate(ENGLISH)
     ]
-    train = write_jsonl(tmp_path / "a.jsonl", rows * 25)
+    # Rows with the same text would all be held out together.
+    numbered = [{**row, "text": f"{row['text']} {n}"} for n in range(25) for row in rows]
+    train = write_jsonl(tmp_path / "a.jsonl", numbered)
     test = write_jsonl(tmp_path / "b.jsonl", rows)
     files = ["--train_file", train, "--test_file", test]
     options = "--label_column animal --max_length 24 --num_train_epochs 8".split()

@@ -11,7 +11,8 @@ from roformer_lite.training.trainer import RoFormerLiteTrainer
 @pytest.fixture
 def command(tmp_path) -> list[str]:
     rows = tmp_path / "rows.csv"
-    rows.write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
+    table = "".join(f"one {number},a\nthree {number},b\n" for number in range(8))
+    rows.write_text(f"text,label\n{table}")
     files = ["--train_file", str(rows), "--output_dir", str(tmp_path / "model")]
     options = (
         "--size tiny --config num_hidden_layers=1 hidden_size=32 --vocab_size 300 --max_steps 2 "

@@ -158,3 +158,15 @@ def test_seen_rows_are_named_and_the_metric_is_given_without_them(task, tmp_path
         assert main([*evaluation, "--device", "cpu", "--output_dir", str(tmp_path / "e")]) == 0
         found = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))
         assert found["metrics"]["test"][metric] == pytest.approx(without)
+
+
+def test_rows_are_held_out_only_if_others_have_their_label(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "one\tx\ntwo\ty\n" * 60)
+    for fraction in (None, 0.2):
+        options = {"train_file": [str(tmp_path / "a.tsv")], "validation_fraction": fraction}
+        reader, arguments, rows = read(tmp_path / str(fraction), "classify", **options)
+        if fraction is None:
+            assert set(hold_out(reader, arguments, rows, seed=0)) == {"train"}
+        else:
+            with pytest.raises(InputError, match="0.2: every held-out row would be the only one"):
+                hold_out(reader, arguments, rows, seed=0)
