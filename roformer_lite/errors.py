@@ -105,11 +105,11 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     if not os.path.exists(path):
         raise InputError(f"--{option} {path}: No such file or directory")
     if os.path.isdir(path):
-        raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
+        raise InputError(f"--{option} {path}: Is a directory; pass the name of a file")
     if not may_be_pipe and not os.path.isfile(path):
         raise InputError(
             f"--{option} {path}: is a pipe or a device, not a file; write its text to a file and "
-            "give that file"
+            "pass that file"
         )
 
 

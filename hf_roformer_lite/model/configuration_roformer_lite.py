@@ -349,7 +349,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 self.hidden_size % self.num_attention_heads == 0,
                 field="hidden_size",
                 what=f"a multiple of num_attention_heads={self.num_attention_heads}, "
-                "unless head_dim is given",
+                "unless head_dim is set",
             )
             self.head_dim = self.hidden_size // self.num_attention_heads
 

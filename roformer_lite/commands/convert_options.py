@@ -46,7 +46,7 @@ class ConvertArguments:
 
     def __post_init__(self):
         if self.source is not None and self.target is not None:
-            raise InputError("--from can't be combined with --to; give one of them")
+            raise InputError("--from can't be combined with --to; pass only one of them")
 
 
 def parse(argv: Sequence[str]) -> tuple[ConvertArguments, str, Path]:

@@ -144,7 +144,7 @@ class AnsweringArguments:
         searching = [name for name in ("greedy", "beams") if name in given]
         sampling = [name for name in _SAMPLING if name in given]
         if len(searching) > 1:
-            raise InputError("--greedy can't be combined with --beams; give one of them")
+            raise InputError("--greedy can't be combined with --beams; pass only one of them")
         if searching and sampling:
             raise InputError(
                 f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"

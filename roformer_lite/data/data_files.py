@@ -358,7 +358,7 @@ def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = Counter(key for key, _ in pairs)
         (repeated, _), *_ = keys.most_common(1)
-        raise InputError(f"{origin}: the key {repeated!r} is given twice; leave out one of them")
+        raise InputError(f"{origin}: the key {repeated!r} appears twice; leave out one of them")
     return found
 
 

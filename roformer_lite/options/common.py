@@ -113,7 +113,7 @@ class DataArguments(DatasetArguments):
     def __post_init__(self):
         super().__post_init__()
         if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("give either --train_file or --dataset_name")
+            raise InputError("pass either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
         if self.validation_fraction and self.validation_file:
@@ -198,7 +198,7 @@ class Seq2SeqModelArguments(ModelArguments):
     def __post_init__(self):
         if self.encoder_name_or_path is not None:
             if self.model_name_or_path is not None:
-                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+                raise InputError("pass either --model_name_or_path or --encoder_name_or_path")
             new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
             refuse_ignored(new, "--encoder_name_or_path", "which has its own tokenizer")
         super().__post_init__()
@@ -290,7 +290,7 @@ class TrainingOptions:
 
     def __post_init__(self):
         if not self.output_dir:
-            raise InputError("give --output_dir, the directory of the finished model")
+            raise InputError("pass --output_dir, the directory of the finished model")
         self.output_dir = check_place("output_dir", self.output_dir)
         for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
             check_number(name, getattr(self, name), above=0)
@@ -317,7 +317,7 @@ class TrainingOptions:
                 raise InputError(f"{given}: {_REFUSED[name]}")
             if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
                 text = given.partition("=")[2]
-                raise InputError(f"{given}: give the option --{name} {text}")
+                raise InputError(f"{given}: pass the option --{name} {text}")
 
 
 # Arguments of transformers that would be overridden or do harm.

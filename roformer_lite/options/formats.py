@@ -60,7 +60,7 @@ def check_engine(engine: Engine, directory: str, device: str | None) -> None:
     has_weights = any([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     if engine == "torch":
         if has_graphs and not has_weights:
-            raise InputError(f"{directory} was exported for onnx: give --engine onnx")
+            raise InputError(f"{directory} was exported for onnx: pass --engine onnx")
         return
     if not has_graphs:
         raise InputError(

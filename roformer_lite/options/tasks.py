@@ -110,7 +110,7 @@ class Seq2SeqDataArguments(TaskArguments):
         target_column: Column of the output text.
         max_source_length: Truncate inputs to this many tokens.
         max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
-            it as well, unless --max_new_tokens is given.
+            it as well, unless --max_new_tokens is passed.
         bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
             sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
             targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
@@ -152,7 +152,7 @@ class LanguageModelDataArguments(TaskArguments):
         block_size: Split documents into blocks of at most this many tokens. Default: 256.
         line_by_line: Every line of a .txt file is a document.
         packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
-            each other. Documents are then split at this length, unless --block_size is given.
+            each other. Documents are then split at this length, unless --block_size is passed.
         streaming: Read the training data during training, without a copy on disk; needs
             --max_steps.
     """
@@ -175,13 +175,13 @@ class LanguageModelDataArguments(TaskArguments):
         check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
-                f"--packing {self.packing} is below the length of the blocks; give at least "
+                f"--packing {self.packing} is below the length of the blocks; pass at least "
                 f"{self.longest_block}"
             )
         if self.streaming and self.validation_fraction:
             raise InputError(
                 f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
-                "give --validation_file, or leave the option out to hold out the first rows "
+                "pass --validation_file, or leave the option out to hold out the first rows "
                 "(--validation_fraction 0 holds out none)"
             )
         super().__post_init__()

@@ -235,7 +235,7 @@ class Recipe(ABC):
                 continue
             if given.is_given(name):
                 raise InputError(
-                    f"--{name} {length} is more than the model has positions for; give --{name} "
+                    f"--{name} {length} is more than the model has positions for; pass --{name} "
                     f"{positions} or less"
                 )
             options = replace(options, **{name: positions})

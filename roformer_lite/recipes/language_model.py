@@ -237,7 +237,7 @@ class MaskedLM(LanguageModel):
         """Refuse a tokenizer without a token for masks."""
         if tokenizer.mask_token is None:
             raise InputError(
-                "the tokenizer has no mask token, which train mlm needs; give another --tokenizer "
+                "the tokenizer has no mask token, which train mlm needs; pass another --tokenizer "
                 "or --model_name_or_path"
             )
         return self

@@ -182,7 +182,7 @@ class SentenceRecipe(Recipe):
             raise InputError(
                 f"--per_device_train_batch_size {args.per_device_train_batch_size}, {number} rows: "
                 f"with the columns {', '.join(KINDS[self.kind])} a row is compared with the others "
-                "of its batch; give at least two"
+                "of its batch; pass at least two"
             )
         evaluator = None
         if "validation" in encoded:

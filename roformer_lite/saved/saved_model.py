@@ -178,7 +178,7 @@ def load_with_new_head(
         fault = "has another shape of" if wrong[0] in mismatched else "lacks"
         raise InputError(
             f"{name}: {fault} {wrong[0]}; the model is damaged, or does not fit the requested "
-            "configuration; give only --config fields that do not change shapes, such as "
+            "configuration; pass only --config fields that do not change shapes, such as "
             "hidden_dropout=0.3"
         )
     with naming(name):
@@ -289,7 +289,7 @@ def check_vocabulary(
     if size > vocab_size:
         raise InputError(
             f"{name}: the tokenizer has {size} tokens, but config.json says "
-            f"vocab_size={vocab_size}; give the tokenizer that the model was trained with"
+            f"vocab_size={vocab_size}; pass the tokenizer that the model was trained with"
         )
     ours = getattr(stack, "pad_token_id", None)
     theirs = tokenizer.pad_token_id
@@ -299,7 +299,7 @@ def check_vocabulary(
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
             f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, "
-            f"{tokenizer.pad_token!r}; give the tokenizer that the model was trained with, or write "
+            f"{tokenizer.pad_token!r}; pass the tokenizer that the model was trained with, or write "
             "the right number into config.json"
         )
 

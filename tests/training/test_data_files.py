@@ -220,7 +220,7 @@ def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
 
 @pytest.mark.parametrize("line", ['{"a": 1, "a": 2}', '{"b": {"a": 1, "c": 2, "a": 1}}'])
 def test_a_key_given_twice_is_refused(line, write):
-    with pytest.raises(InputError, match=r"a\.jsonl:2: the key 'a' is given twice"):
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the key 'a' appears twice"):
         list(read_table(write("a.jsonl", '{"a": 1}\n' + line + "\n")))
 
 
