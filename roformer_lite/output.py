@@ -83,7 +83,7 @@ def check_output_dir(
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
     holds: str = "a finished model",
 ) -> None:
-    """Refuse to write to the directory `target` if something would be lost.
+    """Raise an error if writing to the directory `target` would lose something.
 
     Args:
         target: The directory, which `check_place` has accepted.
@@ -167,7 +167,7 @@ def is_written_directly(path: str | Path) -> bool:
 
 
 def check_output_file(path: str | Path, option: str) -> None:
-    """Refuse a file that cannot be written, as far as this is known in advance.
+    """Reject a file that cannot be written, as far as this is known in advance.
 
     Args:
         path: The file.
@@ -192,7 +192,7 @@ def check_output_file(path: str | Path, option: str) -> None:
 
 
 def check_answers_file(path: str, input_file: str | None, model: str) -> None:
-    """Refuse to overwrite the input or a file of the model with the predictions.
+    """Raise an error before overwriting the input or a file of the model with the predictions.
 
     Args:
         path: The file for the predictions.

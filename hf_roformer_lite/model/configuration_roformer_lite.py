@@ -76,7 +76,7 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
     """The common part of both configurations: bundles of code, and checks of names and values."""
 
     def require(self, holds: bool, field: str, what: str) -> None:
-        """Refuse the value of `field` unless `holds` is true; `what` describes the valid values.
+        """Reject the value of `field` unless `holds` is true; `what` describes the valid values.
 
         Raises:
             ValueError: with the field, its value and the valid values.
@@ -87,7 +87,7 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
             )
 
     def check_names(self, given: dict[str, Any]) -> None:
-        """Refuse arguments that are not fields, because transformers silently accepts every name.
+        """Reject arguments that are not fields, because transformers silently accepts every name.
 
         A saved configuration, which has a `model_type`, always loads, even if another program or
         version has added fields to it.
@@ -325,7 +325,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self.rope_parameters = None
 
     def _check_rope_is_used(self, kwargs: dict[str, Any]) -> None:
-        """Refuse parameters of a rotation that the layers do not have."""
+        """Reject parameters of a rotation that the layers do not have."""
         if self.position_embedding_type == "rope":
             return
         if self.rope_parameters or kwargs.get("rope_scaling") or kwargs.get("rope_theta"):
@@ -407,7 +407,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         return ("gate", "up", "down") if self.gated_mlp else ("up", "down")
 
     def validate_architecture(self) -> None:
-        """Refuse values and combinations that neither torch nor transformers refuses, but that
+        """Reject values and combinations that neither torch nor transformers rejects, but that
         would have no effect or fail far from their cause."""
         self._check_numbers()
         self._check_names()
@@ -437,7 +437,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self.require(
                 getattr(self, field) in (None, *ACT2FN),
                 field=field,
-                what=f"an activation of transformers, one of {activations}",
+                what=f"an activation function in transformers, one of {activations}",
             )
         possible = {
             "attention_bias": ATTENTION_MATRICES,
@@ -497,7 +497,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self._check_rope()
 
     def _check_rope(self) -> None:
-        """Refuse parameters that transformers accepts or only warns about. Missing ones are refused
+        """Reject parameters that transformers accepts or only warns about. Missing ones are rejected
         by transformers itself."""
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
@@ -578,7 +578,7 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     """A setting of biases in its shortest form: True for a list of all `matrices`, False for an
     empty list."""
     if isinstance(setting, bool) or not set(setting) <= set(matrices):
-        # Wrong names are refused later, with all other mistakes.
+        # Wrong names raise an error later, with all other mistakes.
         return setting
     named = [matrix for matrix in matrices if matrix in setting]
     if len(named) in (0, len(matrices)):

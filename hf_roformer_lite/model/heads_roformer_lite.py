@@ -479,7 +479,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
             elif labels.dtype in (torch.long, torch.int):
                 problem_type = "single_label_classification"
         loss = sequence_loss(logits, labels, problem_type, num_items_in_batch)
-        # Stored only now, so that refused labels have no influence.
+        # Stored only now, so that invalid labels have no influence.
         self.config.problem_type = problem_type
         return loss
 

@@ -31,7 +31,7 @@ def without_full_mask(attention_mask: Any, cache: Any) -> Any:
 def check_attention_mask(
     attention_mask: torch.Tensor, batch_size: int, length: int, past: int
 ) -> None:
-    """Refuse a mask that does not have one column for each token, including those in the cache, or
+    """Reject a mask that does not have one column for each token, including those in the cache, or
     whose numbers might be meant to be added to the scores.
 
     Raises:

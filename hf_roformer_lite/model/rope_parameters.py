@@ -6,7 +6,7 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 
 def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
-    """Refuse an unknown type, and values of the wrong kind or range. Missing parameters are refused
+    """Reject an unknown type, and values of the wrong kind or range. Missing parameters are rejected
     by transformers itself.
 
     Args:

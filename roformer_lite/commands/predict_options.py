@@ -70,7 +70,7 @@ class ReadingArguments(TableArguments, EngineArguments):
         return file_format(self.input_file or "") in TABLE_FORMATS
 
     def check_tables(self) -> None:
-        """Refuse options of tables for input that is read line by line.
+        """Reject options of tables for input that is read line by line.
 
         Raises:
             InputError: with the option and the remedy.
@@ -94,7 +94,7 @@ class ReadingArguments(TableArguments, EngineArguments):
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each applies to some tasks, and is refused for models of others.
+    """Options of the predictions. Each applies to some tasks, and is an error with models of other tasks.
 
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this

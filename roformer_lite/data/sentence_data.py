@@ -67,7 +67,7 @@ def kind_of(rows: Dataset) -> str:
 
 
 def check_scores(rows: Dataset) -> None:
-    """Refuse data to measure whose scores are all equal.
+    """Reject data to measure whose scores are all equal.
 
     Raises:
         InputError: with the score.

@@ -30,7 +30,7 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not token
+    """Reject a model of sentence-transformers that is damaged, or whose vectors are not token
     states that are pooled as its configuration says.
 
     Raises:

@@ -20,7 +20,7 @@ MAX_SEED = 2**32 - 1
 
 
 def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
-    """Refuse `options` that have a value, because the option `given` makes them ineffective."""
+    """Reject `options` that have a value, because the option `given` makes them ineffective."""
     ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
     if ignored:
         raise InputError(
@@ -69,7 +69,7 @@ class DatasetArguments(TableArguments):
         return getattr(self, name) != getattr(type(self), name)
 
     def refuse_hub_options(self, given: str, *names: str) -> None:
-        """Refuse the options with these `names`, which are for a dataset on the Hub, if the option
+        """Reject the options with these `names`, which are for a dataset on the Hub, if the option
         `given` names files instead."""
         ignored: dict[str, Any] = {}
         for name in ("dataset_config_name", *names):
@@ -149,8 +149,8 @@ class ModelArguments:
             example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
             change only one of the two.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
-            scratch: a directory or a name on the Hub. It can be a model of this package or of
-            transformers, such as BERT.
+            scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
+            stock model, such as BERT.
     """
 
     group: ClassVar[str] = "model and tokenizer"
@@ -237,7 +237,7 @@ class TrainingOptions:
             0.06; fine-tuning: 0.1.
         weight_decay: Weight decay.
         optim: The optimizer: one of transformers, or muon, which uses torch's Muon for the matrices
-            of the layers and AdamW for the rest. Arguments of Muon are given like
+            of the layers and AdamW for the rest. Pass arguments of Muon like
             --training_arguments optim_args=lr=0.02.
         bf16: Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU with
             instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for embed and
@@ -310,7 +310,7 @@ class TrainingOptions:
         self._check_training_arguments()
 
     def _check_training_arguments(self) -> None:
-        """Refuse arguments of transformers that have an option of their own or do harm."""
+        """Reject arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
             given = f"--training_arguments {assignment_of(name, value)}"
             if name in _REFUSED:

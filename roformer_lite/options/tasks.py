@@ -64,7 +64,7 @@ class TaskArguments(DataArguments):
     measuring_options: ClassVar[tuple[str, ...]]
 
     def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        """Refuse options of model and training that can't be combined with those of the data.
+        """Reject options of model and training that can't be combined with those of the data.
 
         Raises:
             InputError: naming both.
@@ -91,9 +91,9 @@ class LabelArguments(TaskArguments):
             choose the weight of the two. Default: true for new models, false for regression and
             with --model_name_or_path.
         fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
-            before the whole model is trained. For this, a sentence encoder is converted to a model
-            of this package, whose head reads the sentence vectors; with false it keeps its own
-            class.
+            before the whole model is trained. For this, a sentence encoder is converted to a
+            RoFormerLite model, whose head reads the sentence vectors. With false, the encoder keeps
+            its own class.
     """
 
     join_baseline: bool | None = None

@@ -655,7 +655,7 @@ def text_for_baseline(given: Input) -> str:
 
 
 def check_pair_column(column: str | None, takes_pairs: bool) -> None:
-    """Refuse the column of a second text for a model of single texts.
+    """Reject the column of a second text for a model of single texts.
 
     Raises:
         InputError: with the option.

@@ -229,7 +229,7 @@ class SentenceRecipe(Recipe):
     # Answering.
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
-        # This refuses damaged files, for which sentence-transformers would use random numbers.
+        # This reports damaged files, for which sentence-transformers would use random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 

@@ -60,7 +60,7 @@ class EvaluateFirstStep(TrainerCallback):
 
 
 def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) -> Run:
-    """Convert the sentence encoder that a classifier starts from into a model of this package.
+    """Convert the sentence encoder that a classifier starts from into a RoFormerLite model.
 
     The new head then reads the sentence vectors that the encoder was trained to produce, whereas
     the classification heads of transformers read the first token.
@@ -93,7 +93,7 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
     except ConversionError as error:
         message = f"it is trained in its own class because it cannot be converted: {error}"
     else:
-        message = "converted to a model of this package, whose head reads the sentence vectors"
+        message = "converted to a RoFormerLite model, whose head reads the sentence vectors"
         run = replace(run, model=replace(run.model, model_name_or_path=str(folder)))
     if args.should_save:
         print(f"{name}: {message}", file=sys.stderr)

@@ -169,7 +169,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
-    """The configuration of a saved model of this package or of transformers.
+    """The configuration of a saved RoFormerLite model or stock model.
 
     Raises:
         InputError: if there is none, if a field is wrong, or if transformers has no class for it.
@@ -177,7 +177,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
     try:
         return load_config(name)
     except InputError as error:
-        # The error of transformers says that it does not recognize the model type.
+        # transformers' error says that it does not recognize the model type.
         if "recogniz" not in str(error):
             raise
         raise InputError(
@@ -305,7 +305,7 @@ def encoder_of_a_pair(
     """
     if not isinstance(given, RoFormerLiteConfig):
         raise InputError(
-            f"--encoder_name_or_path {name}: {given.model_type} is not an encoder of this package; "
+            f"--encoder_name_or_path {name}: {given.model_type} is not a RoFormerLite encoder; "
             f"pass the output of `roformer-lite convert {name} OUT --from auto`"
         )
     if given.is_decoder:
