@@ -132,9 +132,9 @@ def _resource_error(error: BaseException) -> str:
 
 
 def _set_up_logging() -> None:
-    """Show the messages of this program, but only the errors of libraries. The warnings of libraries are about
-    their own code and would precede every result. Their environment variables and Python's option
-    -W enable them again."""
+    """Show the messages of this program, but only the errors of libraries. The warnings of
+    libraries are about their own code and would precede every result. Their environment variables
+    and Python's option -W enable them again."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_ours_or_an_error)
     handler.setFormatter(_MessageFormatter())

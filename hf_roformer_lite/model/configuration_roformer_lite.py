@@ -497,8 +497,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self._check_rope()
 
     def _check_rope(self) -> None:
-        """Reject parameters that transformers accepts or only warns about. Missing ones are rejected
-        by transformers itself."""
+        """Reject parameters that transformers accepts or only warns about. transformers itself
+        rejects missing ones."""
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:

@@ -94,7 +94,7 @@ class ReadingArguments(TableArguments, EngineArguments):
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each applies to some tasks, and is an error with models of other tasks.
+    """Options of the predictions. Each applies to some tasks, and is an error with other models.
 
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this

@@ -346,7 +346,8 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise InputError(
-                f"{origin}: an escape such as \\ud800 is only part of a character, which is not valid text"
+                f"{origin}: an escape such as \\ud800 is only part of a character, which is not "
+                "valid text"
             )
         yield row_of(value, origin)
 

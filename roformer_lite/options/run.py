@@ -225,8 +225,8 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
         example=f"{arguments.example} --output_dir model",
         usual=usual,
         epilog=(
-            "All fields of transformers' TrainingArguments that are not options of this command, such as "
-            "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+            "All fields of transformers' TrainingArguments that are not options of this command, "
+            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
         ),
         advice=(
             ". Fields of transformers' TrainingArguments are set by --training_arguments name=value"

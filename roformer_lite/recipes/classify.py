@@ -622,8 +622,8 @@ class Classify(LabelRecipe):
         if self.problem_type == MULTI and self.threshold is not None and outcomes:
             return [
                 *notes,
-                f"`predict` assigns the labels with a score of at least {self.threshold:.4f}, which "
-                "has the best micro F1 on the validation data.",
+                f"`predict` assigns the labels with a score of at least {self.threshold:.4f}, "
+                "which has the best micro F1 on the validation data.",
             ]
         scores = scores_of(outcomes)
         if self.options.min_precision is None or self.threshold is None or scores is None:
@@ -637,8 +637,8 @@ class Classify(LabelRecipe):
         return [
             *notes,
             f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
-            f"of {self.options.min_precision:g}, `predict` assigns no label. On the {split} data it "
-            f"labels {is_sure.mean():.3f} of the rows{precision}.",
+            f"of {self.options.min_precision:g}, `predict` assigns no label. On the {split} data "
+            f"it labels {is_sure.mean():.3f} of the rows{precision}.",
         ]
 
     @property

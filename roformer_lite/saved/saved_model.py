@@ -299,8 +299,8 @@ def check_vocabulary(
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
             f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, "
-            f"{tokenizer.pad_token!r}; pass the tokenizer that the model was trained with, or write "
-            "the right number into config.json"
+            f"{tokenizer.pad_token!r}; pass the tokenizer that the model was trained with, or "
+            "write the right number into config.json"
         )
 
 

@@ -175,7 +175,8 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         if has_made_a_step or is_disk_full(error, Path(str(trainer.args.output_dir))):
             raise
         # A damaged checkpoint may raise any error. Libraries raise the errors below for a new
-        # training that they do not support, for example if an option needs another package. Other errors are bugs.
+        # training that they do not support, for example if an option needs another package. Other
+        # errors are bugs.
         if checkpoint is not None:
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
         elif isinstance(error, (ImportError, OSError, ValueError)):

@@ -172,7 +172,7 @@ def _hub_datasets(run: Run) -> list[str]:
 
 
 def _own_tags(config: PreTrainedConfig) -> list[str]:
-    """The tags of RoFormerLite models. Converted encoders often have learned positions instead of RoPE."""
+    """The tags of RoFormerLite models. Converted encoders often have learned positions."""
     stacks = [config]
     if config.is_encoder_decoder:
         stacks = [config.encoder, config.decoder]

@@ -266,9 +266,9 @@ def note_on_join(finished: FinishedTraining, join: Join) -> str:
     name = finished.recipe.baseline_name
     note = (
         f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
-        f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this answer; "
-        f"`{finished.recipe.auto_model.__name__}`, pipelines and exported graphs return that of the "
-        "encoder alone."
+        f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
+        f"answer; `{finished.recipe.auto_model.__name__}`, pipelines and exported graphs return "
+        "that of the encoder alone."
     )
     if finished.joined.final is not finished.joined.of_training:
         note += (

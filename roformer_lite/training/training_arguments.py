@@ -1,5 +1,5 @@
-"""Makes the `TrainingArguments` of a run from the program's options, defaults for small models, and the
-arguments in `--training_arguments`."""
+"""Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
+and the arguments in `--training_arguments`."""
 
 import os
 from collections.abc import Mapping
