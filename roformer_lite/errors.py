@@ -127,7 +127,7 @@ def check_directory(name: str | Path, given: str = "") -> None:
         return
     given = given or str(name)
     if os.path.exists(name):
-        raise InputError(f"{given}: is a file; the directory of a model is needed")
+        raise InputError(f"{given}: is a file; pass the directory of a model")
     raise InputError(f"{given}: there is no such directory{_similar(Path(name))}")
 
 

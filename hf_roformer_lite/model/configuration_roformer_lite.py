@@ -82,9 +82,7 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
             ValueError: with the field, its value and the valid values.
         """
         if not holds:
-            raise ValueError(
-                f"{field}={getattr(self, field)!r} is not possible: it must be {what}."
-            )
+            raise ValueError(f"{field}={getattr(self, field)!r} is invalid: it must be {what}.")
 
     def check_names(self, given: dict[str, Any]) -> None:
         """Reject arguments that are not fields, because transformers silently accepts every name.
@@ -568,8 +566,8 @@ def filled(value: Value | None) -> Value:
     """
     if value is None:
         raise ValueError(
-            "A field without which no model can be built was set to None after the configuration "
-            "was made; make a new configuration."
+            "A required field was set to None after the configuration was initialised; make a new "
+            "configuration."
         )
     return value
 

@@ -414,7 +414,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(
                 "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
-                "pass each document as a row."
+                "pass each document as a sequence of its own."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
         loss = None

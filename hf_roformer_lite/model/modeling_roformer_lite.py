@@ -801,7 +801,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if (encoder_hidden_states is not None) != has_cross_attention:
             verb = "needs" if has_cross_attention else "does not attend to"
             raise ValueError(
-                f"add_cross_attention={has_cross_attention}: it {verb} encoder_hidden_states."
+                f"add_cross_attention={has_cross_attention}: the model {verb} encoder_hidden_states."
             )
         if is_tracing(given):
             return
@@ -843,7 +843,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
                 "a cache cannot hold packed documents: leave it out, or pass position_ids that "
-                "increase along each row, without cu_seq_lens_q."
+                "increase along each sequence, without cu_seq_lens_q."
             )
 
     def create_masks(
@@ -904,8 +904,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             sources = last_documents(encoder_hidden_states, encoder_documents)
             if targets != sources:
                 raise ValueError(
-                    f"the rows of the decoder end with documents {targets}, those of its encoder "
-                    f"with {sources}; each row needs the same number of documents on both sides."
+                    f"the last documents of the sequences have the numbers {targets} in the decoder "
+                    f"and {sources} in the encoder; each sequence needs the same number of "
+                    "documents on both sides."
                 )
         is_same_document = None
         if documents is not None and encoder_documents is not None:

@@ -154,8 +154,8 @@ def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         )
     if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
         raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()}: a document begins in one row of {shape[1]} tokens "
-            "and ends in another; pass all documents in one row."
+            f"cu_seq_lens_q={borders.tolist()}: a document begins in one sequence of {shape[1]} "
+            "tokens and ends in another; pass all documents in one sequence."
         )
     return documents
 

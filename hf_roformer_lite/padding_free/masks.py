@@ -52,10 +52,9 @@ class FlatMaskError(AttributeError, TypeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A layer got the mask of a flat row, but its model has another attention "
-            "implementation than padding_free by now. Switch the implementation after the backward "
-            "pass of a model with activation checkpointing, which computes its layers again, not "
-            "before."
+            "A layer got the mask of a flat sequence, but the attention implementation of its model "
+            "is no longer padding_free. With activation checkpointing, the backward pass computes "
+            "the layers again, so switch the implementation only after it."
         )
 
 

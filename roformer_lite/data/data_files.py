@@ -417,7 +417,7 @@ def _records(
     except csv.Error as error:
         fault = str(error)
         if "new-line" in fault:
-            fault = "a carriage return must stand in double quotes"
+            fault = "a carriage return must be in double quotes"
         raise InputError(f"{path}:{first_line}: {fault}") from error
 
 

@@ -160,7 +160,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
             learned = int(np.flatnonzero(known == own[place])[0])
             origins.append(f"{rows[split][place]['origin']} ({train[learned]['origin']})")
         logger.warning(
-            "%d of the %d rows of the %s data also stand in the training data, up to case and "
+            "%d of the %d rows of the %s data also occur in the training data, up to case and "
             "spaces, for example %s",
             is_seen.sum(),
             len(own),

@@ -88,8 +88,8 @@ class DataArguments(DatasetArguments):
             on each line.
         validation_file: Validation data, measured during training and at the end.
         test_file: Test data, measured only at the end.
-        validation_fraction: Hold out this fraction of the training data (0.05 is one row in
-            twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
+        validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the
+            rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
         validation_seed: Seed that chooses the rows to hold out. It needs validation data. Default:

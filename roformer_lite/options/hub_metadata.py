@@ -97,6 +97,6 @@ def check_datasets(names: Iterable[str]) -> None:
             validate_repo_id(name)
         except HFValidationError as error:
             raise InputError(
-                f"--datasets {name}: this cannot be a dataset on the Hub, whose name is such as "
+                f"--datasets {name}: this is not the name of a dataset on the Hub, such as "
                 "owner/name; describe other data with --dataset_title"
             ) from error

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 NUM_QUERIES_AT_ONCE = 1000
 ONLY_TEXTS = (
     "data with only the column text say nothing about similarity; for training, pass --teacher, a "
-    "model whose vectors are learned; for both training and evaluation, data with columns such as "
-    "anchor and positive can be used"
+    "model whose vectors are learned; for both training and evaluation, use data with columns such "
+    "as anchor and positive"
 )
 
 

@@ -244,7 +244,7 @@ class LabelRecipe(AnsweringRecipe):
         )
         if self.reads_windows(max_positions(start.model), start.tokenizer):
             return sentence + "Predictions read longer texts in overlapping windows of this length."
-        return sentence + "Predictions read no more of a text, either."
+        return sentence + "Predictions also read only this part of a text."
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

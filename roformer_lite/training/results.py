@@ -284,7 +284,7 @@ def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     seen = rows.select(np.flatnonzero(rows[SEEN]))
     origins = ", ".join(Path(origin).name for origin in seen[:NUM_NAMED]["origin"])
     sentence = (
-        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also stand in the "
+        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also occur in the "
         f"training data, up to case and spaces, for example {origins}."
     )
     if evaluation.without_seen is None:

@@ -70,10 +70,10 @@ NOT_TEXT = {
 # The page describes an error by the words next to the first pattern that matches it.
 REASONS = (
     ("attention interface", "custom attention"),
-    ("outputs differ|meet outside", "tokens mix outside attention, as in convolutions"),
+    ("outputs differ|interact outside", "tokens mix outside attention, as in convolutions"),
     ("experts", "experts with a limited capacity"),
     ("mask functions", "no attention mask of the usual kind"),
-    ("token ids alone", "needs inputs other than token ids"),
+    ("input_ids and attention_mask alone", "needs inputs other than token ids"),
     ("", "layers that read the mask, the cache or the batch directly"),
 )
 
