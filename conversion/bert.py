@@ -7,7 +7,7 @@ ELECTRA's pre-training becomes a token classifier with one score. RoBERTa's posi
 the id of padding: the earlier rows of the table are never read, are left out here, and are exported
 as zeros. ALBERT's layers share weights; here each layer has a copy, and after training these
 differ. ALBERT always has a projection after its embeddings, and ours only if the two widths differ;
-an ALBERT with equal widths is refused.
+an ALBERT with equal widths is not supported.
 """
 
 from collections.abc import Mapping, Sequence

@@ -200,7 +200,7 @@ def weight_files(name: str | Path) -> list[Path]:
 
 
 def check_shards(directory: Path) -> None:
-    """Refuse an index of weights that names files outside its directory, which transformers would
+    """Reject an index of weights that names files outside its directory, which transformers would
     read, and a config that names an index of its own.
 
     Raises:
@@ -259,7 +259,7 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
 
 
 def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights that are NaN or infinite, and all dtypes except floating point of 16 bits or
+    """Reject weights that are NaN or infinite, and all dtypes except floating point of 16 bits or
     more: converting other dtypes would silently lose precision. Only buffers, such as positions,
     may be integers.
 
@@ -314,7 +314,7 @@ def load_pretrained(
 
 
 def check_report(report: Mapping[str, Any]) -> None:
-    """Refuse a model whose file does not contain exactly the tensors of its class.
+    """Reject a model whose file does not contain exactly the tensors of its class.
 
     Args:
         report: The report that `load_pretrained` returns.

@@ -138,7 +138,7 @@ def _encoder(
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse models that the specifications cannot describe."""
+    """Reject models that the specifications cannot describe."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))

@@ -1,10 +1,11 @@
 """Encoders in the format of llama.cpp, with their tokenizer inside.
 
 llama.cpp does not build its layers from options: it has architectures, and each is a fixed sequence
-of operations. Three of them are encoders that our configuration can describe; other models are
-refused. The tokenizers are fixed, too. Only BERT's WordPiece is used here, which ends every text
-with [SEP], even a prompt. For BPE, llama.cpp splits text by one of its own patterns, and ours is
-not among them; its Unigram has no byte tokens for unknown characters.
+of operations. Three of them are encoders that `RoFormerLiteConfig` can describe; other models are
+not supported. The tokenizers are fixed, too. This module uses only BERT's WordPiece, which ends
+every text with [SEP], even a prompt. For BPE, llama.cpp splits text by one of its own patterns, and
+the pattern of RoFormerLite is not among them; its Unigram has no byte tokens for unknown
+characters.
 """
 
 import json

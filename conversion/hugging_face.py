@@ -84,7 +84,7 @@ class HuggingFaceConverter(Converter):
         prefix: The name of the stack inside their classes with a head, such as `bert`.
         heads: The `Head` of each of their classes, by the part of its name after the family's name
             (`ForMaskedLM`); `Model` is the bare stack.
-        refused: The reason why a class has no equivalent here, by the same part of its name.
+        refused: The reason why a class has no equivalent, by the same part of its name.
         fields: The names of our config's fields and of theirs, if the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
         rules: The rules of embeddings and layers, without the name of the stack itself (`bert.`,
@@ -120,8 +120,8 @@ class HuggingFaceConverter(Converter):
         return self.rules
 
     def computed_fields(self, theirs: Any) -> dict[str, Any]:
-        """The fields of ours that are not simply copied. An option without an equivalent here is
-        refused."""
+        """The RoFormerLite fields that are not simply copied. An option without an equivalent
+        raises an error."""
         return {}
 
     def their_fields(self, ours: Any) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class HuggingFaceConverter(Converter):
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
         """The name of their class's head, and the head. The class is the first of the config's
-        `architectures`, by default the bare stack. One without an equivalent here is refused."""
+        `architectures`, by default the bare stack. One without an equivalent is rejected."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):

@@ -290,7 +290,7 @@ class WeightMap:
     def _check_names(
         self, state_dict: Mapping[str, torch.Tensor], resolved: Sequence[WeightRule]
     ) -> None:
-        """Refuse a checkpoint with missing or unknown tensors."""
+        """Reject a checkpoint with missing or unknown tensors."""
         needed = {name for rule in resolved for name in rule.theirs}
         missing = sorted(needed - set(state_dict))
         unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]

@@ -241,5 +241,5 @@ def device_named(name: str | None) -> torch.device:
         torch.empty(0, device=device)
     # A build of torch without CUDA raises an AssertionError.
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name} cannot be used here: {reason(error)}") from error
+        raise InputError(f"--device {name} is not available: {reason(error)}") from error
     return device

@@ -148,7 +148,7 @@ def predict(
 
 
 def _check_inputs(inputs: Any, input_file: Any) -> None:
-    """Refuse what is not a list of inputs.
+    """Reject what is not a list of inputs.
 
     Raises:
         InputError: with the remedy.

@@ -28,7 +28,7 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
     "app": "open a page in the browser for trying a model",
-    "convert": "convert a checkpoint of another system into a model of this package, or vice versa",
+    "convert": "convert a checkpoint of another system into a RoFormerLite model, or vice versa",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
@@ -132,9 +132,9 @@ def _resource_error(error: BaseException) -> str:
 
 
 def _set_up_logging() -> None:
-    """Show our own messages, but only the errors of libraries. The warnings of libraries are about
-    their own code and would precede every result. Their environment variables and Python's option
-    -W enable them again."""
+    """Show the messages of this program, but only the errors of libraries. The warnings of
+    libraries are about their own code and would precede every result. Their environment variables
+    and Python's option -W enable them again."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_ours_or_an_error)
     handler.setFormatter(_MessageFormatter())

@@ -62,7 +62,7 @@ def check_number(
     maximum: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a number that is outside its limits or not finite. None stands for an option that was
+    """Reject a number that is outside its limits or not finite. None stands for an option that was
     not given, and is accepted.
 
     Raises:
@@ -90,7 +90,7 @@ def check_number(
 
 
 def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
-    """Refuse a path that is not a file. Whether it is readable is only known when it is opened.
+    """Reject a path that is not a file. Whether it is readable is only known when it is opened.
 
     Args:
         option: The option that was given.
@@ -105,16 +105,16 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     if not os.path.exists(path):
         raise InputError(f"--{option} {path}: No such file or directory")
     if os.path.isdir(path):
-        raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
+        raise InputError(f"--{option} {path}: Is a directory; pass the name of a file")
     if not may_be_pipe and not os.path.isfile(path):
         raise InputError(
             f"--{option} {path}: is a pipe or a device, not a file; write its text to a file and "
-            "give that file"
+            "pass that file"
         )
 
 
 def check_directory(name: str | Path, given: str = "") -> None:
-    """Refuse a path that is not a directory.
+    """Reject a path that is not a directory.
 
     Args:
         name: The path that the user typed.
@@ -127,7 +127,7 @@ def check_directory(name: str | Path, given: str = "") -> None:
         return
     given = given or str(name)
     if os.path.exists(name):
-        raise InputError(f"{given}: is a file; the directory of a model is needed")
+        raise InputError(f"{given}: is a file; pass the directory of a model")
     raise InputError(f"{given}: there is no such directory{_similar(Path(name))}")
 
 
@@ -146,7 +146,7 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def check_model_name(name: str | Path, given: str = "") -> None:
-    """Refuse a name that is neither a directory nor a repository on the Hub or in its cache. A name
+    """Reject a name that is neither a directory nor a repository on the Hub or in its cache. A name
     that can only be a path is never looked up.
 
     Args:
@@ -230,7 +230,7 @@ _NAMES_FOR_PIP = {
 
 
 def require_packages(doing: str, packages: Iterable[str]) -> None:
-    """Refuse to start if packages are missing.
+    """Raise an error if packages are missing.
 
     Args:
         doing: The activity that needs the packages, for the message.

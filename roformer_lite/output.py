@@ -42,14 +42,14 @@ def check_place(option: str, path: str) -> str:
     problem = None
     if Path(path).name in ("", ".."):
         model = Path(path) / "model"
-        problem = f"names no new directory; give it a name, such as {model}"
+        problem = f"names no new directory; pass a name, such as {model}"
     # Unlike pathlib, os.path does not raise an error for names that are too long.
     elif os.path.islink(Path(path)) and not os.path.exists(target):
         problem = f"is a link to {os.readlink(path)}, which does not exist"
     elif os.path.isfile(target):
-        problem = "is a file; give the name of a directory"
+        problem = "is a file; pass the name of a directory"
     elif os.path.ismount(target):
-        problem = "is a mount point, which cannot be replaced; give a directory in it"
+        problem = "is a mount point, which cannot be replaced; pass a directory in it"
     if problem is not None:
         raise InputError(f"{given} {problem}")
     parent = next(parent for parent in target.parents if os.path.exists(parent))
@@ -83,7 +83,7 @@ def check_output_dir(
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
     holds: str = "a finished model",
 ) -> None:
-    """Refuse to write to the directory `target` if something would be lost.
+    """Raise an error if writing to the directory `target` would lose something.
 
     Args:
         target: The directory, which `check_place` has accepted.
@@ -167,7 +167,7 @@ def is_written_directly(path: str | Path) -> bool:
 
 
 def check_output_file(path: str | Path, option: str) -> None:
-    """Refuse a file that cannot be written, as far as this is known in advance.
+    """Reject a file that cannot be written, as far as this is known in advance.
 
     Args:
         path: The file.
@@ -178,7 +178,7 @@ def check_output_file(path: str | Path, option: str) -> None:
     """
     name = f"{option} {path}".strip()
     if os.path.isdir(path):
-        raise InputError(f"{name} is a directory; give the name of a file")
+        raise InputError(f"{name} is a directory; pass the name of a file")
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
@@ -192,7 +192,7 @@ def check_output_file(path: str | Path, option: str) -> None:
 
 
 def check_answers_file(path: str, input_file: str | None, model: str) -> None:
-    """Refuse to overwrite the input or a file of the model with the predictions.
+    """Raise an error before overwriting the input or a file of the model with the predictions.
 
     Args:
         path: The file for the predictions.
@@ -212,7 +212,7 @@ def check_answers_file(path: str, input_file: str | None, model: str) -> None:
     if is_input or is_of_model:
         lost = "the input" if is_input else f"a file of the model {model}"
         raise InputError(
-            f"--output_file {path} is {lost}, which would be overwritten; give another name"
+            f"--output_file {path} is {lost}, which would be overwritten; pass another name"
         )
 
 

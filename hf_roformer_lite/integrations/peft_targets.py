@@ -3,7 +3,7 @@
 
 For each method, PEFT keeps one table of default targets by model type in `peft.utils.constants`.
 The linear layers here are named as in Llama (`q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`,
-`up_proj`, `down_proj`), so the entry of a table for Llama holds here too. Layers with
+`up_proj`, `down_proj`), so the entry of a table for Llama holds for them too. Layers with
 `layer_style="parallel_heads"` have no such projections, and PEFT says so; pass
 `target_modules="all-linear"`.
 """
@@ -18,7 +18,7 @@ ENDINGS_OF_TABLES = ("_TARGET_MODULES_MAPPING", "_FEEDFORWARD_MODULES_MAPPING")
 
 
 def register_peft_targets() -> None:
-    """Add the model types of this package to every table of target modules that contains Llama, if
+    """Add the RoFormerLite model types to every table of target modules that contains Llama, if
     PEFT is installed."""
     if find_spec("peft") is None:
         return

@@ -76,18 +76,16 @@ class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
     """The common part of both configurations: bundles of code, and checks of names and values."""
 
     def require(self, holds: bool, field: str, what: str) -> None:
-        """Refuse the value of `field` unless `holds` is true; `what` describes the valid values.
+        """Reject the value of `field` unless `holds` is true; `what` describes the valid values.
 
         Raises:
             ValueError: with the field, its value and the valid values.
         """
         if not holds:
-            raise ValueError(
-                f"{field}={getattr(self, field)!r} is not possible: it must be {what}."
-            )
+            raise ValueError(f"{field}={getattr(self, field)!r} is invalid: it must be {what}.")
 
     def check_names(self, given: dict[str, Any]) -> None:
-        """Refuse arguments that are not fields, because transformers silently accepts every name.
+        """Reject arguments that are not fields, because transformers silently accepts every name.
 
         A saved configuration, which has a `model_type`, always loads, even if another program or
         version has added fields to it.
@@ -325,7 +323,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self.rope_parameters = None
 
     def _check_rope_is_used(self, kwargs: dict[str, Any]) -> None:
-        """Refuse parameters of a rotation that the layers do not have."""
+        """Reject parameters of a rotation that the layers do not have."""
         if self.position_embedding_type == "rope":
             return
         if self.rope_parameters or kwargs.get("rope_scaling") or kwargs.get("rope_theta"):
@@ -349,7 +347,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 self.hidden_size % self.num_attention_heads == 0,
                 field="hidden_size",
                 what=f"a multiple of num_attention_heads={self.num_attention_heads}, "
-                "unless head_dim is given",
+                "unless head_dim is set",
             )
             self.head_dim = self.hidden_size // self.num_attention_heads
 
@@ -407,7 +405,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         return ("gate", "up", "down") if self.gated_mlp else ("up", "down")
 
     def validate_architecture(self) -> None:
-        """Refuse values and combinations that neither torch nor transformers refuses, but that
+        """Reject values and combinations that neither torch nor transformers rejects, but that
         would have no effect or fail far from their cause."""
         self._check_numbers()
         self._check_names()
@@ -437,7 +435,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self.require(
                 getattr(self, field) in (None, *ACT2FN),
                 field=field,
-                what=f"an activation of transformers, one of {activations}",
+                what=f"an activation function in transformers, one of {activations}",
             )
         possible = {
             "attention_bias": ATTENTION_MATRICES,
@@ -497,8 +495,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             self._check_rope()
 
     def _check_rope(self) -> None:
-        """Refuse parameters that transformers accepts or only warns about. Missing ones are refused
-        by transformers itself."""
+        """Reject parameters that transformers accepts or only warns about. transformers itself
+        rejects missing ones."""
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:
@@ -568,8 +566,8 @@ def filled(value: Value | None) -> Value:
     """
     if value is None:
         raise ValueError(
-            "A field without which no model can be built was set to None after the configuration "
-            "was made; make a new configuration."
+            "A required field was set to None after the configuration was initialised; make a new "
+            "configuration."
         )
     return value
 
@@ -578,7 +576,7 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     """A setting of biases in its shortest form: True for a list of all `matrices`, False for an
     empty list."""
     if isinstance(setting, bool) or not set(setting) <= set(matrices):
-        # Wrong names are refused later, with all other mistakes.
+        # Wrong names raise an error later, with all other mistakes.
         return setting
     named = [matrix for matrix in matrices if matrix in setting]
     if len(named) in (0, len(matrices)):

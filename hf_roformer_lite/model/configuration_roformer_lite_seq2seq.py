@@ -122,7 +122,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
                 setattr(decoder, field, getattr(self, field))
 
     def validate_architecture(self) -> None:
-        """Refuse stacks and token ids that do not fit together."""
+        """Reject stacks and token ids that do not fit together."""
         self._check_stacks()
         self._check_token_ids()
 

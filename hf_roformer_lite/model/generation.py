@@ -41,7 +41,7 @@ class LeftPaddedGenerationMixin(GenerationMixin):
 
 
 def check_prompt(attention_mask: torch.Tensor) -> None:
-    """Refuse prompts `(B, L)` of which a row ends with padding."""
+    """Reject prompts `(B, L)` of which a row ends with padding."""
     is_real = attention_mask != 0
     # A row of padding alone is the beginning of a longer prompt that is read in parts.
     ends_with_padding = is_real.any(dim=1) & ~is_real[:, -1]

@@ -414,7 +414,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         elif self.pools_tokens and cu_seq_lens_q is not None:
             raise ValueError(
                 "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
-                "pass each document as a row."
+                "pass each document as a sequence of its own."
             )
         logits = self.logits(hidden_states, attention_mask, documents)
         loss = None
@@ -479,7 +479,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
             elif labels.dtype in (torch.long, torch.int):
                 problem_type = "single_label_classification"
         loss = sequence_loss(logits, labels, problem_type, num_items_in_batch)
-        # Stored only now, so that refused labels have no influence.
+        # Stored only now, so that invalid labels have no influence.
         self.config.problem_type = problem_type
         return loss
 

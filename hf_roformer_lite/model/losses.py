@@ -25,7 +25,7 @@ CHUNK_LOGITS = 2**26
 
 
 def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse a tensor of another shape.
+    """Reject a tensor of another shape.
 
     Raises:
         ValueError: with the name and both shapes.
@@ -35,14 +35,14 @@ def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None
 
 
 def check_classes(labels: torch.Tensor) -> None:
-    """Refuse labels of classes that are not integers.
+    """Reject labels of classes that are not integers.
 
     Raises:
         ValueError: for boolean or floating-point labels.
     """
     if labels.dtype == torch.bool or labels.is_floating_point():
         raise ValueError(
-            f"labels are classes here and must be integers, not {labels.dtype}. For several "
+            f"labels of classes must be integers, not {labels.dtype}. For several "
             "labels or numbers, set config.problem_type to "
             '"multi_label_classification" or "regression".'
         )
@@ -137,7 +137,7 @@ def sequence_loss(
 
 
 def check_probabilities(targets: torch.Tensor) -> None:
-    """Refuse targets outside the range from 0 to 1. A traced graph cannot check values.
+    """Reject targets outside the range from 0 to 1. A traced graph cannot check values.
 
     Raises:
         ValueError: for such targets.

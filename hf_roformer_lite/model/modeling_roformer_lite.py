@@ -796,12 +796,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         encoder_hidden_states: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Refuse inputs from which torch would silently compute something else."""
+        """Reject inputs from which torch would silently compute something else."""
         has_cross_attention = self.config.add_cross_attention
         if (encoder_hidden_states is not None) != has_cross_attention:
             verb = "needs" if has_cross_attention else "does not attend to"
             raise ValueError(
-                f"add_cross_attention={has_cross_attention}: it {verb} encoder_hidden_states."
+                f"add_cross_attention={has_cross_attention}: the model {verb} encoder_hidden_states."
             )
         if is_tracing(given):
             return
@@ -823,14 +823,14 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         documents: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Refuse arguments that would have no effect, or that cannot be combined with a cache."""
+        """Reject arguments that would have no effect, or that cannot be combined with a cache."""
         is_causal = kwargs.pop("is_causal", None)
         if is_causal not in (None, self.is_decoder) and not is_paged(cache):
             raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={self.is_decoder}.")
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
             raise ValueError(
-                "seq_idx does not suffice to separate documents here; pass position_ids or "
+                "seq_idx does not suffice to separate documents; pass position_ids or "
                 "cu_seq_lens_q."
             )
         has_restarts = documents is not None and not has_borders
@@ -843,7 +843,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
                 "a cache cannot hold packed documents: leave it out, or pass position_ids that "
-                "increase along each row, without cu_seq_lens_q."
+                "increase along each sequence, without cu_seq_lens_q."
             )
 
     def create_masks(
@@ -904,8 +904,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             sources = last_documents(encoder_hidden_states, encoder_documents)
             if targets != sources:
                 raise ValueError(
-                    f"the rows of the decoder end with documents {targets}, those of its encoder "
-                    f"with {sources}; each row needs the same number of documents on both sides."
+                    f"the last documents of the sequences have the numbers {targets} in the decoder "
+                    f"and {sources} in the encoder; each sequence needs the same number of "
+                    "documents on both sides."
                 )
         is_same_document = None
         if documents is not None and encoder_documents is not None:

@@ -31,7 +31,7 @@ def without_full_mask(attention_mask: Any, cache: Any) -> Any:
 def check_attention_mask(
     attention_mask: torch.Tensor, batch_size: int, length: int, past: int
 ) -> None:
-    """Refuse a mask that does not have one column for each token, including those in the cache, or
+    """Reject a mask that does not have one column for each token, including those in the cache, or
     whose numbers might be meant to be added to the scores.
 
     Raises:
@@ -154,8 +154,8 @@ def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         )
     if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
         raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()}: a document begins in one row of {shape[1]} tokens "
-            "and ends in another; pass all documents in one row."
+            f"cu_seq_lens_q={borders.tolist()}: a document begins in one sequence of {shape[1]} "
+            "tokens and ends in another; pass all documents in one sequence."
         )
     return documents
 

@@ -37,7 +37,7 @@ SLOPE = 5e-3  # The initial slope of PReLU for negative inputs.
 
 
 def check_layer_style(config: RoFormerLiteConfig) -> None:
-    """Refuse options that these layers do not have.
+    """Reject options that these layers do not have.
 
     Raises:
         ValueError: naming the field, its value and the value that it must have.

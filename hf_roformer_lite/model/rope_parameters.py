@@ -6,8 +6,8 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 
 def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
-    """Refuse an unknown type, and values of the wrong kind or range. Missing parameters are refused
-    by transformers itself.
+    """Reject an unknown type, and values of the wrong kind or range. transformers itself rejects
+    missing parameters.
 
     Args:
         head_dim: The number of channels of a head, some or all of which are rotated in pairs.

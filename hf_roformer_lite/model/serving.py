@@ -10,7 +10,7 @@ SERVED_HEADS = ("Model", "ForCausalLM", "ForSequenceClassification")
 
 
 def check_vllm(config: RoFormerLiteConfig) -> None:
-    """Refuse a model that vLLM would silently compute differently.
+    """Reject a model that vLLM would silently compute differently.
 
     vLLM takes only the stack of layers from the model and brings its own attention, windows,
     pooling and LM head.
@@ -38,7 +38,7 @@ def check_vllm(config: RoFormerLiteConfig) -> None:
 
 
 def _check_fields(config: RoFormerLiteConfig, head: str) -> None:
-    """Refuse fields with values that vLLM ignores."""
+    """Reject fields with values that vLLM ignores."""
     required: dict[str, Any] = {"layer_style": "standard", "token_dropout_mask_id": None}
     if head == "ForCausalLM":
         required["lm_head_transform"] = False
@@ -55,7 +55,7 @@ def _check_fields(config: RoFormerLiteConfig, head: str) -> None:
 
 
 def _check_rope(config: RoFormerLiteConfig) -> None:
-    """Refuse scalings that depend on the longest text in the same batch."""
+    """Reject scalings that depend on the longest text in the same batch."""
     for parameters in config.rope_parameters_of_layers().values():
         rope_type = parameters.get("rope_type")
         if rope_type in ("dynamic", "longrope"):
@@ -66,7 +66,7 @@ def _check_rope(config: RoFormerLiteConfig) -> None:
 
 
 def _check_pooling(config: RoFormerLiteConfig, pooled: str | None) -> None:
-    """Refuse a pooling that differs from the pooling of the server."""
+    """Reject a pooling that differs from the pooling of the server."""
     pooling = config.classifier_pooling
     if pooling.upper() != pooled:
         option = f'{{"seq_pooling_type": "{pooling.upper()}"}}'

@@ -88,7 +88,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     are lossless, and encode split words, like BPE. They cannot be trained on other text.
 
     **Limits.** `token_type_ids` are not among `model_input_names`, because `generate` of an
-    encoder–decoder refuses them; request them with `return_token_type_ids=True`. Encoding labels or
+    encoder–decoder rejects them; request them with `return_token_type_ids=True`. Encoding labels or
     split words replaces parts of the backend during the call. As with the padding and truncation of
     every fast tokenizer, use one instance in one thread at a time.
 

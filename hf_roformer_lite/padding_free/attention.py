@@ -43,7 +43,7 @@ def padding_free_attention(
     attention_mask: torch.Tensor | DocumentMask | FlatMask | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """An attention function of transformers, from `(B, heads, L, head_dim)` to `(B, L, heads,
+    """A transformers attention function, from `(B, heads, L, head_dim)` to `(B, L, heads,
     head_dim)`. For a flat row, B is 1 and L is the number of all real tokens."""
     if isinstance(attention_mask, FlatMask):
         return attend_to_flat_row(module, query, key, value, attention_mask, **kwargs), None

@@ -100,7 +100,7 @@ def wrap(module: nn.Module, around: Callable[..., Any]) -> None:
 def unwrap_all(model: nn.Module) -> None:
     """Restore the original classes of all modules."""
     for module in model.modules():
-        # The class of a module may be a newer subclass of ours, such as FSDP2 makes.
+        # The class of a module may be a subclass of the padding-free one, as FSDP2 makes.
         stock_class = vars(type(module)).get("_stock_class")
         if stock_class is not None:
             set_class(module, stock_class)

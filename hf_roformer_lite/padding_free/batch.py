@@ -180,7 +180,7 @@ def places_of_fake(is_kept: torch.Tensor) -> torch.Tensor:
 
 
 def places_in_graph(is_kept: torch.Tensor) -> torch.Tensor:
-    """`places_of` in a traced graph. An exported one must not have operations of this package."""
+    """`places_of` in a traced graph. An exported one must contain only torch's own operations."""
     if torch.compiler.is_dynamo_compiling():
         return places_of(is_kept)
     index = is_kept.nonzero().squeeze(1)

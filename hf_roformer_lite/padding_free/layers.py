@@ -430,7 +430,7 @@ def has_other_hook(module: nn.Module) -> bool:
     if name:
         logger.warning_once(
             f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
-            f"{name}, would get one row of all real tokens instead of the batch."
+            f"{name}, would get one sequence of all real tokens, not the batch."
         )
     return name != ""
 

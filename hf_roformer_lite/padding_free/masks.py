@@ -35,7 +35,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 MAX_REAL = 0.9
 
 # The functions of transformers that make mask functions of documents, each with the argument that
-# has the numbers of documents. `same_document` is of our models.
+# has the numbers of documents. `same_document` belongs to RoFormerLite models.
 DOCUMENTS = {
     "packed_sequence_mask_function": "packed_sequence_mask",
     "same_document": "key_documents",
@@ -52,10 +52,9 @@ class FlatMaskError(AttributeError, TypeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A layer got the mask of a flat row, but its model has another attention "
-            "implementation than padding_free by now. Switch the implementation after the backward "
-            "pass of a model with activation checkpointing, which computes its layers again, not "
-            "before."
+            "A layer got the mask of a flat sequence, but the attention implementation of its model "
+            "is no longer padding_free. With activation checkpointing, the backward pass computes "
+            "the layers again, so switch the implementation only after it."
         )
 
 
@@ -107,7 +106,7 @@ def conjuncts(mask_function: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 
 def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """The function of transformers, or `same_document`, that has made a mask function, and the
+    """The transformers function, or `same_document`, that has made a mask function, and the
     arguments of that call. Mask functions have no name of their own, and closures hold what they
     were made from."""
     factory, _, _ = getattr(mask_function, "__qualname__", "").partition(".<locals>")

@@ -10,8 +10,8 @@ OutputT = TypeVar("OutputT", bound=ModelOutput)
 
 MESSAGE = (
     "There are no logits: in training, a language model computes them at labelled tokens only, for "
-    "its loss. To get them, set skip_logits=False: padding_free(model, skip_logits=False), or in "
-    "the call or the configuration of a model of hf_roformer_lite."
+    "its loss. To get all logits, call padding_free(model, skip_logits=False), or set "
+    "skip_logits=False in the call or the configuration of a RoFormerLite model."
 )
 
 

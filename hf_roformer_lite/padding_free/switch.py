@@ -101,7 +101,7 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
 
 
 def is_own(model: PreTrainedModel) -> bool:
-    """Whether a model is one of this package, whose layers have the hooks from the start."""
+    """Whether a model is a RoFormerLite model, whose layers have the hooks from the start."""
     return model.config.model_type.startswith("roformer_lite")
 
 
@@ -178,7 +178,7 @@ def try_model(before: Trial, skip_logits: bool) -> Switch:
 
 
 def check_modules(module: nn.Module) -> None:
-    """Refuse what a trial would not detect: models that are to return attentions in each call, and
+    """Reject what a trial would not detect: models that are to return attentions in each call, and
     modules of sentence-transformers that compare the states of padding, which they do for queries
     only."""
     for part in module.modules():
@@ -198,7 +198,7 @@ def check_modules(module: nn.Module) -> None:
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse models whose fault a trial would not detect or would report less clearly."""
+    """Reject models whose fault a trial would not detect or would report less clearly."""
     if hasattr(model.config.get_text_config(), "expert_capacity"):
         raise PaddingFreeError(
             model, "its experts take a fixed number of tokens from a batch, padding included."
@@ -207,8 +207,8 @@ def check_model(model: PreTrainedModel) -> None:
     if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
         raise PaddingFreeError(
             model,
-            "its attention does not go through transformers' attention interface, and its modules "
-            "are not among those that are known here.",
+            "its attention does not go through transformers' attention interface, and "
+            "padding_free has no implementation for its modules.",
         )
 
 

@@ -124,7 +124,7 @@ class Trial:
         self.head = head
         self.shifts_labels = False
         self.batches = random_batches(model)
-        with explained(model, "it does not take rows of token ids alone"):
+        with explained(model, "it cannot run on input_ids and attention_mask alone"):
             if head in LANGUAGE_HEADS:
                 self.shifts_labels = self.ignores_first_label()
             self.base_outputs = [self.run_base(batch) for batch in self.batches]
@@ -134,8 +134,8 @@ class Trial:
         except Exception as error:  # The code of a head may raise any exception.
             # Some heads need other inputs as well, such as images.
             logger.warning_once(
-                f"padding_free: the head of {type(model).__name__} could not be tried ({error}). It "
-                "must not read states at padding."
+                f"padding_free: the head of {type(model).__name__} could not be tried ({error}). "
+                "The head must not read states at padding."
             )
 
     def inputs_of(self, batch: Batch) -> Batch:
@@ -191,7 +191,7 @@ class Trial:
         for handle in handles:
             handle.remove()
         if not masks and self.head != "question":
-            reason = "no layer of it takes a mask that transformers' mask functions make."
+            reason = "none of its layers takes a mask from transformers' mask functions."
             raise PaddingFreeError(self.model, reason)
         return all(mask.pattern is not None and mask.pattern.is_causal for mask in masks)
 
@@ -225,7 +225,7 @@ class Trial:
             for batch, expected in zip(self.batches, outputs, strict=False):
                 check_outputs(self.model, run(batch), expected, batch["attention_mask"] != 0)
         if not self.keeps_rows_apart():
-            raise PaddingFreeError(self.model, "tokens of different rows meet outside attention.")
+            raise PaddingFreeError(self.model, "its sequences interact outside attention.")
 
     def keeps_rows_apart(self) -> bool:
         """Whether the states of one row stay finite when all other rows are NaN.
@@ -286,6 +286,6 @@ def check_outputs(module: nn.Module, found: Batch, expected: Batch, is_real: tor
         if not difference <= limit:  # It may be NaN.
             raise PaddingFreeError(
                 module,
-                f"its outputs differ by {difference:.1e} of their size; tokens of other rows or "
-                "padding count.",
+                f"its outputs differ by {difference:.1e} of their size when padding is removed: "
+                "they depend on padding or on other sequences.",
             )

@@ -90,7 +90,7 @@ def open_page(page: gradio.Interface, **address: Any) -> gradio.Interface:
         )
     except OSError as error:
         raise InputError(
-            f"no page can be opened there: {error}; choose another --port or --host"
+            f"the page cannot be opened at this address: {error}; choose another --port or --host"
         ) from error
     print(f"{page.title}: {page.local_url}", flush=True)
     return page

@@ -13,7 +13,7 @@ EXAMPLES_OF_FAMILIES = "bert, roberta, modernbert, llama or bart"
 AUTO = "auto"
 SOURCE_HELP = (
     f"The family or system that CHECKPOINT comes from, such as {EXAMPLES_OF_FAMILIES}; {AUTO}: the "
-    "family that its config.json names. An unknown name is answered with a list of all."
+    "family that its config.json names. An unknown name prints a list of all."
 )
 CHECKPOINT_HELP = "a directory with config.json and weights"
 
@@ -39,14 +39,14 @@ class ConvertArguments:
             "help": (
                 "The family to convert a RoFormerLite model to, such as "
                 f"{EXAMPLES_OF_FAMILIES}; {AUTO}: one that supports all features of the model. An "
-                "unknown name is answered with a list of all."
+                "unknown name prints a list of all."
             ),
         },
     )
 
     def __post_init__(self):
         if self.source is not None and self.target is not None:
-            raise InputError("--from can't be combined with --to; give one of them")
+            raise InputError("--from can't be combined with --to; pass only one of them")
 
 
 def parse(argv: Sequence[str]) -> tuple[ConvertArguments, str, Path]:

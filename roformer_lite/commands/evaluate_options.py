@@ -54,7 +54,7 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     def __post_init__(self):
         super().__post_init__()
         if (self.test_file is None) == (self.dataset_name is None):
-            raise InputError("give either --test_file or --dataset_name")
+            raise InputError("pass either --test_file or --dataset_name")
         if self.dataset_name is None:
             self.refuse_hub_options("--test_file", "test_split")
         for path in self.test_file or ():

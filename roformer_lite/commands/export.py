@@ -44,7 +44,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
     if training.get("task") == "rerank":
         raise InputError(
             f"{source} is a reranker; sentence-transformers computes its scores from the outputs of "
-            "the model, so an exported model would give other scores; open it with CrossEncoder"
+            "the model, so an exported model would return other scores; open it with CrossEncoder"
         )
     check_sentence_modules(source)
     # Graphs can do without a tokenizer; other formats contain its vocabulary.

@@ -55,7 +55,7 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         else:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         if files.input_file is None and sys.stdin is None:
-            raise InputError("standard input is closed; give --input_file")
+            raise InputError("standard input is closed; pass --input_file")
         saved = _open(files, options, directory)
         if files.reads_table:
             _answer_table(saved, files, files.input_file or "", options, output)
@@ -119,7 +119,7 @@ def utf8_output() -> TextIO:
         InputError: if it is closed.
     """
     if sys.stdout is None:
-        raise InputError("standard output is closed; give --output_file")
+        raise InputError("standard output is closed; pass --output_file")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     return sys.stdout

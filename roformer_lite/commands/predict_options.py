@@ -70,7 +70,7 @@ class ReadingArguments(TableArguments, EngineArguments):
         return file_format(self.input_file or "") in TABLE_FORMATS
 
     def check_tables(self) -> None:
-        """Refuse options of tables for input that is read line by line.
+        """Reject options of tables for input that is read line by line.
 
         Raises:
             InputError: with the option and the remedy.
@@ -94,7 +94,7 @@ class ReadingArguments(TableArguments, EngineArguments):
 
 @dataclass
 class AnsweringArguments:
-    """Options of the predictions. Each applies to some tasks, and is refused for models of others.
+    """Options of the predictions. Each applies to some tasks, and is an error with other models.
 
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this
@@ -144,7 +144,7 @@ class AnsweringArguments:
         searching = [name for name in ("greedy", "beams") if name in given]
         sampling = [name for name in _SAMPLING if name in given]
         if len(searching) > 1:
-            raise InputError("--greedy can't be combined with --beams; give one of them")
+            raise InputError("--greedy can't be combined with --beams; pass only one of them")
         if searching and sampling:
             raise InputError(
                 f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"

@@ -3,7 +3,7 @@
 A row is a dictionary of the file's columns and of `origin`, the place it came from, written as
 `file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
 finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
-and lines that are too long for one text are refused. Only the text of language models may have
+and lines that are too long for one text raise an error. Only the text of language models may have
 lines of any length, because it is read in pieces.
 """
 
@@ -147,7 +147,7 @@ def lines_of(
     Args:
         stream: Bytes of UTF-8.
         name: The name of the stream in messages.
-        longest: A longer line is cut into parts if this is at most `MAX_PIECE_BYTES`, and refused
+        longest: A longer line is cut into parts if this is at most `MAX_PIECE_BYTES`, and rejected
             otherwise.
 
     Returns:
@@ -346,19 +346,20 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise InputError(
-                f"{origin}: an escape such as \\ud800 is only half of a character and cannot be text"
+                f"{origin}: an escape such as \\ud800 is only part of a character, which is not "
+                "valid text"
             )
         yield row_of(value, origin)
 
 
 def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object with these keys and values. The json module would keep only the last value of a
-    repeated key, so repeated keys are refused."""
+    repeated key, so repeated keys raise an error."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = Counter(key for key, _ in pairs)
         (repeated, _), *_ = keys.most_common(1)
-        raise InputError(f"{origin}: the key {repeated!r} is given twice; leave out one of them")
+        raise InputError(f"{origin}: the key {repeated!r} appears twice; leave out one of them")
     return found
 
 
@@ -416,7 +417,7 @@ def _records(
     except csv.Error as error:
         fault = str(error)
         if "new-line" in fault:
-            fault = "a carriage return must stand in double quotes"
+            fault = "a carriage return must be in double quotes"
         raise InputError(f"{path}:{first_line}: {fault}") from error
 
 

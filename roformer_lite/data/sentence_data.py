@@ -67,7 +67,7 @@ def kind_of(rows: Dataset) -> str:
 
 
 def check_scores(rows: Dataset) -> None:
-    """Refuse data to measure whose scores are all equal.
+    """Reject data to measure whose scores are all equal.
 
     Raises:
         InputError: with the score.
@@ -76,7 +76,7 @@ def check_scores(rows: Dataset) -> None:
     if len(scores) < 2:
         raise InputError(
             f"all rows to measure have the score {scores[0]:g}, but the metrics are correlations, "
-            "which need different scores; give more rows"
+            "which need different scores; provide more rows"
         )
 
 

@@ -118,7 +118,7 @@ def hold_out(
     if num_groups == len(groups):
         raise InputError(
             "all training rows are the same, up to case and spaces, so that none can be held out; "
-            "give other data, or --validation_fraction 0"
+            "provide other data, or pass --validation_fraction 0"
         )
     numbers = Dataset.from_dict({"group": range(len(groups))})
     parts = numbers.train_test_split(num_groups, seed=seed, shuffle=reader.rows_are_independent)
@@ -165,7 +165,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
             learned = int(np.flatnonzero(known == own[place])[0])
             origins.append(f"{rows[split][place]['origin']} ({train[learned]['origin']})")
         logger.warning(
-            "%d of the %d rows of the %s data also stand in the training data, up to case and "
+            "%d of the %d rows of the %s data also occur in the training data, up to case and "
             "spaces, for example %s",
             is_seen.sum(),
             len(own),
@@ -203,7 +203,7 @@ def _stream(reader: Reader, source: Source, num_skipped: int) -> Iterator[Row]:
 def _report_held_out(number: int, of_which: str) -> None:
     """Warn that rows are held out by default. `of_which` describes the rows."""
     logger.info(
-        "no validation data are given: %d of the %s are held out to choose the best checkpoint "
+        "there are no validation data: %d of the %s are held out to choose the best checkpoint "
         "(--validation_fraction 0 holds out none)",
         number,
         of_which,
@@ -211,7 +211,7 @@ def _report_held_out(number: int, of_which: str) -> None:
 
 
 def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int = MIN_ROWS_TO_SPLIT) -> int:
-    """The number of training rows to hold out if no validation data are given.
+    """The number of training rows to hold out if there are no validation data.
 
     Raises:
         InputError: if no row would be left for training.
@@ -222,7 +222,7 @@ def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int = MIN_ROW
     if fraction and amount >= rows:
         raise InputError(
             f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for "
-            "training; give more data or a smaller fraction"
+            "training; provide more data, or pass a smaller fraction"
         )
     return amount
 

@@ -19,7 +19,7 @@ _DELIMITER = re.compile(f"[{''.join(DELIMITERS)}]")
 
 
 def check_table_name(option: str, path: str) -> None:
-    """Refuse a file whose suffix is not that of a table.
+    """Reject a file whose suffix is not that of a table.
 
     Raises:
         InputError: with the option and the suffixes of tables.

@@ -31,7 +31,7 @@ _GRAPH_BYTES = 2**19
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
-    """Export a model of any class of this package.
+    """Export a RoFormerLite model of any class.
 
     Args:
         model: The model, which is set to evaluation mode.

@@ -30,7 +30,7 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not token
+    """Reject a model of sentence-transformers that is damaged, or whose vectors are not token
     states that are pooled as its configuration says.
 
     Raises:
@@ -78,7 +78,7 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         stack = model.base_model
         if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
             raise InputError(
-                f"{type(model).__name__} is not an encoder, and only encoders give embeddings"
+                f"{type(model).__name__} is not an encoder, and only encoders compute embeddings"
             )
         super().__init__(stack.config)
         self.model = stack

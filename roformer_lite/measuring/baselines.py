@@ -157,7 +157,7 @@ class TfidfCosine:
 
         known = sample_rows(texts, MAX_ROWS)
         parts = [TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)]
-        # The vectorizer of words refuses texts without any, such as emoji.
+        # The vectorizer of words rejects texts without words, such as emoji.
         if any(map(_WORD.search, known)):
             parts = [TfidfVectorizer(token_pattern=_WORD.pattern, sublinear_tf=True), *parts]
         self.features = make_union(*parts)

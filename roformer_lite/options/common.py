@@ -20,7 +20,7 @@ MAX_SEED = 2**32 - 1
 
 
 def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
-    """Refuse `options` that have a value, because the option `given` makes them ineffective."""
+    """Reject `options` that have a value, because the option `given` makes them ineffective."""
     ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
     if ignored:
         raise InputError(
@@ -69,7 +69,7 @@ class DatasetArguments(TableArguments):
         return getattr(self, name) != getattr(type(self), name)
 
     def refuse_hub_options(self, given: str, *names: str) -> None:
-        """Refuse the options with these `names`, which are for a dataset on the Hub, if the option
+        """Reject the options with these `names`, which are for a dataset on the Hub, if the option
         `given` names files instead."""
         ignored: dict[str, Any] = {}
         for name in ("dataset_config_name", *names):
@@ -88,8 +88,8 @@ class DataArguments(DatasetArguments):
             on each line.
         validation_file: Validation data, measured during training and at the end.
         test_file: Test data, measured only at the end.
-        validation_fraction: Hold out this fraction of the training data (0.05 is one row in
-            twenty), even if the dataset has a split for validation; 0 holds out nothing. Default:
+        validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the
+            rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
         validation_seed: Seed that chooses the rows to hold out. It needs validation data. Default:
@@ -113,7 +113,7 @@ class DataArguments(DatasetArguments):
     def __post_init__(self):
         super().__post_init__()
         if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("give either --train_file or --dataset_name")
+            raise InputError("pass either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
         if self.validation_fraction and self.validation_file:
@@ -149,8 +149,8 @@ class ModelArguments:
             example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
             change only one of the two.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
-            scratch: a directory or a name on the Hub. It can be a model of this package or of
-            transformers, such as BERT.
+            scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
+            stock model, such as BERT.
     """
 
     group: ClassVar[str] = "model and tokenizer"
@@ -198,7 +198,7 @@ class Seq2SeqModelArguments(ModelArguments):
     def __post_init__(self):
         if self.encoder_name_or_path is not None:
             if self.model_name_or_path is not None:
-                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+                raise InputError("pass either --model_name_or_path or --encoder_name_or_path")
             new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
             refuse_ignored(new, "--encoder_name_or_path", "which has its own tokenizer")
         super().__post_init__()
@@ -237,7 +237,7 @@ class TrainingOptions:
             0.06; fine-tuning: 0.1.
         weight_decay: Weight decay.
         optim: The optimizer: one of transformers, or muon, which uses torch's Muon for the matrices
-            of the layers and AdamW for the rest. Arguments of Muon are given like
+            of the layers and AdamW for the rest. Pass arguments of Muon like
             --training_arguments optim_args=lr=0.02.
         bf16: Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU with
             instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for embed and
@@ -290,7 +290,7 @@ class TrainingOptions:
 
     def __post_init__(self):
         if not self.output_dir:
-            raise InputError("give --output_dir, the directory of the finished model")
+            raise InputError("pass --output_dir, the directory of the finished model")
         self.output_dir = check_place("output_dir", self.output_dir)
         for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
             check_number(name, getattr(self, name), above=0)
@@ -310,14 +310,14 @@ class TrainingOptions:
         self._check_training_arguments()
 
     def _check_training_arguments(self) -> None:
-        """Refuse arguments of transformers that have an option of their own or do harm."""
+        """Reject arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
             given = f"--training_arguments {assignment_of(name, value)}"
             if name in _REFUSED:
                 raise InputError(f"{given}: {_REFUSED[name]}")
             if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
                 text = given.partition("=")[2]
-                raise InputError(f"{given}: give the option --{name} {text}")
+                raise InputError(f"{given}: pass the option --{name} {text}")
 
 
 # Arguments of transformers that would be overridden or do harm.

@@ -27,7 +27,7 @@ _LIBRARIES = {
 
 
 def check_quantization(format: Format, quantization: str | None) -> None:
-    """Refuse a type of weights that the format does not have. None stands for float32.
+    """Reject a type of weights that the format does not have. None stands for float32.
 
     Raises:
         InputError: with the option and the possible values.
@@ -41,7 +41,7 @@ def check_quantization(format: Format, quantization: str | None) -> None:
 
 
 def check_libraries(format: Format) -> None:
-    """Refuse a format whose libraries are not installed.
+    """Reject a format whose libraries are not installed.
 
     Raises:
         InputError: with the command that installs them.
@@ -50,7 +50,7 @@ def check_libraries(format: Format) -> None:
 
 
 def check_engine(engine: Engine, directory: str, device: str | None) -> None:
-    """Refuse an engine that cannot run the model in `directory`, before anything is loaded.
+    """Reject an engine that cannot run the model in `directory`, before anything is loaded.
 
     Raises:
         InputError: with the option and the remedy.
@@ -60,7 +60,7 @@ def check_engine(engine: Engine, directory: str, device: str | None) -> None:
     has_weights = any([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     if engine == "torch":
         if has_graphs and not has_weights:
-            raise InputError(f"{directory} was exported for onnx: give --engine onnx")
+            raise InputError(f"{directory} was exported for onnx: pass --engine onnx")
         return
     if not has_graphs:
         raise InputError(
@@ -68,5 +68,5 @@ def check_engine(engine: Engine, directory: str, device: str | None) -> None:
             "it"
         )
     if device not in (None, "cpu"):
-        raise InputError(f"--device {device} is for --engine torch; onnx computes on the CPU here")
+        raise InputError(f"--device {device} is for --engine torch; onnx computes on the CPU")
     check_libraries("onnx")

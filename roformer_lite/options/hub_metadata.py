@@ -45,7 +45,7 @@ def suggestion(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
 
 
 def check_languages(codes: Iterable[str]) -> None:
-    """Refuse languages that are not ISO 639 codes.
+    """Reject languages that are not ISO 639 codes.
 
     Raises:
         InputError: with the code.
@@ -71,7 +71,7 @@ def language_codes() -> set[str]:
 
 
 def check_license(name: str) -> None:
-    """Refuse a licence that the Hub does not know.
+    """Reject a licence that the Hub does not know.
 
     Raises:
         InputError: with the licence.
@@ -85,7 +85,7 @@ def check_license(name: str) -> None:
 
 
 def check_datasets(names: Iterable[str]) -> None:
-    """Refuse datasets whose names cannot be those of datasets on the Hub.
+    """Reject datasets whose names cannot be those of datasets on the Hub.
 
     Raises:
         InputError: with the name.
@@ -97,6 +97,6 @@ def check_datasets(names: Iterable[str]) -> None:
             validate_repo_id(name)
         except HFValidationError as error:
             raise InputError(
-                f"--datasets {name}: this cannot be a dataset on the Hub, whose name is such as "
+                f"--datasets {name}: this is not the name of a dataset on the Hub, such as "
                 "owner/name; describe other data with --dataset_title"
             ) from error

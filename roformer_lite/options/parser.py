@@ -147,12 +147,12 @@ class CommandParser(argparse.ArgumentParser):
                 the fields. An option that is missing, None or an empty list has its default.
 
         Raises:
-            InputError: for a value of another type, and if the dataclasses refuse a value.
+            InputError: for a value of another type, and if the dataclasses reject a value.
         """
         return tuple(_make(kind, values) for kind in self.options)
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names that are neither options nor positional arguments.
+        """Reject names that are neither options nor positional arguments.
 
         Raises:
             InputError: naming a similar option, if there is one.

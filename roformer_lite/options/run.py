@@ -192,7 +192,7 @@ def parse_run(task: str, options: Given) -> Run:
         task = values.pop("task")
     elif task not in TASK_ARGUMENTS:
         raise InputError(
-            f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or give a file such "
+            f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a file such "
             f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
     parser = _task_parser(task, shows_all=not {"--help-all", "--help_all"}.isdisjoint(options))
@@ -225,12 +225,11 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
         example=f"{arguments.example} --output_dir model",
         usual=usual,
         epilog=(
-            "All fields of transformers' TrainingArguments that are not options here, such as "
-            "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+            "All fields of transformers' TrainingArguments that are not options of this command, "
+            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
         ),
         advice=(
-            ". Fields of transformers' TrainingArguments are given by --training_arguments "
-            "name=value"
+            ". Fields of transformers' TrainingArguments are set by --training_arguments name=value"
         ),
     )
 

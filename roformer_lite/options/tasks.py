@@ -64,7 +64,7 @@ class TaskArguments(DataArguments):
     measuring_options: ClassVar[tuple[str, ...]]
 
     def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        """Refuse options of model and training that can't be combined with those of the data.
+        """Reject options of model and training that can't be combined with those of the data.
 
         Raises:
             InputError: naming both.
@@ -91,9 +91,9 @@ class LabelArguments(TaskArguments):
             choose the weight of the two. Default: true for new models, false for regression and
             with --model_name_or_path.
         fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
-            before the whole model is trained. For this, a sentence encoder is converted to a model
-            of this package, whose head reads the sentence vectors; with false it keeps its own
-            class.
+            before the whole model is trained. For this, a sentence encoder is converted to a
+            RoFormerLite model, whose head reads the sentence vectors. With false, the encoder keeps
+            its own class.
     """
 
     join_baseline: bool | None = None
@@ -110,7 +110,7 @@ class Seq2SeqDataArguments(TaskArguments):
         target_column: Column of the output text.
         max_source_length: Truncate inputs to this many tokens.
         max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
-            it as well, unless --max_new_tokens is given.
+            it as well, unless --max_new_tokens is passed.
         bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
             sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
             targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
@@ -152,7 +152,7 @@ class LanguageModelDataArguments(TaskArguments):
         block_size: Split documents into blocks of at most this many tokens. Default: 256.
         line_by_line: Every line of a .txt file is a document.
         packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
-            each other. Documents are then split at this length, unless --block_size is given.
+            each other. Documents are then split at this length, unless --block_size is passed.
         streaming: Read the training data during training, without a copy on disk; needs
             --max_steps.
     """
@@ -175,13 +175,13 @@ class LanguageModelDataArguments(TaskArguments):
         check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
-                f"--packing {self.packing} is below the length of the blocks; give at least "
+                f"--packing {self.packing} is below the length of the blocks; pass at least "
                 f"{self.longest_block}"
             )
         if self.streaming and self.validation_fraction:
             raise InputError(
                 f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
-                "give --validation_file, or leave the option out to hold out the first rows "
+                "pass --validation_file, or leave the option out to hold out the first rows "
                 "(--validation_fraction 0 holds out none)"
             )
         super().__post_init__()

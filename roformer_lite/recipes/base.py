@@ -88,7 +88,7 @@ class Start:
         model: The model of transformers to train.
         tokenizer: Its tokenizer.
         has_new_head: Whether a pretrained model gets a new head.
-        has_own_class: Whether the model is of this package.
+        has_own_class: Whether it is a RoFormerLite model.
         trained: The module to train: the model, or the model of sentence-transformers around it.
     """
 
@@ -235,7 +235,7 @@ class Recipe(ABC):
                 continue
             if given.is_given(name):
                 raise InputError(
-                    f"--{name} {length} is more than the model has positions for; give --{name} "
+                    f"--{name} {length} is more than the model has positions for; pass --{name} "
                     f"{positions} or less"
                 )
             options = replace(options, **{name: positions})
@@ -353,7 +353,7 @@ class Recipe(ABC):
         return ["loss", *self.metric_names]
 
     def check_metric(self, args: TrainingArguments, best: str | None) -> None:
-        """Refuse a metric that is not available for the data.
+        """Reject a metric that is not available for the data.
 
         Args:
             args: The training arguments.
@@ -395,7 +395,7 @@ class Recipe(ABC):
         return model.to(device)
 
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
-        """Refuse options of `predict` that a saved model does not use, before its weights are read.
+        """Reject options of `predict` that a saved model does not use, before its weights are read.
 
         Raises:
             InputError: with the option and the options that are used.
@@ -404,7 +404,7 @@ class Recipe(ABC):
 
     @classmethod
     def refuse_others(cls, given: Iterable[str], known: Sequence[str]) -> None:
-        """Refuse the options `given` that are not among the `known` ones of the task.
+        """Reject the options `given` that are not among the `known` ones of the task.
 
         Raises:
             InputError: with the option and the known options.

@@ -142,7 +142,7 @@ class Classify(LabelRecipe):
         if options.min_precision is not None and "validation" not in rows:
             raise InputError(
                 f"--min_precision {options.min_precision}: there are no validation data for "
-                "choosing the threshold; give --validation_file or a --validation_fraction"
+                "choosing the threshold; pass --validation_file or a --validation_fraction"
             )
         if options.join_baseline and problem_type == REGRESSION:
             raise InputError(
@@ -315,7 +315,7 @@ class Classify(LabelRecipe):
     def sentence_on_no_threshold(self) -> str:
         return (
             f"No threshold reaches a precision of {self.options.min_precision:g} on the validation "
-            "data: `predict` gives no label."
+            "data: `predict` assigns no label."
         )
 
     # Answering.
@@ -327,7 +327,7 @@ class Classify(LabelRecipe):
             raise InputError(f"--{ranking[0]} is for labels, but this model predicts a number")
         if "none_label" in given and "threshold" not in given and self.threshold is None:
             raise InputError(
-                f"--none_label {given['none_label']} has no effect without a threshold; give "
+                f"--none_label {given['none_label']} has no effect without a threshold; pass "
                 "--threshold"
             )
         if given.get("top_k", 1) > config.num_labels:
@@ -622,8 +622,8 @@ class Classify(LabelRecipe):
         if self.problem_type == MULTI and self.threshold is not None and outcomes:
             return [
                 *notes,
-                f"`predict` gives the labels with a score of at least {self.threshold:.4f}, which "
-                "has the best micro F1 on the validation data.",
+                f"`predict` assigns the labels with a score of at least {self.threshold:.4f}, "
+                "which has the best micro F1 on the validation data.",
             ]
         scores = scores_of(outcomes)
         if self.options.min_precision is None or self.threshold is None or scores is None:
@@ -637,8 +637,8 @@ class Classify(LabelRecipe):
         return [
             *notes,
             f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
-            f"of {self.options.min_precision:g}, `predict` gives no label. On the {split} data it "
-            f"labels {is_sure.mean():.3f} of the rows{precision}.",
+            f"of {self.options.min_precision:g}, `predict` assigns no label. On the {split} data "
+            f"it labels {is_sure.mean():.3f} of the rows{precision}.",
         ]
 
     @property
@@ -655,7 +655,7 @@ def text_for_baseline(given: Input) -> str:
 
 
 def check_pair_column(column: str | None, takes_pairs: bool) -> None:
-    """Refuse the column of a second text for a model of single texts.
+    """Reject the column of a second text for a model of single texts.
 
     Raises:
         InputError: with the option.

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # The number of queries that are compared with all documents at once.
 NUM_QUERIES_AT_ONCE = 1000
 ONLY_TEXTS = (
-    "data with only the column text say nothing about similarity; for training, give --teacher, a "
-    "model whose vectors are learned; for both training and evaluation, data with columns such as "
-    "anchor and positive can be used"
+    "data with only the column text say nothing about similarity; for training, pass --teacher, a "
+    "model whose vectors are learned; for both training and evaluation, use data with columns such "
+    "as anchor and positive"
 )
 
 
@@ -168,7 +168,7 @@ class Embed(SentenceRecipe):
         if width > given:
             raise InputError(
                 f"the model's vectors have {width} numbers, but the vectors of --teacher "
-                f"{self.options.teacher} only {given}; give a smaller --size, or a wider teacher"
+                f"{self.options.teacher} only {given}; pass a smaller --size, or a wider teacher"
             )
         axes = None
         if width < given or self.widths:

@@ -94,7 +94,7 @@ class LabelRecipe(AnsweringRecipe):
 
     @classmethod
     def check_labels(cls, labels: Iterable[str], separator: str | None) -> None:
-        """Refuse labels that would be ambiguous in the output of `predict`.
+        """Reject labels that would be ambiguous in the output of `predict`.
 
         Args:
             labels: The labels of the training data.
@@ -229,7 +229,7 @@ class LabelRecipe(AnsweringRecipe):
     # Measuring.
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        # Labels of a wrong column are refused before anything is predicted.
+        # Labels of a wrong column are reported before anything is predicted.
         self.notes_on("test", rows)
         return self
 
@@ -244,7 +244,7 @@ class LabelRecipe(AnsweringRecipe):
         )
         if self.reads_windows(max_positions(start.model), start.tokenizer):
             return sentence + "Predictions read longer texts in overlapping windows of this length."
-        return sentence + "Predictions read no more of a text, either."
+        return sentence + "Predictions also read only this part of a text."
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

@@ -234,10 +234,10 @@ class MaskedLM(LanguageModel):
     is_causal = False
 
     def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Refuse a tokenizer without a token for masks."""
+        """Reject a tokenizer without a token for masks."""
         if tokenizer.mask_token is None:
             raise InputError(
-                "the tokenizer has no mask token, which train mlm needs; give another --tokenizer "
+                "the tokenizer has no mask token, which train mlm needs; pass another --tokenizer "
                 "or --model_name_or_path"
             )
         return self

@@ -144,7 +144,7 @@ class LoadedModel:
             logger.warning("%d lines are truncated to %d tokens", truncated, longest)
 
     def check_positions(self, inputs: list[str], more: int = 0, **options: Any) -> None:
-        """Refuse an input that, together with `more` tokens, exceeds the positions of the model.
+        """Reject an input that, together with `more` tokens, exceeds the positions of the model.
 
         Raises:
             InputError: with the input and both numbers.

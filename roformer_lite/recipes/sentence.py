@@ -182,7 +182,7 @@ class SentenceRecipe(Recipe):
             raise InputError(
                 f"--per_device_train_batch_size {args.per_device_train_batch_size}, {number} rows: "
                 f"with the columns {', '.join(KINDS[self.kind])} a row is compared with the others "
-                "of its batch; give at least two"
+                "of its batch; pass at least two"
             )
         evaluator = None
         if "validation" in encoded:
@@ -229,7 +229,7 @@ class SentenceRecipe(Recipe):
     # Answering.
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
-        # This refuses damaged files, for which sentence-transformers would use random numbers.
+        # This reports damaged files, for which sentence-transformers would use random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 

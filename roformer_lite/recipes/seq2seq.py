@@ -131,7 +131,7 @@ class Seq2Seq(AnsweringRecipe):
         return cls(options, options.bleu_tokenizer or "")
 
     def check_bleu_tokenizer(self) -> None:
-        """Refuse a tokenizer that is unknown or not installed.
+        """Reject a tokenizer that is unknown or not installed.
 
         Raises:
             InputError: with the tokenizer.
@@ -141,7 +141,7 @@ class Seq2Seq(AnsweringRecipe):
         # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
         except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
-                f"--bleu_tokenizer {self.bleu_tokenizer} cannot be used here: {reason(error)}"
+                f"--bleu_tokenizer {self.bleu_tokenizer} is not available: {reason(error)}"
             ) from error
 
     def settings(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def is_plain_text(path: str) -> bool:
 
 
 def check_new_tokens(positions: int | None, number: int) -> None:
-    """Refuse more new tokens than the decoder has learned positions for.
+    """Reject more new tokens than the decoder has learned positions for.
 
     Raises:
         InputError: with both numbers.

@@ -69,7 +69,7 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
     inside = [at for at, is_special in enumerate(word["special_tokens_mask"]) if not is_special]
     if not inside:
         raise InputError(
-            "--teacher: its tokenizer finds no token in the text 'a'; give --vocab_size for a new "
+            "--teacher: its tokenizer finds no token in the text 'a'; pass --vocab_size for a new "
             "tokenizer"
         )
     before = word["input_ids"][: inside[0]]

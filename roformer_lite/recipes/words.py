@@ -141,7 +141,7 @@ def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
     if not tokenizer.is_fast:
         raise InputError(
             f"{type(tokenizer).__name__} is written in Python and does not say which word a token "
-            "belongs to; give a model with a fast tokenizer"
+            "belongs to; pass a model with a fast tokenizer"
         )
     splits = []
     if unit == CHARACTERS:

@@ -79,8 +79,8 @@ class OnnxModel(GenerationMixin):
                 graphs[name] = _open_graph(folder / file, metadata)
         if "decode" in graphs and _NAME_OF_CACHE not in graphs["decode"].metadata.kwargs:
             raise InputError(
-                f"{folder}: another version of transformers exported these graphs, and called their "
-                f"keys and values otherwise than {_NAME_OF_CACHE}; export the model again"
+                f"{folder}: another version of transformers exported these graphs, and did not "
+                f"name their keys and values {_NAME_OF_CACHE}; export the model again"
             )
         return cls(graphs, config, load_generation_config(directory))
 

@@ -1,7 +1,7 @@
 """Opens saved models and their tokenizers from a directory or from the Hub, and names the file if
 one of them is wrong.
 
-transformers refuses most damaged files itself, and `naming` turns its errors into one sentence. The
+transformers rejects most damaged files itself, and `naming` turns its errors into one sentence. The
 checks here are for faults that it silently accepts: missing tensors, which it fills with random
 numbers, tensors that are unknown, of another type or not finite, the tokenizer of another model, an
 adapter instead of a model, and missing modules of sentence-transformers. No code of a saved model
@@ -98,7 +98,7 @@ def load_config(name: str | Path) -> PreTrainedConfig:
 
 
 def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTrainedModel]:
-    """The class that a model was saved from, of this package or of transformers.
+    """The class that a model was saved from: a RoFormerLite class or a stock class.
 
     Raises:
         InputError: if the configuration names no class, or a class for another type of model.
@@ -115,7 +115,7 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
 
 
 def load_model(name: str | Path) -> PreTrainedModel:
-    """Load a model of this package with the head that was saved.
+    """Load a RoFormerLite model with the head that was saved.
 
     Raises:
         InputError: if it is a model of another package, or if a file is missing or wrong.
@@ -124,7 +124,7 @@ def load_model(name: str | Path) -> PreTrainedModel:
     model_class = model_class_of(config, name)
     if config.model_type not in AUTO_CLASSES:
         raise InputError(
-            f"{name}: {model_class.__name__} is a class of transformers; convert the model with "
+            f"{name}: {model_class.__name__} is a stock class; convert the model with "
             "`roformer-lite convert`"
         )
     return load_complete_model(name, config, model_class)
@@ -178,7 +178,7 @@ def load_with_new_head(
         fault = "has another shape of" if wrong[0] in mismatched else "lacks"
         raise InputError(
             f"{name}: {fault} {wrong[0]}; the model is damaged, or does not fit the requested "
-            "configuration; give only --config fields that do not change shapes, such as "
+            "configuration; pass only --config fields that do not change shapes, such as "
             "hidden_dropout=0.3"
         )
     with naming(name):
@@ -269,7 +269,7 @@ def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
 def check_vocabulary(
     tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, name: str | Path
 ) -> None:
-    """Refuse a tokenizer that does not belong to the model. If it had more tokens than the model
+    """Reject a tokenizer that does not belong to the model. If it had more tokens than the model
     has embeddings, some ids would raise an IndexError. If it used another token for padding, a
     token of the text would be regarded as padding.
 
@@ -289,7 +289,7 @@ def check_vocabulary(
     if size > vocab_size:
         raise InputError(
             f"{name}: the tokenizer has {size} tokens, but config.json says "
-            f"vocab_size={vocab_size}; give the tokenizer that the model was trained with"
+            f"vocab_size={vocab_size}; pass the tokenizer that the model was trained with"
         )
     ours = getattr(stack, "pad_token_id", None)
     theirs = tokenizer.pad_token_id
@@ -299,8 +299,8 @@ def check_vocabulary(
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
             f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, "
-            f"{tokenizer.pad_token!r}; give the tokenizer that the model was trained with, or write "
-            "the right number into config.json"
+            f"{tokenizer.pad_token!r}; pass the tokenizer that the model was trained with, or "
+            "write the right number into config.json"
         )
 
 

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers, made from a model of transformers or from a saved directory."""
+"""Models of sentence-transformers, made from a transformers model or from a saved directory."""
 
 from __future__ import annotations
 

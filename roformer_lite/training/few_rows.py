@@ -34,7 +34,7 @@ class FewRows:
 
     Args:
         min_rows_to_split: Data with fewer rows are not split by default.
-        learns_from_pairs: Whether an encoder of this package with a new head first learns the
+        learns_from_pairs: Whether a RoFormerLite encoder with a new head first learns the
             labels from pairs of rows.
         stops_after_fitting: Whether the head that is fitted then may be final, if there are no
             validation data. Cross-validation decides whether the model is fine-tuned further.

@@ -186,7 +186,7 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     name the repository.
 
     Raises:
-        InputError: if the Hub refuses.
+        InputError: if the Hub does not allow it.
     """
     api = HfApi()
     wanted = card.hub_model_id or name

@@ -59,7 +59,7 @@ def make_trainer(
         started: The time of `time.monotonic` at which the command began.
 
     Raises:
-        InputError: for training arguments that the Trainer refuses.
+        InputError: for training arguments that the Trainer does not accept.
     """
     recipe = start.recipe
     train = encoded["train"]
@@ -86,7 +86,7 @@ def make_trainer(
         )
     except (ImportError, ValueError) as error:
         raise InputError(
-            f"--training_arguments: the Trainer refuses them here: {reason(error)}"
+            f"--training_arguments: the Trainer does not accept them: {reason(error)}"
         ) from error
 
 
@@ -174,8 +174,9 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         has_made_a_step = trainer.state.global_step > first_step
         if has_made_a_step or is_disk_full(error, Path(str(trainer.args.output_dir))):
             raise
-        # A damaged checkpoint may raise any error. A new training is refused by libraries with
-        # these errors, for example if an option needs another package. Other errors are bugs.
+        # A damaged checkpoint may raise any error. Libraries raise the errors below for a new
+        # training that they do not support, for example if an option needs another package. Other
+        # errors are bugs.
         if checkpoint is not None:
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
         elif isinstance(error, (ImportError, OSError, ValueError)):

@@ -60,7 +60,7 @@ class EvaluateFirstStep(TrainerCallback):
 
 
 def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) -> Run:
-    """Convert the sentence encoder that a classifier starts from into a model of this package.
+    """Convert the sentence encoder that a classifier starts from into a RoFormerLite model.
 
     The new head then reads the sentence vectors that the encoder was trained to produce, whereas
     the classification heads of transformers read the first token.
@@ -93,7 +93,7 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
     except ConversionError as error:
         message = f"it is trained in its own class because it cannot be converted: {error}"
     else:
-        message = "converted to a model of this package, whose head reads the sentence vectors"
+        message = "converted to a RoFormerLite model, whose head reads the sentence vectors"
         run = replace(run, model=replace(run.model, model_name_or_path=str(folder)))
     if args.should_save:
         print(f"{name}: {message}", file=sys.stderr)
@@ -126,7 +126,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> bool:
     """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
 
-    The penalty on its weights is chosen by the loss on a held-out fifth of the items. If there are
+    The penalty on its weights is chosen by the loss on 20 % of the items. If there are
     validation data, the model with the fitted head becomes the first checkpoint.
 
     Args:
@@ -231,7 +231,7 @@ def _training_loss(trainer: Trainer, train: Dataset) -> float:
 def _fit_with_best_penalty(
     states: torch.Tensor, labels: torch.Tensor, num_outputs: int, problem_type: str
 ) -> nn.Linear:
-    """Fit a linear layer with the penalty that has the lowest loss on a held-out fifth.
+    """Fit a linear layer with the penalty that has the lowest loss on the 20 % held out.
 
     Args:
         states: `(items, hidden)`, with the items in random order.

@@ -27,7 +27,7 @@ SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
 # If there are more labels, the card only shows the metrics of the best and the worst ones.
 MAX_LABELS = 30
 NUM_BEST_AND_WORST = 10
-# The Hub's names for metrics, if they differ from ours.
+# The Hub's names for metrics, if they differ from the names in this program.
 HUB_METRICS = {"macro_f1": "f1"}
 
 
@@ -172,7 +172,7 @@ def _hub_datasets(run: Run) -> list[str]:
 
 
 def _own_tags(config: PreTrainedConfig) -> list[str]:
-    """The tags of our models. Converted encoders often have learned positions instead of RoPE."""
+    """The tags of RoFormerLite models. Converted encoders often have learned positions."""
     stacks = [config]
     if config.is_encoder_decoder:
         stacks = [config.encoder, config.decoder]

@@ -169,7 +169,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
-    """The configuration of a saved model of this package or of transformers.
+    """The configuration of a saved RoFormerLite model or stock model.
 
     Raises:
         InputError: if there is none, if a field is wrong, or if transformers has no class for it.
@@ -177,12 +177,12 @@ def pretrained_config(name: str) -> PreTrainedConfig:
     try:
         return load_config(name)
     except InputError as error:
-        # The error of transformers says that it does not recognize the model type.
+        # transformers' error says that it does not recognize the model type.
         if "recogniz" not in str(error):
             raise
         raise InputError(
             f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (docs/conversion.md lists the systems) and give OUT here"
+            "--from SYSTEM` (docs/conversion.md lists the systems) and pass OUT instead"
         ) from error
 
 
@@ -215,7 +215,7 @@ def pretrained_for_task(
         if given.is_encoder_decoder:
             kind = "an encoder–decoder"
             fitting = "--model_name_or_path of train seq2seq"
-        raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
+        raise InputError(f"{name}: {given.model_type} is {kind}; pass it as {fitting}")
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
@@ -305,11 +305,11 @@ def encoder_of_a_pair(
     """
     if not isinstance(given, RoFormerLiteConfig):
         raise InputError(
-            f"--encoder_name_or_path {name}: {given.model_type} is not an encoder of this package; "
-            f"give the output of `roformer-lite convert {name} OUT --from auto`"
+            f"--encoder_name_or_path {name}: {given.model_type} is not a RoFormerLite encoder; "
+            f"pass the output of `roformer-lite convert {name} OUT --from auto`"
         )
     if given.is_decoder:
-        raise InputError(f"--encoder_name_or_path {name}: it is a causal model; give an encoder")
+        raise InputError(f"--encoder_name_or_path {name}: it is a causal model; pass an encoder")
     check_vocabulary(tokenizer, given, name)
     encoder_config = RoFormerLiteConfig.from_dict({**given.to_dict(), "add_pooling_layer": False})
     encoder, _ = load_with_new_head(AutoModel, name, encoder_config)
@@ -338,7 +338,7 @@ def encoder_of_a_pair(
         model.model.decoder.get_input_embeddings().load_state_dict(table)
     except RuntimeError as error:
         raise InputError(
-            f"{reason(error)}; give only --config fields that do not change the shapes of the "
+            f"{reason(error)}; pass only --config fields that do not change the shapes of the "
             "encoder, such as encoder.hidden_dropout=0.3"
         ) from error
     model.tie_weights()

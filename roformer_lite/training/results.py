@@ -266,9 +266,9 @@ def note_on_join(finished: FinishedTraining, join: Join) -> str:
     name = finished.recipe.baseline_name
     note = (
         f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
-        f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` give this answer; "
-        f"`{finished.recipe.auto_model.__name__}`, pipelines and exported graphs give that of the "
-        "encoder alone."
+        f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
+        f"answer; `{finished.recipe.auto_model.__name__}`, pipelines and exported graphs return "
+        "that of the encoder alone."
     )
     if finished.joined.final is not finished.joined.of_training:
         note += (
@@ -284,7 +284,7 @@ def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     seen = rows.select(np.flatnonzero(rows[SEEN]))
     origins = ", ".join(Path(origin).name for origin in seen[:NUM_NAMED]["origin"])
     sentence = (
-        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also stand in the "
+        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also occur in the "
         f"training data, up to case and spaces, for example {origins}."
     )
     if evaluation.without_seen is None:

@@ -1,4 +1,4 @@
-"""The trainers of sentence-transformers with our options, clock, averaged weights and guard.
+"""The trainers of sentence-transformers with the options, clock, averaged weights and guard.
 
 The training loop, the batches and the losses come from sentence-transformers.
 """

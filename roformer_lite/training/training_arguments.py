@@ -1,5 +1,5 @@
-"""Makes the `TrainingArguments` of a run from our options, defaults for small models, and the
-arguments in `--training_arguments`."""
+"""Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
+and the arguments in `--training_arguments`."""
 
 import os
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         kind: `TrainingArguments` or a subclass.
 
     Raises:
-        InputError: for arguments that transformers refuses.
+        InputError: for arguments that transformers does not accept.
     """
     options = run.training
     values: dict[str, Any] = dict(DEFAULTS)
@@ -120,7 +120,7 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(
-            f"--training_arguments: transformers refuses them: {reason(error)}"
+            f"--training_arguments: transformers does not accept them: {reason(error)}"
         ) from error
     check_number(
         "training_arguments gradient_accumulation_steps",

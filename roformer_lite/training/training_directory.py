@@ -128,9 +128,9 @@ class TrainingDirectory:
                 return
             if not self.run.training.overwrite_output_dir:
                 raise InputError(
-                    f"{self.path} holds an unfinished training that differs ({difference}); give "
-                    "the same command to continue it, --overwrite_output_dir to start again, or "
-                    "another --output_dir"
+                    f"{self.path} holds an unfinished training that differs ({difference}); "
+                    "repeat the same command to continue it, pass --overwrite_output_dir true to "
+                    "start again, or choose another --output_dir"
                 )
         self.clear()
         self.run.save(self.path)

@@ -26,7 +26,7 @@ REFUSED = [
     (
         "mlm",
         "--packing 64 --block_size 128",
-        "--packing 64 is below the length of the blocks; give at least 128",
+        "--packing 64 is below the length of the blocks; pass at least 128",
     ),
     ("causal", "--streaming", "--streaming needs --max_steps"),
     ("classify", "--max_length 2", "--max_length=2 .* 3"),
@@ -35,7 +35,7 @@ REFUSED = [
     ("classify", "--learning_rate nan", "--learning_rate=nan must be finite"),
     ("classify", "--ema_decay 1", "--ema_decay=1.0 must be at least 0 and below 1"),
     ("embed", "--max_tokens_per_batch 99", "makes its own batches"),
-    ("tag", "--training_arguments seed=3", "give the option --seed 3"),
+    ("tag", "--training_arguments seed=3", "pass the option --seed 3"),
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),
     ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
     ("tag", "--training_arguments save_only_model=true", "would continue with a new optimizer"),
@@ -167,7 +167,7 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     Path("file").write_text("")
     message = "--output_dir dangling is a link to nowhere/model, which does not exist"
     assert message in refused("dangling")
-    assert "names no new directory; give it a name" in refused(".")
+    assert "names no new directory; pass a name" in refused(".")
     assert "is a mount point" in refused("/proc")
     assert "Not a directory" in refused("file/model")
     # The name is too long only with the ending that it has while the model is written.

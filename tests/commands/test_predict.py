@@ -511,7 +511,7 @@ def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatc
     command = ["predict", str(models / "mlm"), "--device", "cpu"]
     monkeypatch.setattr(sys, "stdin", None)
     assert main(command) == 2
-    assert "standard input is closed; give --input_file" in capsys.readouterr().err
+    assert "standard input is closed; pass --input_file" in capsys.readouterr().err
     Path("cats.txt").write_text("a cat 猫\n")
     command += ["--input_file", "cats.txt"]
     written = io.BytesIO()
@@ -522,7 +522,7 @@ def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatc
         assert written.getvalue().decode() == "a cat 猫\n"
         patched.setattr(sys, "stdout", None)
         assert main(command) == 2
-    assert "standard output is closed; give --output_file" in capsys.readouterr().err
+    assert "standard output is closed; pass --output_file" in capsys.readouterr().err
 
 
 def test_white_space_around_a_text_does_not_matter(models, place):

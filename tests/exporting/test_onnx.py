@@ -82,7 +82,7 @@ def assert_same_answers(case: str, folder: Path, reported: list[str]) -> None:
 def test_classifier(tmp_path, capsys, reported):
     assert_same_answers("classify", tmp_path, reported)
     for directory, options, message in (
-        ("out", [], "give --engine onnx"),
+        ("out", [], "pass --engine onnx"),
         ("model", ["--engine", "onnx"], "has no folder onnx"),
         ("out", ["--engine", "onnx", "--device", "cuda"], "--device cuda"),
     ):

@@ -49,7 +49,7 @@ def test_masks(kind):
     ("kwargs", "message"),
     [
         ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
-        ({"cu_seq_lens_q": torch.tensor([0, 5, 11, 32])}, "in one row"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 11, 32])}, "in one sequence"),
         ({"inputs_embeds": torch.zeros(4, 8, 32)}, "exactly one of input_ids and inputs_embeds"),
         (
             {"encoder_hidden_states": torch.zeros(4, 2, 32)},

@@ -38,7 +38,7 @@ EXACT = "supported"
 TAKES_MORE = "needs inputs other than text"
 INTRODUCTION = """# All text models
 
-This page lists every text model type of transformers 5.24, and whether [`padding_free`](padding_free.md) supports it. A type is
+This page lists every text model type in transformers 5.24, and whether [`padding_free`](padding_free.md) supports it. A type is
 supported if a small random model of each of its classes gives the same logits, losses and gradients with and without padding.
 The largest difference is relative to the largest value, for texts of 20, 13, 6 and 1 tokens; at most 1e-5 is allowed. For any
 other type, `padding_free` raises a `PaddingFreeError` with the reason, and leaves the model as it was.
@@ -70,10 +70,10 @@ NOT_TEXT = {
 # The page describes an error by the words next to the first pattern that matches it.
 REASONS = (
     ("attention interface", "custom attention"),
-    ("outputs differ|meet outside", "tokens mix outside attention, as in convolutions"),
+    ("outputs differ|interact outside", "tokens mix outside attention, as in convolutions"),
     ("experts", "experts with a limited capacity"),
     ("mask functions", "no attention mask of the usual kind"),
-    ("token ids alone", "needs inputs other than token ids"),
+    ("input_ids and attention_mask alone", "needs inputs other than token ids"),
     ("", "layers that read the mask, the cache or the batch directly"),
 )
 

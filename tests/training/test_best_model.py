@@ -230,8 +230,8 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
     rows = [f"{colour} {colour}\t{label}" for colour in COLOURS for label in COLOURS]
     (tmp_path / "validation.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     _train(tmp_path, tmp_path / "m", "--max_steps", "1", "--min_precision", "0.9")
-    assert "`predict` gives no label" in capsys.readouterr().err
-    assert "`predict` gives no label" in (tmp_path / "m" / "README.md").read_text()
+    assert "`predict` assigns no label" in capsys.readouterr().err
+    assert "`predict` assigns no label" in (tmp_path / "m" / "README.md").read_text()
     (tmp_path / "lines.txt").write_text("red red\n")
     files = ["--input_file", str(tmp_path / "lines.txt")]
     files += ["--output_file", str(tmp_path / "out.txt")]

@@ -332,7 +332,7 @@ MISTAKES = {
         [],
         "the columns are a, b, but .* sentence1, sentence2, score; or ",
     ),
-    "texts without a teacher": ("embed", "text\na\nb\n", [], "for training, give --teacher"),
+    "texts without a teacher": ("embed", "text\na\nb\n", [], "for training, pass --teacher"),
     "the same score everywhere": (
         "embed",
         "sentence1,sentence2,score\n" + "".join(f"a {row},b,0.5\n" for row in range(9)),
