@@ -22,6 +22,8 @@ from .recipes.loaded_model import LoadedModel
 
 # Scores with a larger expected calibration error are not regarded as probabilities.
 LARGE_CALIBRATION_ERROR = 0.1
+# The name of the saved model in comparisons.
+THIS_MODEL = "this model"
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Evaluation:
         rows: The number of rows.
         seconds: The duration of the evaluation.
         report: The metrics of each label, for tasks with labels.
+        system: The name of what was evaluated, if it is not the saved model.
     """
 
     split: str
@@ -48,6 +51,7 @@ class Evaluation:
     seconds: float
     report: LabelReport | None
     without_seen: float | None = None
+    system: str = THIS_MODEL
 
     @property
     def right(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from datasets import disable_progress_bars
 from rich.console import Console
 
 from hf_roformer_lite.version import __version__
@@ -63,6 +64,8 @@ def main(
     options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]
 ) -> None:
     """Run `roformer-lite evaluate DIR`. The arguments are those of `evaluate_model`."""
+    # A file is read in less time than it takes to read a progress bar.
+    disable_progress_bars()
     evaluated = evaluate_model(options, given, directory, argv)
     print(evaluated.report)
     _print_metrics(evaluated.results["task"], evaluated.found)

@@ -38,7 +38,8 @@ def converted(value: Any, hint: Any) -> Any:
             return _converted_to(kind, value)
         except (KeyError, TypeError, ValueError):
             continue
-    raise ValueError(f"{' or '.join(map(_description, kinds))} is needed")
+    surplus = ", not several" if isinstance(value, list | tuple | dict) else ""
+    raise ValueError(f"{' or '.join(map(_description, kinds))} is needed{surplus}")
 
 
 def assignment_of(name: str, value: Any) -> str:

@@ -252,7 +252,15 @@ class Tag(LabelRecipe):
         return "accuracy" if self.scheme is None else "f1"
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        return logits.argmax(-1)
+        """The numbers of the tags, `(rows, length)`: as in an answer, the best sequence that the
+        scheme allows. 0 where there is no label."""
+        no_transitions = np.zeros((len(self.labels), len(self.labels)))
+        found = torch.zeros_like(labels)
+        for own_logits, own_labels, own_found in zip(logits, labels, found, strict=True):
+            is_labelled = own_labels != IGNORE_INDEX
+            scores = own_logits[is_labelled].float().cpu().numpy()
+            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores, no_transitions))
+        return found
 
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase

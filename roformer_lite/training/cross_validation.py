@@ -20,7 +20,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from ..evaluation import Evaluation
+from ..evaluation import THIS_MODEL, Evaluation
 from ..measuring.significance import Baselines
 from ..output import write_json
 from ..recipes.classify import Classify
@@ -84,6 +84,11 @@ class CrossValidation:
         return "cross-validation" if self.learns_from_pairs else "cross-validation (head only)"
 
     @property
+    def system(self) -> str:
+        """The name of what was cross-validated in tables."""
+        return THIS_MODEL if self.learns_from_pairs else "a head on the untrained encoder"
+
+    @property
     def reason(self) -> str:
         """A sentence that says why the model was fine-tuned or not."""
         if not self.is_fitted:
@@ -134,6 +139,7 @@ class CrossValidation:
             rows=len(rows),
             seconds=0.0,
             report=recipe.report(measured.outcomes),
+            system=self.system,
         )
 
     def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:

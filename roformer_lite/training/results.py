@@ -23,7 +23,7 @@ from hf_roformer_lite.version import __version__
 from ..baseline.join import Join
 from ..data.data_files import Row
 from ..data.duplicates import NUM_NAMED, SEEN
-from ..evaluation import Evaluation
+from ..evaluation import THIS_MODEL, Evaluation
 from ..measuring.metrics import LOWER_IS_BETTER, Metrics
 from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..options.common import TrainingOptions
@@ -61,8 +61,6 @@ SHOWN_OPTIONS = (
     "ema_decay",
     "word_dropout",
 )
-# The name of the trained model in the table that compares it with baselines.
-THIS_MODEL = "this model"
 RELIABILITY_FILE = "reliability.png"
 
 
@@ -179,6 +177,7 @@ def summarise(
             if evaluation.report is not None
         },
         "main_metric": recipe.main_metric,
+        "system": evaluations[-1].system if evaluations else THIS_MODEL,
         "notes": [*notes, *warnings],
         "warnings": warnings,
         "card_example": run.card.card_example,
@@ -296,8 +295,8 @@ def note_on_scores(evaluation: Evaluation) -> str:
     """A sentence for the card about the calibration of the scores."""
     return (
         f"The expected calibration error on the {evaluation.split} data is "
-        f"{evaluation.calibration_error:.3f}: the mean difference between the scores of `predict` "
-        "and the fraction of correct predictions. "
+        f"{evaluation.calibration_error:.3f}: the mean difference between the scores and the "
+        "fraction of correct predictions. "
         f"![Fraction of correct predictions]({RELIABILITY_FILE})"
     )
 
@@ -333,7 +332,7 @@ def p_values(
     no others than the model."""
     found = {}
     for evaluation in evaluations if others else ():
-        systems = {THIS_MODEL: evaluation.by_row}
+        systems = {evaluation.system: evaluation.by_row}
         systems |= {name: others[name][evaluation.split].by_row for name in others}
         best = systems[best_of(metric, systems)]
         found[evaluation.split] = {name: p_value(best, own) for name, own in systems.items()}
@@ -348,10 +347,12 @@ def best_of(metric: str, systems: dict[str, RowMetric]) -> str:
 
 def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
     """A sentence that compares the model with the best baseline, on the test data or otherwise on
-    the validation data. The values are in the table of `comparison_table`."""
-    if not baselines or not evaluations:
+    the validation data. The values are in the table of `comparison_table`. It is empty if there is
+    no baseline, or no evaluation of the model itself."""
+    own = [evaluation for evaluation in evaluations if evaluation.system == THIS_MODEL]
+    if not baselines or not own:
         return ""
-    last = evaluations[-1]
+    last = own[-1]
     systems = {name: by_split[last.split].by_row for name, by_split in baselines.items()}
     best = best_of(metric, systems)
     chance = p_value(last.by_row, systems[best])
@@ -416,7 +417,7 @@ def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     others = {**results["parts"], **results["baselines"]}
     if not others:
         return {}
-    rows = {THIS_MODEL: results["metrics"], **others}
+    rows = {results["system"]: results["metrics"], **others}
     return {
         name: {split: values[metric] for split, values in by_split.items()}
         for name, by_split in rows.items()

@@ -153,6 +153,10 @@ def test_inputs_of_other_tasks(place, kind, inputs, columns):
             lambda: train("classify", train_file="test.jsonl", num_train_epochs="many"),
             ["num_train_epochs many", "number"],
         ),
+        (
+            lambda: train("classify", train_file="test.jsonl", num_train_epochs=[3]),
+            ["num_train_epochs 3", "not several"],
+        ),
         (lambda: train("classify", output_dir="m"), ["--train_file"]),
         (lambda: evaluate("model", test_fil="x"), ["did you mean --test_file"]),
         (lambda: predict("model", ["a"], topk=2), ["did you mean --top_k"]),

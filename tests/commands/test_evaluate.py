@@ -105,6 +105,12 @@ def test_a_length_replaces_that_of_the_training(tmp_path):
     assert len(set(losses.values())) == 3
 
 
+def test_an_evaluation_shows_no_progress_bars(classifier, tmp_path, capsys):
+    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
+    run("evaluate", classifier, "--test_file", data)
+    assert "examples/s" not in capsys.readouterr().err
+
+
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
     command = ["evaluate", classifier, "--test_file", data, "--output_dir"]

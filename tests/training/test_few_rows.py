@@ -20,6 +20,7 @@ from roformer_lite.training import cross_validation
 from roformer_lite.training.callbacks import TrainingClock
 from roformer_lite.training.cross_validation import CrossValidation, divided, folds_of
 from roformer_lite.training.pairs import PAIRS_FOLDER
+from roformer_lite.training.results import comparison_table
 
 COLOURS = ["red", "green", "blue", "white"]
 WORKER = ROOT / "tests" / "training" / "killed_worker.py"
@@ -201,6 +202,8 @@ def test_without_the_time_the_head_is_measured_on_the_untrained_encoder(
     (split,) = results["metrics"]
     assert split == "cross-validation (head only)"
     assert results["training"]["steps"] == 0
+    # What is compared with the baselines is not this model.
+    assert "this model" not in comparison_table(results) and not results["verdict"]
     card = (tmp_path / "m" / "README.md").read_text()
     for unused in ("optim", "warmup_steps", "num_train_epochs", "steps, epochs"):
         assert f"| {unused}" not in card

@@ -12,6 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from sklearn.metrics import f1_score
 
+from roformer_lite.evaluation import THIS_MODEL
 from roformer_lite.measuring.significance import (
     Measured,
     corpus_score,
@@ -188,7 +189,7 @@ def compared(ours: int, theirs: int, same_rows: bool) -> tuple[str, set]:
     numbers = np.arange(893)
     model = mean(numbers < ours)
     baseline = mean((numbers if same_rows else numbers[::-1]) < theirs)
-    evaluations = [SimpleNamespace(split="test", by_row=model)]
+    evaluations = [SimpleNamespace(split="test", by_row=model, system=THIS_MODEL)]
     baselines = {"CRF": {"test": Measured({}, baseline)}}
     chances = p_values("accuracy", evaluations, baselines)
     return verdict("accuracy", evaluations, baselines), not_worse({"p_values": chances})
@@ -209,7 +210,8 @@ def test_the_same_difference_is_significant_only_if_the_rows_agree():
 
 def test_a_lower_perplexity_is_better():
     labels = np.full(50, 10)
-    evaluations = [SimpleNamespace(split="test", by_row=perplexity(labels * 2.0, labels))]
+    ours = perplexity(labels * 2.0, labels)
+    evaluations = [SimpleNamespace(split="test", by_row=ours, system=THIS_MODEL)]
     baselines = {"before": {"test": Measured({}, perplexity(labels * 2.1, labels))}}
     assert "significantly better than the best" in verdict("perplexity", evaluations, baselines)
 

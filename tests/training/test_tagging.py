@@ -117,6 +117,20 @@ def test_stock_pipelines_read_the_encoder(tmp_path):
         assert [by_start.get(start, "O") for start in starts] == tags
 
 
+def test_a_checkpoint_is_chosen_by_the_metric_of_the_card(tmp_path):
+    """A model that hardly knows the tags ranks impossible sequences first, which no answer has."""
+    words = ENGLISH.split()
+    data = write(tmp_path / "train.jsonl", rows_of(words, ("X", "Y"), seed=0))
+    held_out = write(tmp_path / "held_out.jsonl", rows_of(words, ("X", "Y"), seed=1))
+    options = "--size tiny --vocab_size 330 --num_train_epochs 4 --learning_rate 3e-3 --ema_decay 0"
+    options += " --join_baseline false --baselines false --use_cpu"
+    files = ["--train_file", data, "--validation_file", held_out, "--output_dir", tmp_path / "m"]
+    run("train", "tag", *files, *options.split())
+    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    of_card = results["metrics"]["validation"]["f1"]
+    assert 0 < of_card == pytest.approx(results["training"]["best_metric"])
+
+
 def test_the_card_is_what_predict_gives(tmp_path, capsys):
     """This includes sentences that are too long to be read at once, and tags that are new."""
     rows = rows_of(ENGLISH.split(), ("X",), seed=0)
