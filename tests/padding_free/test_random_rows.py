@@ -18,7 +18,7 @@ from functools import cached_property
 
 import pytest
 import torch
-from test_every_type import EXACT, written
+from test_every_type import EXACT, outcome_of, written
 from tiny_models import SIZES, TARGETS, batch_of, classes_of, tiny_model
 from transformers import PreTrainedModel
 
@@ -343,9 +343,13 @@ def compare_type(model_type: str, seed: int) -> Counts:
     return counts
 
 
-TYPES = [kind for kind, (_, result) in written().items() if result.startswith(EXACT)]
+TYPES = [kind for kind, (_, result) in written().items() if outcome_of(result) == EXACT]
 FAST = {"bert", "gpt2", "llama", "marian", "modernbert"}
 ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
+
+
+def test_types_are_found() -> None:
+    assert set(TYPES) > FAST
 
 
 @pytest.mark.parametrize("model_type", ITEMS)
