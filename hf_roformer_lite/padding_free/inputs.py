@@ -5,7 +5,6 @@ Only where all of them count is the padded batch computed.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -76,8 +75,8 @@ def make_plan(
         base=base,
         # A tagger labels the source, even if its configuration is that of an encoder–decoder.
         has_target=model.config.is_encoder_decoder and switch.head != "token",
-        is_real=partial(real_tokens, values),
-        read=partial(read_positions, model, switch, values),
+        is_real=real_tokens(values),
+        read=read_positions(model, switch, values),
         reads_target=switch.head == "" and base is not model,
     )
     if is_tracing():

@@ -33,11 +33,10 @@ class Plan:
         base: The base model of the model that is called. Its call, within the model's, uses the
             same plan.
         has_target: Whether the model is an encoder–decoder.
-        is_real: Returns `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
+        is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
-        read: Returns matrices `(B, L)` on the CPU, True at positions whose states are read after the
-            layers although they may be padding. Those of an encoder–decoder belong to the target.
-            (A full batch needs neither.)
+        read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
+            although they may be padding. Those of an encoder–decoder belong to the target.
         reads_target: Whether all states of the target may be read.
 
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
@@ -50,8 +49,8 @@ class Plan:
     computes_padding: bool = False
     base: nn.Module | None = None
     has_target: bool = False
-    is_real: Callable[[], torch.Tensor | None] = lambda: None
-    read: Callable[[], tuple[torch.Tensor, ...]] = tuple
+    is_real: torch.Tensor | None = None
+    read: tuple[torch.Tensor, ...] = ()
     reads_target: bool = False
     flat_mask: "FlatMask | None" = None
     stack: nn.Module | None = None
@@ -79,7 +78,7 @@ class Plan:
         # Where all keys are hidden, some models attend evenly to all of them. Therefore a row is
         # computed whole if it has no real token, or if a state of its padding is read.
         is_whole = ~is_real.any(dim=1, keepdim=True)
-        for matrix in self.read():
+        for matrix in self.read:
             if side != "source" and matrix.shape == is_real.shape:
                 is_whole = is_whole | (matrix & ~is_real).any(dim=1, keepdim=True)
         if self.reads_target and side == "target":

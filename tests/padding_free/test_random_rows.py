@@ -348,6 +348,10 @@ FAST = {"bert", "gpt2", "llama", "marian", "modernbert"}
 ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
 
 
+def test_types_are_found() -> None:
+    assert set(TYPES) > FAST
+
+
 @pytest.mark.parametrize("model_type", ITEMS)
 def test_rows_of_every_kind(model_type: str) -> None:
     counts = compare_type(model_type, seed=0)

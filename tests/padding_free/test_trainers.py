@@ -14,9 +14,7 @@ import transformers
 from comparisons import CountedTokens, batch_for, build
 from datasets import Dataset
 from tiny_models import tiny_model
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from toy_texts import TEXTS, word_tokenizer
 from toy_training import TRAINER
 
 from hf_roformer_lite import padding_free
@@ -152,6 +150,38 @@ def test_evaluation(name, options, tmp_path):
         np.testing.assert_allclose(found[real], expected[real], atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["bert mlm", "llama classes", "BartForConditionalGeneration"])
+def test_evaluate_and_predict(name, tmp_path):
+    """Predictions have the width of the padded batch, and the same values at real tokens."""
+
+    def metrics(found) -> dict[str, float]:
+        logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
+        return {"accuracy": float((logits.argmax(-1) == found.label_ids).mean())}
+
+    rows = rows_for(name)[9:20]
+    lengths = np.array([len(row["input_ids"]) for row in rows])
+    losses = []
+    predictions = []
+    for model in two_of(name):
+        trainer = trainer_of(model, name, tmp_path, metrics, per_device_eval_batch_size=4)
+        with CountedTokens(model) as counted:
+            evaluation = trainer.evaluate()
+            found = trainer.predict(rows)
+        losses.append([evaluation["eval_loss"], found.metrics["test_loss"], sum(counted.numbers)])
+        assert 0 <= evaluation["eval_accuracy"] <= 1
+        predictions.append(found.predictions)
+    (*expected, num_padded), (*others, num_computed) = losses
+    assert others == pytest.approx(expected, abs=1e-9) and num_computed < num_padded
+    if not isinstance(predictions[0], tuple):
+        predictions = [(each,) for each in predictions]
+    for stock, free in zip(*predictions, strict=True):
+        assert free.shape == stock.shape
+        is_of_tokens = stock.ndim == 3
+        assert not is_of_tokens or stock.shape[1] == lengths.max()
+        real = np.arange(stock.shape[1]) < lengths[:, None] if is_of_tokens else slice(None)
+        np.testing.assert_allclose(free[real], stock[real], atol=1e-9)
+
+
 def test_checkpoints(tmp_path):
     """Checkpoints have the files of stock checkpoints, either kind of model continues the training
     of the other, and the best checkpoint is loaded."""
@@ -184,19 +214,9 @@ def test_checkpoints(tmp_path):
         torch.testing.assert_close(resumed.weights, runs[0].weights, rtol=0, atol=1e-6)
 
 
-WORDS = "harbour boat sail wave tide oven bread flour dough crust orbit star moon comet sky".split()
-TEXTS = [" ".join((WORDS * 2)[n % 15 : n % 15 + 1 + 5 * n % 11]) for n in range(40)]
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
-    vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", "[SEP]", *WORDS])}
-    words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, model_max_length=64, **names
-    )
+    return word_tokenizer()
 
 
 def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
