@@ -70,8 +70,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
             `PeftModel` or a `SentenceTransformer`.
         enabled: False restores the original model.
         skip_logits: Whether, in training with labels, the head of a language model computes only
-            the labelled positions. Using `logits` of the output then raises an error. Models of
-            this package have a field of their configuration for it instead.
+            the labelled positions. Using `logits` of the output then raises an error. RoFormerLite
+            models have a field of their configuration for it instead.
 
     Returns:
         `model` itself.
