@@ -1,4 +1,4 @@
-"""Registers the package: its classes with the Auto classes of transformers, and its default targets
+"""Registers the package: its classes with transformers' Auto classes, and its default targets
 with PEFT."""
 
 from importlib import import_module

@@ -35,7 +35,7 @@ class Evaluation:
         metrics: The metrics by name.
         outcomes: The predictions, in the order of the rows.
         by_row: The main metric by row.
-        without_seen: The main metric without the rows whose input also stands in the training data;
+        without_seen: The main metric without the rows whose input also occurs in the training data;
             None if there are no such rows, or no others.
         rows: The number of rows.
         seconds: The duration of the evaluation.

@@ -275,7 +275,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
 def _text_in(file: IO[bytes], is_compressed: bool) -> Iterator[TextIO]:
     """Text that is written to an open file in UTF-8."""
     if is_compressed:
-        # Without a name and a time, the same text always gives the same file.
+        # Without a name and a time, the same text always produces the same file.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
             with io.TextIOWrapper(packed, encoding="utf-8") as text:
                 yield text

@@ -128,7 +128,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             0 there are none.
         num_hidden_layers (`int`, defaults to 4): The number of layers.
         num_attention_heads (`int`, defaults to 4): The number of query heads in each layer.
-        num_key_value_heads (`int`, *optional*): A number smaller than `num_attention_heads` gives
+        num_key_value_heads (`int`, *optional*): A number smaller than `num_attention_heads` means
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245). The default is
             `num_attention_heads`.
         head_dim (`int`, *optional*): The width of one head. The default is `hidden_size //
@@ -185,7 +185,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             positions. With `rope` only the RoPE scalings read it, and nothing limits the length.
         layer_types (`list[str]`, *optional*): The type of each layer, `full_attention` or
             `sliding_attention`. By default all layers are full, or all are sliding if
-            `sliding_window` is given.
+            `sliding_window` is set.
         sliding_window (`int`, *optional*): The reach of the sliding layers in tokens. A causal
             layer attends to the last `sliding_window` tokens including the token itself, a
             bidirectional layer to `sliding_window` tokens on each side. As in transformers, padding

@@ -387,7 +387,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         """Like `RoFormerLiteModel.forward`. Each class describes its `logits` and `labels`.
 
         A `TokenClassifierOutput` has the same fields, whose names sentence-transformers reads from
-        this annotation. Only PEFT's prefix tuning gives a `cache`.
+        this annotation. Only PEFT's prefix tuning passes a `cache`.
         """
         outputs = self.model(
             input_ids=input_ids,

@@ -1,7 +1,7 @@
 """Losses.
 
 Every loss is a sum over the labelled items divided by the number of these items, either in this
-batch or in all batches of an optimizer step: Trainer counts the latter and gives it as
+batch or in all batches of an optimizer step: Trainer counts the latter and passes it as
 `num_items_in_batch`. Accumulating the gradients of small batches therefore equals one large batch.
 """
 
@@ -105,7 +105,7 @@ def sequence_loss(
     problem_type: str,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Loss of `logits` `(B, num_labels)` for a `problem_type` of transformers, whose own losses
+    """Loss of `logits` `(B, num_labels)` for a `problem_type` in transformers, whose own losses
     ignore `num_items_in_batch`.
 
     Args:

@@ -86,7 +86,7 @@ def find_packed_documents(
     several; None if each row is one document. The numbers at padding have no meaning.
 
     A traced graph cannot read values. There, rows may hold several documents whenever positions are
-    given.
+    passed.
 
     Args:
         given: The tokens, `(B, L, ...)`.
@@ -190,7 +190,7 @@ def number_tokens(
 def same_document(
     documents: torch.Tensor, key_documents: torch.Tensor | None = None
 ) -> Callable[..., torch.Tensor]:
-    """A mask function of transformers: a query attends only to keys of its own document."""
+    """A transformers mask function: a query attends only to keys of its own document."""
     if key_documents is None:
         key_documents = documents
 

@@ -37,8 +37,8 @@ if hasattr(os, "register_at_fork"):
 class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
     Opens the directories of HF's `RoFormerTokenizer` and `RoFormerTokenizerFast` (RoFormer, Su et
-    al. 2021, a word-based Chinese model) and gives the ids and offsets of an HF tokenizer that was
-    constructed from the same vocabulary. It needs the package rjieba.
+    al. 2021, a word-based Chinese model). It returns the ids and offsets of an HF tokenizer that
+    was constructed from the same vocabulary. It needs the package rjieba.
 
     **Splitting.** The text is cleaned and lower-cased as in BERT, and segmented by Jieba without
     its hidden Markov model. A word of the vocabulary is one token. Any other word is split around

@@ -58,14 +58,14 @@ TRIM_OFFSETS = processors.ByteLevel(trim_offsets=True)
 class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
     A fast tokenizer that is completely described by its `tokenizer.json`: `PreTrainedTokenizerFast`
-    reads the same file and gives the same ids for plain text. Make one with
+    reads the same file and returns the same ids for plain text. Make one with
     `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
 
     **Template.** A text becomes `[CLS] x [SEP]`, and a pair `[CLS] a [SEP] b [SEP]` with token
     types 0 and 1. `bos_token` is `[CLS]` and `eos_token` is `[SEP]`, so an encoder–decoder starts
     with `[CLS]` and ends with `[SEP]`. Prompts of a causal language model must not end with
     `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also when saved.
-    `add_eos_token = True` without it gives `x [SEP]`. With both off, which is the default, the
+    `add_eos_token = True` without it makes it `x [SEP]`. With both off, which is the default, the
     template is the one above. Both are read from the template in `tokenizer.json`.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are
@@ -148,7 +148,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         Train a tokenizer. Ids 0 to 4 are `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`.
 
         * `"bpe"`: pieces of UTF-8 bytes (Sennrich et al. 2016, on bytes as in GPT-2). It never
-          gives [UNK].
+          returns [UNK].
         * `"wordpiece"`: BERT's WordPiece (Devlin et al. 2019). Control characters are removed,
           Chinese characters are separated, and text is optionally lower-cased and stripped of
           accents. It is not lossless, and unknown characters are [UNK].
@@ -212,7 +212,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         Train a tokenizer of the same kind, with the same special tokens and settings, on other
         text.
 
-        The arguments are the same as in the base class; `text_iterator` gives texts or lists of
+        The arguments are the same as in the base class; `text_iterator` yields texts or lists of
         texts. `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in
         `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
         `vocab_size` if the alphabet already is, and a warning says so.

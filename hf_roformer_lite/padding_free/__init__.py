@@ -1,4 +1,4 @@
-"""Makes the layers of transformers models compute only the real tokens of a batch."""
+"""Makes the layers of stock models compute only the real tokens of a batch."""
 
 from .switch import padding_free
 from .trial import PaddingFreeError

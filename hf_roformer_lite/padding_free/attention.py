@@ -80,7 +80,7 @@ def mask_for_apple(
 ) -> torch.Tensor | None:
     """A mask with which torch's sdpa is correct on an Apple GPU in half precision. There, with
     `is_causal` and no mask, queries attend to later keys (pytorch#195910), and a mask that hides
-    all keys gives NaN (pytorch#156707)."""
+    all keys yields NaN (pytorch#156707)."""
     if attention_mask is None:
         return causal_mask(module, query, key, is_causal)
     if attention_mask.dtype != torch.bool:
@@ -95,7 +95,7 @@ def causal_mask(
     all keys.
 
     Args:
-        is_causal: As the layer gives it. Default: the attribute of the module.
+        is_causal: As the layer passes it. Default: the attribute of the module.
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)

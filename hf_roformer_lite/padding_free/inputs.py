@@ -277,6 +277,6 @@ def keep_labelled(
 
 
 def has_decoder_inputs(given: dict[str, Any]) -> bool:
-    """Whether the target of an encoder–decoder is given, so that it is not made from labels."""
+    """Whether the target of an encoder–decoder is passed, so that it is not made from labels."""
     names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
     return any(given.get(name) is not None for name in names)

@@ -53,8 +53,8 @@ class FlatMaskError(AttributeError, TypeError):
     def __init__(self) -> None:
         super().__init__(
             "A layer got the mask of a flat sequence, but the attention implementation of its model "
-            "is no longer padding_free. With activation checkpointing, the backward pass computes "
-            "the layers again, so switch the implementation only after it."
+            "is no longer padding_free. With activation checkpointing, switch the implementation "
+            "only after the backward pass, which computes the layers again."
         )
 
 
@@ -186,7 +186,7 @@ def as_additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class DocumentMask:
-    """A mask in unevaluated form: a mask function of transformers and a padding mask.
+    """A mask in unevaluated form: a transformers mask function and a padding mask.
 
     Args:
         plan: The plan of the batch.
@@ -332,7 +332,7 @@ def padding_free_mask(
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
     **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
-    """The mask of this attention implementation, with the arguments of transformers' `sdpa_mask`.
+    """The mask of this attention implementation, with the arguments of `sdpa_mask` in transformers.
 
     Only a batch without earlier tokens gets a `DocumentMask`. The ordinary mask is returned for
     generation steps after the prompt, and for caches of a fixed size.

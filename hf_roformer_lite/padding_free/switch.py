@@ -59,8 +59,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
 
     The model is changed in place: its attention implementation is set, its layers get hooks, and
     its `forward` is wrapped. None of this is saved. First, a copy that shares the weights and has
-    no hooks computes random rows in both ways, and the results must agree. Call this function
-    before the model is sharded.
+    no hooks computes random texts with and without padding, and the results must agree. Call
+    this function before the model is sharded.
 
     Padding is still computed if a cache already holds tokens, if outputs of all layers are
     requested, and for the probabilities of answers. Outputs at padding have no meaning.
@@ -70,8 +70,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
             `PeftModel` or a `SentenceTransformer`.
         enabled: False restores the original model.
         skip_logits: Whether, in training with labels, the head of a language model computes only
-            the labelled positions. Using `logits` of the output then raises an error. Models of
-            this package have a field of their configuration for it instead.
+            the labelled positions. Using `logits` of the output then raises an error. RoFormerLite
+            models have a field of their configuration for it instead.
 
     Returns:
         `model` itself.

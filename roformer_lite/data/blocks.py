@@ -169,7 +169,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 class BlockCollator(DataCollatorForLanguageModeling):
-    """The collator of transformers, extended to packed rows. Every batch gets at least one masked
+    """The transformers collator, extended to packed rows. Every batch gets at least one masked
     token.
 
     In a batch of a few tokens, the random choice may mask none of them. A model could not learn

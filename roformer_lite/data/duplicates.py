@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The column that says whether the input of a row also stands in the training data.
+# The column that says whether the input of a row also occurs in the training data.
 SEEN = "seen"
 # A message names this many rows.
 NUM_NAMED = 3

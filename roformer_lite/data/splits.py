@@ -54,7 +54,7 @@ class Source(NamedTuple):
 def load_splits(
     reader: Reader, args: DataArguments, cache_dir: Path, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
-    """Load the splits `train`, `validation` and `test` that are given; the last two are optional.
+    """Load the splits `train`, `validation` and `test` that exist; the last two are optional.
     From a stream, the rows to hold out are taken at once.
 
     Args:
@@ -142,7 +142,7 @@ def hold_out(
 
 
 def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
-    """Add the column `seen` to the splits with rows whose input also stands in the training data,
+    """Add the column `seen` to the splits with rows whose input also occurs in the training data,
     and warn of them.
 
     Args:

@@ -1,4 +1,4 @@
-"""Exports models as graphs that run without this package, with the exporters of transformers.
+"""Exports models as graphs that run without this package, with transformers' exporters.
 
 A graph takes padded batches of any size and length. A model that generates text is exported as
 several graphs. `prefill` reads the prompt. `decode` reads one more token, and takes and returns the

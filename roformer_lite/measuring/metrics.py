@@ -1,6 +1,6 @@
 """Metrics, computed by the libraries that define them: sacrebleu, scikit-learn, scipy and seqeval.
 
-Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu gives from 0 to 100, and
+Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu computes from 0 to 100, and
 losses, perplexity, correlations and the mean squared error.
 """
 

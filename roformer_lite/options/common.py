@@ -257,7 +257,7 @@ class TrainingOptions:
         keep_checkpoints: Keep the checkpoints after the model is finished.
         use_cpu: Train on the CPU, even if there is a GPU.
         disable_tqdm: Show no progress bars.
-        training_arguments: Any other field of transformers' TrainingArguments (of
+        training_arguments: Any other field of TrainingArguments in transformers (of
             Seq2SeqTrainingArguments for seq2seq), as name=value, for example
             lr_scheduler_type=cosine adam_beta2=0.98.
     """

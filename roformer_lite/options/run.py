@@ -235,7 +235,7 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
-    """The content of a `run.yaml` with absolute paths. Its options are not checked here.
+    """The content of a `run.yaml` with absolute paths. The options are checked later.
 
     Raises:
         InputError: if the file can't be read or does not name a task.
@@ -310,8 +310,8 @@ def _given(options: Any) -> dict[str, Any]:
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that must be the same in a continued training, including the arguments of
-    transformers."""
+    """The options that must be the same in a continued training, including transformers'
+    own arguments."""
     flat = dict(content)
     flat |= flat.pop("training_arguments", {})
     return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}

@@ -293,7 +293,7 @@ class Recipe(ABC):
         return f"{name} has no head for {self.name}"
 
     def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
-        """The start of a training, with the module to train around the model of transformers.
+        """The start of a training, with the module to train around the transformers model.
 
         Args:
             start: The start.
@@ -530,7 +530,7 @@ class Recipe(ABC):
         """
 
     def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
-        """Whether the input of what is measured also stands in the training data, for each row of
+        """Whether the input of what is measured also occurs in the training data, for each row of
         `Measured.by_row`.
 
         Args:

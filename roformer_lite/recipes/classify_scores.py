@@ -68,7 +68,7 @@ def best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
     products = (precision * recall)[:-1]
     f1 = 2 * products / np.where(sums > 0, sums, 1)
     best = int(f1.argmax())
-    # Any threshold above the next lower score gives the same labels.
+    # Any threshold above the next lower score selects the same labels.
     return float(thresholds[max(best - 1, 0) : best + 1].mean())
 
 

@@ -334,7 +334,7 @@ class CausalLM(LanguageModel):
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
-        is given."""
+        is set."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         first, _ = document_tokens(saved.tokenizer)
         prompts = [f"{first}{text}" for text in inputs]

@@ -2,10 +2,10 @@
 one of them is wrong.
 
 transformers rejects most damaged files itself, and `naming` turns its errors into one sentence. The
-checks here are for faults that it silently accepts: missing tensors, which it fills with random
-numbers, tensors that are unknown, of another type or not finite, the tokenizer of another model, an
-adapter instead of a model, and missing modules of sentence-transformers. No code of a saved model
-is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
+checks in this module are for faults that it silently accepts: missing tensors, which it fills with
+random numbers, tensors that are unknown, of another type or not finite, the tokenizer of another
+model, an adapter instead of a model, and missing modules of sentence-transformers. No code of a
+saved model is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
 import json

@@ -63,7 +63,7 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
     """Convert the sentence encoder that a classifier starts from into a RoFormerLite model.
 
     The new head then reads the sentence vectors that the encoder was trained to produce, whereas
-    the classification heads of transformers read the first token.
+    stock classification heads read the first token.
 
     Args:
         run: The run of any task.

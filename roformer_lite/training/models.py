@@ -105,7 +105,7 @@ def new_model(
     tokenizer: PreTrainedTokenizerBase,
     overrides: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """A model with random weights. If no size is given, the task may choose some fields."""
+    """A model with random weights. If no size is chosen, the task may choose some fields."""
     fields = {**_token_ids(tokenizer, recipe.config_class), "vocab_size": len(tokenizer)}
     if not size:
         fields |= recipe.new_model

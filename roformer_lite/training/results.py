@@ -278,7 +278,7 @@ def note_on_join(finished: FinishedTraining, join: Join) -> str:
 
 
 def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
-    """A sentence about the rows of a split whose input also stands in the training data. It names
+    """A sentence about the rows of a split whose input also occurs in the training data. It names
     files without their folders, because a card shows no path of this machine."""
     seen = rows.select(np.flatnonzero(rows[SEEN]))
     origins = ", ".join(Path(origin).name for origin in seen[:NUM_NAMED]["origin"])

@@ -85,7 +85,7 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
 
 
 def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Evaluate and save at the same steps unless both strategies are given, because only a
+    """Evaluate and save at the same steps unless both strategies are set, because only a
     checkpoint that is evaluated and saved can be chosen."""
     for name, other in (("save", "eval"), ("eval", "save")):
         for part in ("strategy", "steps"):
@@ -95,7 +95,7 @@ def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """Make an object of `kind`. The types are checked here, combinations by the class itself."""
+    """Make an object of `kind`. The types are checked first, then combinations by the class."""
     hints = get_type_hints(kind)
     known = {option.name: option for option in fields(kind) if option.init}
     typed: dict[str, Any] = {}
