@@ -44,6 +44,14 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
 _IN_QUOTES = re.compile(r'"[^"]*"')
+# Parts of the messages of the csv module, and what is wrong with the file.
+_CSV_FAULTS = {
+    "new-line": "a carriage return must stand in double quotes",
+    "unexpected end of data": (
+        "a field begins with a double quote, and no double quote closes it; close it, or quote the "
+        "field and double each quote in it"
+    ),
+}
 # Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
 _DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 # The number of a word in the first column of a CoNLL-U file, `3-4` for a range, or `3.1` for an
@@ -415,10 +423,9 @@ def _records(
             yield first_line, values
             first_line = records.line_num + 1
     except csv.Error as error:
-        fault = str(error)
-        if "new-line" in fault:
-            fault = "a carriage return must be in double quotes"
-        raise InputError(f"{path}:{first_line}: {fault}") from error
+        said = str(error)
+        meant = [meaning for part, meaning in _CSV_FAULTS.items() if part in said]
+        raise InputError(f"{path}:{first_line}: {meant[0] if meant else said}") from error
 
 
 def row_of(columns: dict[str, Any], origin: str) -> Row:

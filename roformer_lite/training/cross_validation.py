@@ -36,7 +36,8 @@ FOLDS_FOLDER = "folds"
 NUM_FOLDS = 5
 # Determines the folds, regardless of the seed of the training.
 FOLDS_SEED = 0
-# The encoder is only trained in the folds if that is estimated to take no longer than this.
+# The encoder is only trained in the folds if that is estimated to take no longer than this, and no
+# longer than `--time_limit_minutes` leaves after the training on pairs.
 MAX_MINUTES = 5.0
 
 # Makes the trainer of a fold from a model, arguments, and the numbers of the rows to learn from.
@@ -58,6 +59,7 @@ class CrossValidation:
         fitted_accuracy: The accuracy with the fitted head.
         fine_tuned_accuracy: The accuracy after fine-tuning; None if that was not tried.
         minutes_to_compare: The estimated time in which the two can be compared.
+        max_minutes: The time that cross-validation may take.
     """
 
     folds: list[int] = field(default_factory=list)
@@ -68,6 +70,7 @@ class CrossValidation:
     fitted_accuracy: float | None = None
     fine_tuned_accuracy: float | None = None
     minutes_to_compare: float = 0.0
+    max_minutes: float = MAX_MINUTES
 
     @property
     def prefers_fine_tuning(self) -> bool:
@@ -108,7 +111,7 @@ class CrossValidation:
         return (
             "After its head was fitted, the model was not fine-tuned, because it would have taken about "
             f"{self.minutes_to_compare:.0f} minutes to find out by cross-validation whether that "
-            f"helps. The limit is {MAX_MINUTES:g} minutes."
+            f"helps. The limit is {self.max_minutes:.2g} minutes."
         )
 
     @property
@@ -239,13 +242,19 @@ def cross_validate(
     texts_of_pairs = pairs.steps * pairs.texts_per_batch
     texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
     minutes_to_compare = minutes * (1 + texts_of_fine_tuning / texts_of_pairs)
-    is_compared = minutes_to_compare <= MAX_MINUTES
+    max_minutes = MAX_MINUTES
+    if trainer.clock.limit is not None:
+        max_minutes = min(max_minutes, max(0.0, trainer.clock.limit / 60))
+    is_compared = minutes_to_compare <= max_minutes
     found = CrossValidation(
-        is_possible=folds is not None, is_fitted=is_fitted, minutes_to_compare=minutes_to_compare
+        is_possible=folds is not None,
+        is_fitted=is_fitted,
+        minutes_to_compare=minutes_to_compare,
+        max_minutes=max_minutes,
     )
     needs_figure = is_fitted and "test" not in rows
     if folds is not None and (is_compared or needs_figure):
-        found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= MAX_MINUTES)
+        found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= max_minutes)
         found = _run_folds(found, trainer.args, make_trainer, untrained, encoded, is_compared)
     write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
     return found

@@ -127,7 +127,7 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     rows = list(islice(read_table(path), 2))
     assert rows[0]["text"] == 'two\nlines, "quoted"'
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
-    with pytest.raises(InputError, match=r"a\.csv:5: "):
+    with pytest.raises(InputError, match=r"a\.csv:5: .*no double quote closes it"):
         list(read_table(path))
     with pytest.raises(InputError, match=r"b\.csv:2: a carriage return must be in double quotes"):
         list(read_table(write("b.csv", "text,label\na\rb,c\n")))

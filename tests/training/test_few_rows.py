@@ -212,6 +212,13 @@ def test_without_the_time_the_head_is_measured_on_the_untrained_encoder(
         assert "does not measure this model" in text
 
 
+def test_a_time_limit_leaves_no_time_for_training_in_folds(encoder, tmp_path):
+    data = write_table(tmp_path / "rows.csv", make_rows(60))
+    results = train(encoder, data, tmp_path / "m", "--time_limit_minutes", "1e-6")
+    assert list(results["metrics"]) == ["cross-validation (head only)"]
+    assert results["training"]["pairs"]["steps"] == 1
+
+
 def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_path, capsys):
     rows = [(text, "red") for text, _ in make_rows(10)]
     data = write_table(tmp_path / "rows.csv", [*rows, ("quite another text", "green")])
