@@ -22,7 +22,7 @@ from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens, flat_form_of, with_padding
-from .masks import MAX_REAL, DocumentMask, FlatMask, Pattern
+from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
 logger = logging.get_logger(__name__)
@@ -345,14 +345,10 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
 def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask | None:
     """The mask of the flat row; None if padding is to be computed."""
     if plan.flat_mask is None:
-        is_real = plan.is_real
-        is_full = is_real is None
-        if is_real is not None and not is_tracing(is_real):
-            is_full = int(is_real.count_nonzero()) > MAX_REAL * is_real.numel()
-        if is_real is None or is_full:
+        if plan.is_real is None or is_nearly_full(plan.is_real):
             plan.computes_padding = True
             return None
-        tokens = plan.tokens(is_real)
+        tokens = plan.tokens(plan.is_real)
         pattern = OWN_MASKS.get(name_in_transformers(layer))
         if not tokens.are_documents:
             pattern = None

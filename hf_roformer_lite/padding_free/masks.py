@@ -9,7 +9,7 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -45,6 +45,12 @@ SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
 ONE_SIDED = "sliding_window_overlay"
 # Those of windows, each with what must be added so that the query itself is counted.
 WINDOWS = {ONE_SIDED: 0, "sliding_window_bidirectional_overlay": 1}
+
+
+def is_nearly_full(is_real: torch.Tensor) -> bool:
+    """Whether so many tokens are real that a flat row would cost more than it saves. A traced graph
+    does not ask, because its values cannot be read."""
+    return not is_tracing(is_real) and int(is_real.count_nonzero()) > MAX_REAL * is_real.numel()
 
 
 class FlatMaskError(AttributeError, TypeError):
@@ -159,14 +165,12 @@ class FlatMask:
             self._made[key] = None if dense is None else as_additive(dense, query.dtype)
         return self._made[key]
 
-    @property
+    @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
         """Runs of neighbouring documents of equal length, each as (number of documents, queries per
         document, keys per document)."""
-        if "runs" not in self._made:
-            lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
-            self._made["runs"] = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
-        return self._made["runs"]
+        lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
+        return [(len(list(run)), *pair) for pair, run in groupby(lengths)]
 
     def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """The document boundaries of queries and of keys, `(documents + 1,)` each."""
@@ -236,9 +240,7 @@ class DocumentMask:
         return self._made["is_real"]
 
     def pattern(self) -> Pattern | None:
-        if "pattern" not in self._made:
-            self._made["pattern"] = pattern_of(self.arguments["mask_function"])
-        return self._made["pattern"]
+        return pattern_of(self.arguments["mask_function"])
 
     def tokens(self) -> FlatTokens:
         """The computed tokens among the keys."""
@@ -258,8 +260,8 @@ class DocumentMask:
         pattern = self.pattern()
         return "target" if pattern is None or pattern.is_causal else "source"
 
-    def is_nearly_full(self) -> bool:
-        """Whether a batch has so little padding that a flat row would cost more than it saves.
+    def computes_padding(self) -> bool:
+        """Whether the layers compute the padded batch, because it costs less than a flat row.
 
         With packed rows or windows a flat row always pays off. In half precision on a CPU it does
         so even for a full batch, because attention by document is faster.
@@ -276,18 +278,12 @@ class DocumentMask:
         is_half = self.arguments["dtype"] in HALF_PRECISION or torch.is_autocast_enabled("cpu")
         if is_half and torch.device(self.arguments["device"]).type == "cpu":
             return False
-        if self.arguments["attention_mask"] is None:
-            return True
-        is_real = self.is_real()
-        num_real = int(is_real.count_nonzero())
-        if num_real == is_real.numel():
-            self.arguments["attention_mask"] = None  # `make_dense` need not look at it again.
-        return num_real > MAX_REAL * is_real.numel()
+        return is_nearly_full(self.is_real())
 
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
         if "flat" not in self._made:
-            self._made["flat"] = None if self.is_nearly_full() else self.make_flat()
+            self._made["flat"] = None if self.computes_padding() else self.make_flat()
         return self._made["flat"]
 
     def make_flat(self) -> FlatMask:
