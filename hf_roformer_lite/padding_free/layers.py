@@ -387,16 +387,54 @@ MAP_HOOKS = (enter_map, leave_map)
 # Hooks of other code
 
 
+class Registrations:
+    """Counts the modules that have been added to others.
+
+    Attributes:
+        count: The number so far.
+    """
+
+    count = 0
+
+    def note(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
+        self.count += 1
+
+
+registrations = Registrations()
+torch_module.register_module_module_registration_hook(registrations.note)
+
+
 def has_other_hook(module: nn.Module) -> bool:
-    """Whether a hook of other code would get a flat row instead of the batch."""
-    names = map(name_of_hook, hooks_within(module))
-    name = next((name for name in names if name.partition(".")[0] not in LIBRARIES), "")
-    if name and not is_tracing():
+    """Whether a hook of other code would get a flat row instead of the batch.
+
+    The hooks of a module are inspected again only after a hook or a module was added anywhere, or
+    if there was such a hook.
+    """
+    if is_tracing():
+        return other_hook_in(module) != ""
+    now = (RemovableHandle.next_id, registrations.count)
+    seen_at, name = vars(module).get("_padding_free_hooks", (None, ""))
+    if name or seen_at != now:
+        name = other_hook_in(module)
+        vars(module)["_padding_free_hooks"] = (now, name)
+    if name:
         logger.warning_once(
             f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
             f"{name}, would get one sequence of all real tokens, not the batch."
         )
     return name != ""
+
+
+def forget_other_hooks(model: nn.Module) -> None:
+    """Forget what `has_other_hook` found."""
+    for module in model.modules():
+        vars(module).pop("_padding_free_hooks", None)
+
+
+def other_hook_in(module: nn.Module) -> str:
+    """The name of the first hook that would get a flat row; empty if there is none."""
+    names = map(name_of_hook, hooks_within(module))
+    return next((name for name in names if name.partition(".")[0] not in LIBRARIES), "")
 
 
 def hooks_within(layer: nn.Module) -> Iterator[Any]:

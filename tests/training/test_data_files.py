@@ -129,7 +129,9 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
     with pytest.raises(InputError, match=r"a\.csv:5: .*no double quote closes it"):
         list(read_table(path))
-    with pytest.raises(InputError, match=r"b\.csv:2: a carriage return must be in double quotes"):
+    with pytest.raises(
+        InputError, match=r"b\.csv:2: a carriage return must stand in double quotes"
+    ):
         list(read_table(write("b.csv", "text,label\na\rb,c\n")))
 
 
