@@ -78,6 +78,7 @@ def train(encoder: Path, data: Path, out: Path, *options: str | Path) -> dict:
     return json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_killed_stage_of_pairs_ends_with_the_same_weights(encoder, tmp_path):
     """The process is killed twice, after the first checkpoint and close to the end."""
     data = write_table(tmp_path / "rows.csv", make_rows(40))
@@ -130,7 +131,10 @@ def test_an_interrupted_fine_tuning_after_pairs(encoder, tmp_path, monkeypatch):
         assert (weights[name] == tensor).all(), name
 
 
-@pytest.mark.parametrize("number", [12, 60, 300, 480])
+MORE = [pytest.param(number, marks=pytest.mark.slow) for number in (300, 480)]
+
+
+@pytest.mark.parametrize("number", [12, 60, *MORE])
 def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     data = write_table(tmp_path / "rows.csv", make_rows(number))
     results = train(encoder, data, tmp_path / "m")
@@ -159,6 +163,7 @@ def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     assert ("num_train_epochs" in card) == is_tuned
 
 
+@pytest.mark.slow
 def test_the_accuracy_is_that_of_models_without_the_rows_of_a_fold(encoder, tmp_path, monkeypatch):
     """Each fold is trained and answered once more by commands of its own."""
     rows = make_rows(30)
