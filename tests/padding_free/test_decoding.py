@@ -85,11 +85,13 @@ def test_continuous_batching():
         max_new_tokens=3, do_sample=False, eos_token_id=2, pad_token_id=0
     )
     prompts = [[5, 6, 7], [8, 9]]
+    # By default, the cache takes most of the free memory.
+    small = transformers.ContinuousBatchingConfig(page_size=32, num_blocks=16, max_batch_tokens=16)
     with pytest.raises(ValueError, match="padding_free.*continuous batching"):
-        free.generate_batch(inputs=prompts, generation_config=settings)
+        free.generate_batch(prompts, settings, continuous_batching_config=small)
     answers = []
     for model in (stock, padding_free(free, enabled=False)):
-        found = model.generate_batch(inputs=prompts, generation_config=settings)
+        found = model.generate_batch(prompts, settings, continuous_batching_config=small)
         answers.append([output.generated_tokens for output in found.values()])
     assert answers[0] == answers[1]
 
