@@ -227,9 +227,7 @@ def commands_of(page: Path) -> list[str]:
 
 def test_command_of_the_docs_on_two_machines(tmp_path):
     """The two launchers share nothing but an address and the output directory."""
-    (command,) = [
-        c for c in commands_of(ROOT / "docs" / "several_processes.md") if "--machine_rank" in c
-    ]
+    (command,) = [c for c in commands_of(ROOT / "docs" / "scaling.md") if "--machine_rank" in c]
     (tmp_path / "text.txt").write_text(
         "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
     )
@@ -265,24 +263,3 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
     assert [machine.returncode for machine in machines] == [0, 0]
     results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
     assert results["machine"]["processes"] == 2
-
-
-def test_the_validation_loss_counts_each_row_once(tmp_path, capsys):
-    """With 65 rows and batches of 64, two processes get 63 rows twice, and not the hard one."""
-    names = {"train": 64, "validation": 65}
-    for name, number in names.items():
-        rows = ["source\ttarget", *["one\ttwo"] * 64, "three\tfour five six seven"]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(rows[: number + 1]) + "\n", "utf-8")
-    files = [f"--{name}_file={tmp_path / name}.tsv" for name in names]
-    command = ["train", "seq2seq", *files, "--disable_tqdm", "true", "--baselines", "false"]
-    first = [*TINY, "--max_steps", "40", "--learning_rate", "1e-2"]
-    assert main([*command, *first, "--output_dir", str(tmp_path / "m")]) == 0
-    again = ["--model_name_or_path", str(tmp_path / "m"), "--max_steps", "1"]
-    again += "--learning_rate 0 --training_arguments eval_strategy=steps eval_steps=1".split()
-    capsys.readouterr()
-    assert main([*command, *again, "--output_dir", str(tmp_path / "one")]) == 0
-    alone = re.findall(r"validation loss ([\d.]+)", capsys.readouterr().err)
-    errors = run_in_two(
-        "-m", "roformer_lite.cli", *command, *again, "--output_dir", tmp_path / "two"
-    )
-    assert re.findall(r"validation loss ([\d.]+)", errors) == alone != []
