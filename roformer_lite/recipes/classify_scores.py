@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
@@ -45,7 +44,7 @@ def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> M
         return regression_metrics(logits.squeeze(-1), true)
     predicted = logits.argmax(-1)
     if problem_type == MULTI:
-        scores = expit(logits)
+        scores = torch.from_numpy(logits).sigmoid().numpy()
         predicted = (scores >= best_threshold(scores, true)).astype(int)
     return classification_metrics(predicted, true.astype(int))
 
