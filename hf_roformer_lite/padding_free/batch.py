@@ -108,11 +108,9 @@ class FlatTokens:
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to `(1, N, ...)`."""
-        flat = states.flatten(0, 1)
+        flat = states.flatten(0, 1).unsqueeze(0)
         index = self.index_on(flat.device)
-        if index is not None:
-            flat = Gather.apply(flat, index)
-        return flat.unsqueeze(0)
+        return flat if index is None else Gather.apply(flat, index)
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
@@ -123,12 +121,15 @@ class FlatTokens:
             tokens = Spread.apply(tokens, self.filled_on(tokens.device), index)
         return tokens.unflatten(0, self.shape)
 
+    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
+        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
+        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
-            return self.spread(states).masked_fill(is_padding, 0)
+            return self.spread(states).masked_fill(self.padding_of(states), 0)
         tokens = states.squeeze(0)
         index = self.index_on(tokens.device)
         if index is not None:
@@ -149,8 +150,8 @@ class FlatTokens:
         padding = states[0, -1:]
         index = self.index_on(states.device)
         if self.is_traced or index is None:
-            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
-            restored = padding.where(is_padding, self.spread(tokens.unsqueeze(0)))
+            spread = self.spread(tokens.unsqueeze(0))
+            restored = padding.where(self.padding_of(states), spread)
         else:
             everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
             restored = everywhere.index_copy(0, index, tokens).unflatten(0, self.shape)
@@ -246,7 +247,7 @@ def flat_form_of(states: torch.Tensor) -> FlatForm | None:
 
 
 class Gather(torch.autograd.Function):
-    """`states.index_select(0, index)` for an index without repetitions. It saves no tensor for the
+    """`states.index_select(1, index)` for an index without repetitions. It saves no tensor for the
     backward pass: a checkpointed layer must save the same number of tensors whether it gathers a
     flat row or reuses one."""
 
@@ -254,11 +255,11 @@ class Gather(torch.autograd.Function):
     def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         ctx.index = index
         ctx.shape = states.shape
-        return states.index_select(0, index)
+        return states.index_select(1, index)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy(0, ctx.index, grad), None
+        return grad.new_zeros(ctx.shape).index_copy(1, ctx.index, grad), None
 
 
 class Spread(torch.autograd.Function):
