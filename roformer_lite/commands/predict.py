@@ -91,7 +91,8 @@ def predictions(
         columns = []
     return [
         with_answer(row, cells, files.prefix or "")
-        for row, cells in _answered(saved, rows, columns, files.batch_size, options)
+        for chunk in _chunks(rows, files.batch_size * _BATCHES_AT_ONCE)
+        for row, cells in _answered(saved, chunk, columns, files.batch_size, options)
     ]
 
 
@@ -158,9 +159,11 @@ def _answer_table(
     columns = _columns_to_answer(saved.recipe, files)
     read = partial(read_table, column_names=files.column_names, delimiter=files.delimiter)
     with _progress(path, read) as bar:
-        rows = read(path)
-        for row, cells in _answered(saved, rows, columns, files.batch_size, options, bar.update):
-            table.add(row, cells)
+        for chunk in _chunks(read(path), files.batch_size * _BATCHES_AT_ONCE):
+            found = _answered(saved, chunk, columns, files.batch_size, options, bar.update)
+            for row, cells in found:
+                table.add(row, cells)
+            output.flush()
     has_header = table.kind == ".jsonl" or bool(table.columns)
     if not has_header and Path(path).is_file():
         # The table has no rows.
@@ -170,7 +173,7 @@ def _answer_table(
 
 def _answered(
     saved: SavedModel,
-    rows: Iterable[Row],
+    rows: list[Row],
     columns: list[str],
     batch_size: int,
     options: dict[str, Any],
@@ -187,17 +190,16 @@ def _answered(
         report: As for `SavedModel.answers`.
     """
     recipe = saved.recipe
-    for chunk in _chunks(rows, batch_size * _BATCHES_AT_ONCE):
-        if columns:
-            inputs = [recipe.input_of_columns(row, columns) for row in chunk]
-        else:
-            inputs = [_input_of_line(recipe, row["text"]) for row in chunk]
-        answers = saved.answers(inputs, batch_size, options, report)
-        for row, answer in zip(chunk, answers, strict=True):
-            cells: dict[str, Any] = dict.fromkeys(recipe.answer_columns(options))
-            if answer is not None:
-                cells = recipe.show(answer, options).columns
-            yield row, cells
+    if columns:
+        inputs = [recipe.input_of_columns(row, columns) for row in rows]
+    else:
+        inputs = [_input_of_line(recipe, row["text"]) for row in rows]
+    answers = saved.answers(inputs, batch_size, options, report)
+    for row, answer in zip(rows, answers, strict=True):
+        cells: dict[str, Any] = dict.fromkeys(recipe.answer_columns(options))
+        if answer is not None:
+            cells = recipe.show(answer, options).columns
+        yield row, cells
 
 
 def _input_of_line(recipe: Recipe, line: str) -> Input:

@@ -28,11 +28,12 @@ def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:
     keys = []
     for batch in rows.select_columns(list(columns)).iter(batch_size=1000):
         inputs = zip(*(batch[column] for column in columns), strict=True)
-        keys += [hash(tuple(map(_normal_form, values))) for values in inputs]
+        keys += [hash(tuple(map(normal_form, values))) for values in inputs]
     return np.array(keys, dtype=np.int64)
 
 
-def _normal_form(value: str | list[str]) -> str:
+def normal_form(value: str | list[str]) -> str:
+    """A text, or the words of one, without differences of case and spaces."""
     text = value if isinstance(value, str) else " ".join(value)
     return " ".join(text.casefold().split())
 

@@ -113,7 +113,8 @@ def hold_out(
     amount = _rows_to_hold_out(len(train), args.validation_fraction, min_rows)
     if not amount:
         return rows
-    groups = groups_of(reader.keys(train))
+    keys = reader.keys(train)
+    groups = groups_of(keys)
     num_groups = max(1, round(amount * len(groups) / len(train)))
     if num_groups == len(groups):
         raise InputError(
@@ -129,7 +130,7 @@ def hold_out(
     if args.validation_fraction is None:
         which = "chosen at random" if reader.rows_are_independent else "the last ones"
         _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
-    kept, held_out = _with_all_labels(reader, train, kept, held_out)
+    kept, held_out = _with_all_labels(reader, train, keys, kept, held_out)
     if not len(held_out):
         if args.validation_fraction is None:
             return rows
@@ -151,10 +152,11 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     """
     marked = DatasetDict(rows)
     train = rows["train"]
-    if not isinstance(train, Dataset):
+    others = [name for name in rows if name != "train"]
+    if not isinstance(train, Dataset) or not others:
         return marked
     known = reader.keys(train)
-    for split in [name for name in rows if name != "train"]:
+    for split in others:
         own = reader.keys(rows[split])
         is_seen = np.isin(own, known)
         if not is_seen.any():
@@ -228,7 +230,7 @@ def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int = MIN_ROW
 
 
 def _with_all_labels(
-    reader: Reader, rows: Dataset, kept: np.ndarray, held_out: np.ndarray
+    reader: Reader, rows: Dataset, keys: np.ndarray, kept: np.ndarray, held_out: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Move the held-out rows that are needed for training back to the training rows, together with
     the rows that have the same input.
@@ -236,14 +238,14 @@ def _with_all_labels(
     Args:
         reader: What has read the rows.
         rows: All rows.
+        keys: The keys of their inputs.
         kept, held_out: The places of the rows for training and of the held-out rows.
     """
-    own = rows.select(held_out)
-    needed = reader.needed_for_training(rows.select(kept), own)
-    keys = reader.keys(own)
-    is_needed = np.isin(keys, keys[needed])
+    needed = reader.needed_for_training(rows.select(kept), rows.select(held_out))
     if not needed:
         return kept, held_out
+    own_keys = keys[held_out]
+    is_needed = np.isin(own_keys, own_keys[needed])
     logger.info(
         "%d of them are used for training, because no other row has their label", is_needed.sum()
     )
@@ -346,8 +348,8 @@ def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
 
 
 def _features_of(row: Row) -> Features | None:
-    """The types of the columns: texts, lists of texts, numbers and truth values. The library would infer them
-    from the first thousand rows, whose lists may all be empty."""
+    """The types of the columns: texts, lists of texts, numbers and truth values. The library would
+    infer them from the first thousand rows, whose lists may all be empty."""
     types = {
         str: Value("string"),
         list: List(Value("string")),

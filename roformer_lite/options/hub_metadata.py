@@ -63,7 +63,7 @@ def check_languages(codes: Iterable[str]) -> None:
 
 def language_codes() -> set[str]:
     """The ISO 639 codes: those of two letters, and those of three letters for other languages."""
-    require_packages("--language", {"datasets": "train"})
+    require_packages("--language", ["datasets"])
     package: Any = find_spec("datasets")
     # No function of the package returns its list. The package itself would take long to import.
     path = Path(package.origin).parent / "utils" / "resources" / "languages.json"

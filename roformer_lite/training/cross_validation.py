@@ -20,6 +20,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
+from ..data.duplicates import normal_form
 from ..evaluation import THIS_MODEL, Evaluation
 from ..measuring.significance import Baselines
 from ..output import write_json
@@ -99,19 +100,19 @@ class CrossValidation:
         if self.fine_tuned_accuracy is not None:
             choice = "then" if self.prefers_fine_tuning else "not"
             return (
-                f"After its head was fitted, the model was {choice} fine-tuned, because the cross-validated accuracy is "
-                f"{self.fitted_accuracy:.4f} with the fitted head and "
+                f"After its head was fitted, the model was {choice} fine-tuned, because the "
+                f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
                 f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
             )
         if not self.is_possible:
             return (
-                "After its head was fitted, the model was not fine-tuned, because there are too few rows of each label to find "
-                "out by cross-validation whether that would help."
+                "After its head was fitted, the model was not fine-tuned, because there are too few "
+                "rows of each label to find out by cross-validation whether that would help."
             )
         return (
-            "After its head was fitted, the model was not fine-tuned, because it would have taken about "
-            f"{self.minutes_to_compare:.0f} minutes to find out by cross-validation whether that "
-            f"helps. The limit is {self.max_minutes:.2g} minutes."
+            "After its head was fitted, the model was not fine-tuned, because it would have taken "
+            f"about {self.minutes_to_compare:.0f} minutes to find out by cross-validation whether "
+            f"that helps. The limit is {self.max_minutes:.2g} minutes."
         )
 
     @property
@@ -181,7 +182,7 @@ def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:
     """
     from sklearn.model_selection import StratifiedGroupKFold
 
-    groups = [" ".join(text.casefold().split()) for text in texts]
+    groups = [normal_form(text) for text in texts]
     num_folds = min(NUM_FOLDS, len(set(groups)), max(np.bincount(labels)))
     if num_folds < 2:
         return None
