@@ -109,7 +109,7 @@ def run(config: Any) -> torch.Tensor:
 
 def is_small(name: str, value: Any) -> bool:
     """Whether a model of this size fits into memory. A larger size is not a wrong value."""
-    parts_of_sizes = ("size", "_dim", "num_", "features", "max_position")
+    parts_of_sizes = ("size", "_dim", "num_", "_layers", "features", "max_position")
     is_size = any(part in name for part in parts_of_sizes)
     return not (is_size and isinstance(value, int) and value > 10**6)
 
