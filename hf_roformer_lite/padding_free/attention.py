@@ -2,8 +2,9 @@
 
 *By document*: one call for all documents of one length, on views; nothing is gathered or padded.
 *Padded inside attention*: queries, keys and values are put back into the rows of the batch, and the
-model's own mask is applied, so this form is correct for any mask. *At once*: torch's attention for
-documents of various lengths. `form_of` has the rule.
+model's own mask is applied, so this form is correct for any mask. An exported graph takes the rows
+in two groups of similar length (`sorted_rows.py`). *At once*: torch's attention for documents of
+various lengths. `form_of` has the rule.
 """
 
 import sys
@@ -17,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
 from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, as_additive
+from .sorted_rows import SortedRows
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -130,9 +132,15 @@ def attend_eagerly(
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-def form_of(query: torch.Tensor, value: torch.Tensor, mask: FlatMask, **kwargs: Any) -> str:
-    """How attention of a flat row is computed: "at once", "by document", or in padded "rows" under
-    the model's own mask.
+def form_of(
+    query: torch.Tensor,
+    value: torch.Tensor,
+    mask: FlatMask,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> str:
+    """How attention of a flat row is computed: "at once", "by document", or in padded "rows" or
+    "sorted rows" under the model's own mask.
 
     Rows are the only form that a graph can hold, and the only correct one if the mask is no pattern
     of documents. On a CPU, a call for each length of documents costs less than padding; on an
@@ -140,9 +148,11 @@ def form_of(query: torch.Tensor, value: torch.Tensor, mask: FlatMask, **kwargs: 
     other way round, unless the mask of packed or long rows would be large. A document without keys
     needs a call of its own.
     """
+    if mask.sorted_rows is not None and position_bias is None:
+        return "sorted rows"
     if mask.pattern is None:
         return "rows"
-    if takes_varlen(query, value, **kwargs):
+    if takes_varlen(query, value, position_bias=position_bias, **kwargs):
         return "at once"
     is_packed = mask.pattern.documents is not None
     is_long = mask.pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
@@ -176,6 +186,11 @@ def attend_to_flat_row(
         return attend_at_once(query, key, value, mask, **kwargs)
     if form == "by document":
         return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
+    if form == "sorted rows":
+        assert mask.sorted_rows is not None
+        return attend_to_sorted_rows(
+            module, query, key, value, mask.sorted_rows, is_causal=is_causal, **kwargs
+        )
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
     # mask of True and False.
     has_pattern = mask.pattern is not None
@@ -191,6 +206,26 @@ def attend_to_flat_row(
         **kwargs,
     )
     return mask.queries.collect(output)
+
+
+def attend_to_sorted_rows(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    sorted_rows: SortedRows,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Attention in a flat row by one call for each group of padded rows."""
+    groups = zip(
+        sorted_rows.spread(query),
+        sorted_rows.spread(key),
+        sorted_rows.spread(value),
+        sorted_rows.masks,
+        strict=True,
+    )
+    outputs = [attend_to_batch(module, *group, **kwargs)[0] for group in groups]
+    return sorted_rows.collect(outputs)
 
 
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.

@@ -26,6 +26,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
 from .plan import Plan, current
+from .sorted_rows import SortedRows
 
 NAME = "padding_free"
 # For models that need masks in the form of "eager".
@@ -135,12 +136,14 @@ class FlatMask:
             needs none.
         pattern: The keys that a query attends to within its document, if all tokens are in
             documents and follow it. None: only the ordinary mask is correct.
+        sorted_rows: The rows in groups of similar length, in an exported graph.
     """
 
     queries: FlatTokens
     keys: FlatTokens
     dense: Callable[[], torch.Tensor | None]
     pattern: Pattern | None = None
+    sorted_rows: SortedRows | None = None
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
@@ -214,11 +217,17 @@ class DocumentMask:
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
         self.config = arguments["config"]  # of the model that requests the mask
         self.is_traced = is_tracing(arguments["attention_mask"])
+        self.sorted_rows: SortedRows | None = None
         self._made: dict[str, Any] = {}
         if self.is_traced:
             # What a graph computes within a layer may not be used by another one.
-            self.dense()
             self.tokens()
+            dense = self.dense()
+            is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+            # Under torch.compile, a length that is read from the data would break the graph. The
+            # columns of a mask with heads would have to be collected for each head.
+            if is_exported and dense is not None and dense.shape[1] == 1:
+                self.sorted_rows = SortedRows(self.tokens(), dense)
 
     def dense(self) -> torch.Tensor | None:
         """The ordinary mask, `(B, 1, Lq, Lk)`, or None if attention needs none."""
@@ -292,7 +301,13 @@ class DocumentMask:
             self.arguments |= dict.fromkeys(SKIPS, False)
         tokens = self.tokens()
         pattern = self.pattern() if tokens.are_documents else None
-        return FlatMask(queries=tokens, keys=tokens, dense=self.dense, pattern=pattern)
+        return FlatMask(
+            queries=tokens,
+            keys=tokens,
+            dense=self.dense,
+            pattern=pattern,
+            sorted_rows=self.sorted_rows,
+        )
 
     def flat_from(self, queries: FlatMask) -> FlatMask:
         """The mask of cross-attention from the flat row of `queries` to the flat row of these
