@@ -224,9 +224,10 @@ class DocumentMask:
             self.tokens()
             dense = self.dense()
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+            is_self_attention = self.key_shape == self.shape
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
-            if is_exported and dense is not None and dense.shape[1] == 1:
+            if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
                 self.sorted_rows = SortedRows(self.tokens(), dense)
 
     def dense(self) -> torch.Tensor | None:
