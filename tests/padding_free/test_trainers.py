@@ -261,6 +261,24 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
     assert_same(*runs)
 
 
+@pytest.mark.slow
+def test_processes_that_are_spawned(tokenizer, tmp_path):
+    """A padding-free encoder is pickled for the processes of a pool, and encodes there the same."""
+    import sentence_transformers as st
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    modules = [Transformer(base), Pooling(64)]
+    model = st.SentenceTransformer(modules=modules, device="cpu")
+    expected = model.encode(TEXTS[:12])
+    pool = padding_free(model).start_multi_process_pool(["cpu", "cpu"])
+    try:
+        found = model.encode(TEXTS[:12], pool=pool, chunk_size=4)
+    finally:
+        model.stop_multi_process_pool(pool)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
     """A convolution mixes the states of real tokens with the states of padding."""
     import sentence_transformers as st
