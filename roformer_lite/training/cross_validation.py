@@ -109,10 +109,13 @@ class CrossValidation:
                 "After its head was fitted, the model was not fine-tuned, because there are too few "
                 "rows of each label to find out by cross-validation whether that would help."
             )
+        left = "the limit is"
+        if self.max_minutes < MAX_MINUTES:
+            left = "`--time_limit_minutes` leaves"
         return (
             "After its head was fitted, the model was not fine-tuned, because it would have taken "
-            f"about {self.minutes_to_compare:.0f} minutes to find out by cross-validation whether "
-            f"that helps. The limit is {self.max_minutes:.2g} minutes."
+            f"about {self.minutes_to_compare:.1f} minutes to find out by cross-validation whether "
+            f"that helps, and {left} {self.max_minutes:.1f} minutes."
         )
 
     @property

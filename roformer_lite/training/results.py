@@ -378,11 +378,25 @@ def what_happened(finished: FinishedTraining) -> str:
             f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
             f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs."
         )
+        sentences.append(sentence_on_limit("training on pairs", pairs.steps, pairs.planned_steps))
     if finished.stages.cross_validation is not None:
         sentences.append(finished.stages.cross_validation.reason)
         sentences.append(finished.stages.cross_validation.meaning)
+    state = finished.trainer.state
+    if finished.trainer.clock.is_over and state.global_step:
+        sentences.append(sentence_on_limit("training", state.global_step, state.max_steps))
     sentences += sentences_on_checkpoint(finished)
+    if finished.row_counts.keys() <= {"train"}:
+        sentences.append("The model was not measured: there are no validation or test data.")
     return " ".join(filter(None, sentences))
+
+
+def sentence_on_limit(stage: str, steps: int, planned_steps: int) -> str:
+    """A sentence about a stage that the time limit has ended; empty if it has made all its steps."""
+    if steps >= planned_steps:
+        return ""
+    limit = "`--time_limit_minutes`"
+    return f"{limit} ended the {stage} after {steps:,} of {planned_steps:,} steps."
 
 
 def sentences_on_checkpoint(finished: FinishedTraining) -> list[str]:
