@@ -354,18 +354,19 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
         return ""
     last = own[-1]
     systems = {name: by_split[last.split].by_row for name, by_split in baselines.items()}
-    best = best_of(metric, systems)
-    chance = p_value(last.by_row, systems[best])
+    rival = best_of(metric, systems)
+    pair = {THIS_MODEL: last.by_row, rival: systems[rival]}
+    best = best_of(metric, pair)
+    chance = min(p_value(pair[best], by_row) for by_row in pair.values())
     where = f"on the {last.split} data"
     test = f"(paired randomization test, p = {chance:.2g}, n = {len(last.by_row.rows):,})"
     if chance >= SIGNIFICANCE_LEVEL:
         return (
-            f"The model and the best baseline, {best}, do not differ significantly {where} {test}."
+            f"The model and the best baseline, {rival}, do not differ significantly {where} {test}."
         )
-    systems[THIS_MODEL] = last.by_row
-    if best_of(metric, systems) == THIS_MODEL:
-        return f"The model is significantly better than the best baseline, {best}, {where} {test}."
-    return f"The best baseline, {best}, is significantly better than the model {where} {test}."
+    if best == THIS_MODEL:
+        return f"The model is significantly better than the best baseline, {rival}, {where} {test}."
+    return f"The best baseline, {rival}, is significantly better than the model {where} {test}."
 
 
 def what_happened(finished: FinishedTraining) -> str:
