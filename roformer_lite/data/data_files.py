@@ -22,6 +22,7 @@ from functools import cache, partial
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from unicodedata import normalize
 
 from ..errors import InputError
 
@@ -332,7 +333,7 @@ def _delimiter_in(header: list[str], column_names: Sequence[str] | None) -> str:
 def _report_delimiter(path: str, delimiter: str) -> None:
     """Say once that the columns of a file are not separated by commas."""
     if delimiter != ",":
-        logger.warning(
+        logger.info(
             "%s: the columns are separated by %r (--delimiter chooses another character)",
             path,
             delimiter,
@@ -520,6 +521,10 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
         InputError: if the row has no such column; it lists the existing ones.
     """
     columns = columns_of(row)
+    if column not in columns:
+        # macOS may write the accents of letters as separate characters.
+        columns = {normalize("NFC", name): value for name, value in columns.items()}
+        column = normalize("NFC", column)
     if column in columns:
         return columns[column]
     value: Any = columns

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def as_they_are(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-@dataclass(frozen=True)
+# Metrics are compared by identity, as arrays are neither equal nor hashable as a whole.
+@dataclass(frozen=True, eq=False)
 class RowMetric:
     """A metric of one system, and the numbers that each row contributes to it.
 
@@ -79,6 +81,8 @@ class Measured:
 Baselines = dict[str, dict[str, Measured]]
 
 
+# The table and the verdict of a card need the same tests.
+@lru_cache(maxsize=32)
 def p_value(first: RowMetric, second: RowMetric) -> float:
     """The p-value of the difference between two systems on the same rows, two-sided."""
     ours = first.statistics

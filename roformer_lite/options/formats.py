@@ -1,5 +1,6 @@
 """The formats of other runtimes, and the libraries that they need."""
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -63,9 +64,9 @@ def check_engine(engine: Engine, directory: str, device: str | None) -> None:
             raise InputError(f"{directory} was exported for onnx: pass --engine onnx")
         return
     if not has_graphs:
+        command = shlex.join(["roformer-lite", "export", directory, f"{folder}-onnx"])
         raise InputError(
-            f"--engine onnx: {directory} has no folder onnx; `roformer-lite export DIR OUT` writes "
-            "it"
+            f"--engine onnx: {directory} has no folder onnx; `{command}` writes a directory with one"
         )
     if device not in (None, "cpu"):
         raise InputError(f"--device {device} is for --engine torch; onnx computes on the CPU")

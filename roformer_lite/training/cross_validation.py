@@ -54,7 +54,7 @@ class CrossValidation:
         is_possible: Whether the rows can be divided into folds.
         is_fitted: Whether the head of the model could be fitted. If not, it is fine-tuned anyway.
         learns_from_pairs: Whether the encoder of each fold has learned from pairs. If not, the head
-            reads the untrained encoder.
+            reads the encoder before training.
         logits: The logits for each row of a model that has not seen it, `(rows, labels)`, by the
             procedure that is chosen.
         fitted_accuracy: The accuracy with the fitted head.
@@ -90,7 +90,7 @@ class CrossValidation:
     @property
     def system(self) -> str:
         """The name of what was cross-validated in tables."""
-        return THIS_MODEL if self.learns_from_pairs else "a head on the untrained encoder"
+        return THIS_MODEL if self.learns_from_pairs else "a head on the encoder before training"
 
     @property
     def reason(self) -> str:
@@ -109,10 +109,13 @@ class CrossValidation:
                 "After its head was fitted, the model was not fine-tuned, because there are too few "
                 "rows of each label to find out by cross-validation whether that would help."
             )
+        left = "the limit is"
+        if self.max_minutes < MAX_MINUTES:
+            left = "`--time_limit_minutes` leaves"
         return (
             "After its head was fitted, the model was not fine-tuned, because it would have taken "
-            f"about {self.minutes_to_compare:.0f} minutes to find out by cross-validation whether "
-            f"that helps. The limit is {self.max_minutes:.2g} minutes."
+            f"about {self.minutes_to_compare:.1f} minutes to find out by cross-validation whether "
+            f"that helps, and {left} {self.max_minutes:.1f} minutes."
         )
 
     @property
@@ -219,7 +222,7 @@ def cross_validate(
 ) -> CrossValidation:
     """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
     and if there are no test data, find out how good the model is, or at least how good its head is
-    on the untrained encoder.
+    on the encoder before training.
 
     The result is saved, so that a training that is continued makes the same decision.
 

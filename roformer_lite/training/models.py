@@ -2,8 +2,10 @@
 encoder–decoder with a pretrained encoder."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -304,9 +306,11 @@ def encoder_of_a_pair(
         InputError: if the model has another architecture, or if a field would change a shape.
     """
     if not isinstance(given, RoFormerLiteConfig):
+        target = f"{Path(name).name}-converted"
+        command = shlex.join(["roformer-lite", "convert", name, target, "--from", "auto"])
         raise InputError(
             f"--encoder_name_or_path {name}: {given.model_type} is not a RoFormerLite encoder; "
-            f"pass the output of `roformer-lite convert {name} OUT --from auto`"
+            f"pass {target}, after `{command}` has written it"
         )
     if given.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is a causal model; pass an encoder")

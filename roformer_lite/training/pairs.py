@@ -186,6 +186,7 @@ class PairTraining:
 
     Args:
         steps: The number of steps.
+        planned_steps: The number of steps without a time limit.
         texts_per_batch: The number of texts in a batch.
         pairs: The number of pairs in all batches together.
         learning_rate: The highest learning rate.
@@ -193,6 +194,7 @@ class PairTraining:
     """
 
     steps: int
+    planned_steps: int
     texts_per_batch: int
     pairs: int
     learning_rate: float
@@ -210,6 +212,7 @@ class PairTraining:
         sizes = sizes[: state.global_step]
         return cls(
             steps=state.global_step,
+            planned_steps=stage.args.max_steps,
             texts_per_batch=max(sizes, default=0),
             pairs=sum(size * (size - 1) // 2 for size in sizes),
             learning_rate=stage.args.learning_rate,

@@ -354,18 +354,19 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
         return ""
     last = own[-1]
     systems = {name: by_split[last.split].by_row for name, by_split in baselines.items()}
-    best = best_of(metric, systems)
-    chance = p_value(last.by_row, systems[best])
+    rival = best_of(metric, systems)
+    pair = {THIS_MODEL: last.by_row, rival: systems[rival]}
+    best = best_of(metric, pair)
+    chance = min(p_value(pair[best], by_row) for by_row in pair.values())
     where = f"on the {last.split} data"
     test = f"(paired randomization test, p = {chance:.2g}, n = {len(last.by_row.rows):,})"
     if chance >= SIGNIFICANCE_LEVEL:
         return (
-            f"The model and the best baseline, {best}, do not differ significantly {where} {test}."
+            f"The model and the best baseline, {rival}, do not differ significantly {where} {test}."
         )
-    systems[THIS_MODEL] = last.by_row
-    if best_of(metric, systems) == THIS_MODEL:
-        return f"The model is significantly better than the best baseline, {best}, {where} {test}."
-    return f"The best baseline, {best}, is significantly better than the model {where} {test}."
+    if best == THIS_MODEL:
+        return f"The model is significantly better than the best baseline, {rival}, {where} {test}."
+    return f"The best baseline, {rival}, is significantly better than the model {where} {test}."
 
 
 def what_happened(finished: FinishedTraining) -> str:
@@ -378,11 +379,25 @@ def what_happened(finished: FinishedTraining) -> str:
             f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
             f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs."
         )
+        sentences.append(sentence_on_limit("training on pairs", pairs.steps, pairs.planned_steps))
     if finished.stages.cross_validation is not None:
         sentences.append(finished.stages.cross_validation.reason)
         sentences.append(finished.stages.cross_validation.meaning)
+    state = finished.trainer.state
+    if finished.trainer.clock.is_over and state.global_step:
+        sentences.append(sentence_on_limit("training", state.global_step, state.max_steps))
     sentences += sentences_on_checkpoint(finished)
+    if finished.row_counts.keys() <= {"train"}:
+        sentences.append("The model was not measured: there are no validation or test data.")
     return " ".join(filter(None, sentences))
+
+
+def sentence_on_limit(stage: str, steps: int, planned_steps: int) -> str:
+    """A sentence about a stage that the time limit has ended; empty if it has made all its steps."""
+    if steps >= planned_steps:
+        return ""
+    limit = "`--time_limit_minutes`"
+    return f"{limit} ended the {stage} after {steps:,} of {planned_steps:,} steps."
 
 
 def sentences_on_checkpoint(finished: FinishedTraining) -> list[str]:

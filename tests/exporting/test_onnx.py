@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -87,7 +88,12 @@ def test_classifier(tmp_path, capsys, reported):
         ("out", ["--engine", "onnx", "--device", "cuda"], "--device cuda"),
     ):
         assert main(["predict", str(tmp_path / directory), *options]) == 2
-        assert message in capsys.readouterr().err
+        printed = capsys.readouterr().err
+        assert message in printed
+        if "no folder" in message:
+            command = re.search(r"`roformer-lite (.*)`", printed)
+            assert command is not None and main(shlex.split(command[1])) == 0
+            assert (tmp_path / "model-onnx" / "onnx").is_dir()
     (tmp_path / "out" / "onnx" / "model.onnx").write_bytes(b"{")
     assert main(["predict", str(tmp_path / "out"), "--engine", "onnx"]) == 2
     assert "cannot be loaded" in capsys.readouterr().err

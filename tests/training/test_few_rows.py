@@ -217,11 +217,14 @@ def test_without_the_time_the_head_is_measured_on_the_untrained_encoder(
         assert "does not measure this model" in text
 
 
-def test_a_time_limit_leaves_no_time_for_training_in_folds(encoder, tmp_path):
+def test_a_time_limit_leaves_no_time_for_training_in_folds(encoder, tmp_path, capsys):
     data = write_table(tmp_path / "rows.csv", make_rows(60))
     results = train(encoder, data, tmp_path / "m", "--time_limit_minutes", "1e-6")
     assert list(results["metrics"]) == ["cross-validation (head only)"]
     assert results["training"]["pairs"]["steps"] == 1
+    card = (tmp_path / "m" / "README.md").read_text()
+    for text in (card, capsys.readouterr().out):
+        assert "1 of 32 steps" in text and "`--time_limit_minutes` leaves 0.0 minutes" in text
 
 
 def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_path, capsys):
@@ -229,7 +232,9 @@ def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_p
     data = write_table(tmp_path / "rows.csv", [*rows, ("quite another text", "green")])
     results = train(encoder, data, tmp_path / "m")
     assert results["metrics"] == {} and results["training"]["steps"] == 0
-    assert "too few rows" in capsys.readouterr().out
+    card = (tmp_path / "m" / "README.md").read_text()
+    for text in (card, capsys.readouterr().out):
+        assert "too few rows" in text and "not measured" in text
 
 
 def test_folds():

@@ -248,7 +248,9 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
         out = tmp_path / str(epochs)
         files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(out)]
         assert main(["train", "classify", *files, *options.split()]) == 0
-        arguments = json.loads((out / "results.json").read_text())["training"]["arguments"]
+        training = json.loads((out / "results.json").read_text())["training"]
+        assert "training after 1 of" in training["what_happened"]
+        arguments = training["arguments"]
         assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (
             epochs,
             batch,
