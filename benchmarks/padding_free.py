@@ -360,42 +360,46 @@ def cells_of(row: Row) -> list[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw the training step of each model, in random order and grouped by length."""
-    speed_ups: dict[str, dict[str, float]] = {order: {} for order in DRAWN_ORDERS}
+    """Draw the training step of each model, for shuffled batches and batches grouped by length."""
+    speed_ups: dict[str, dict[str, float]] = {label: {} for label in DRAWN_ORDERS.values()}
     for row in rows:
         if row["mode"] == "step" and row["order"] in DRAWN_ORDERS:
             name = NAMES[row["model"]]
-            speed_ups[row["order"]][name] = row["contenders"][STOCK]["times"]
+            speed_ups[DRAWN_ORDERS[row["order"]]][name] = row["contenders"][STOCK]["times"]
     style = {"svg.fonttype": "path", "svg.hashsalt": FREE}
     with matplotlib.rc_context(style):
         # Without a date, the file changes only with the figures.
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        speed_up_figure(speed_ups).savefig(path, metadata=metadata, facecolor="white")
+        figure = speed_up_figure(speed_ups, work="a training step")
+        figure.savefig(path, metadata=metadata, facecolor="white")
 
 
-def speed_up_figure(speed_ups: dict[str, dict[str, float]]) -> Figure:
-    """Bars for the speed-up of a training step of each model.
+def speed_up_figure(speed_ups: dict[str, dict[str, float]], work: str) -> Figure:
+    """Bars for the speed-up of each model.
 
     Args:
-        speed_ups: For each order of `DRAWN_ORDERS`, the names of models and their speed-ups.
+        speed_ups: For each name in the legend, the names of models and their speed-ups.
+        work: The work that is faster, for the label of the axis.
     """
     names = list(dict.fromkeys(name for models in speed_ups.values() for name in models))
+    height = 0.8 / len(speed_ups)
     figure = Figure(figsize=(8, 6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
     axis = figure.subplots()
-    for shift, (order, models) in zip((-0.2, 0.2), speed_ups.items(), strict=True):
+    for number, (label, models) in enumerate(speed_ups.items()):
+        shift = (number + 0.5) * height - 0.4
         bars = axis.barh(
             [names.index(name) + shift for name in models],
             list(models.values()),
-            height=0.38,
-            label=DRAWN_ORDERS[order],
+            height=0.95 * height,
+            label=label,
         )
         axis.bar_label(bars, fmt="%.2f×", fontsize=8, padding=3)
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    axis.set_xlabel("speed-up of a training step (stock = 1)")
+    axis.set_xlabel(f"speed-up of {work} (stock = 1)")
     # The figures beside the bars stay clear of the frame.
-    axis.margins(x=0.1, y=0.02)
+    axis.margins(x=0.15, y=0.02)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
