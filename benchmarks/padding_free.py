@@ -1,10 +1,10 @@
-"""`python -m benchmarks padding_free [options]`: time models of transformers and ours, which
+"""`python -m benchmarks padding_free [options]`: time stock and RoFormerLite models, which
 compute padding (`sdpa`) or only real tokens (`padding_free`).
 
 The name of a model is FAMILY/TASK. Both contenders use the same memory for their random weights,
 have no dropout, get the same batches and alternate in one process. Times are processor times. Rows
-have the lengths of paragraphs in English books and are in random order or grouped by length, or
-they are all full (`--orders`). These kinds of work are timed (`--modes`):
+have the lengths of paragraphs in English books, and are shuffled, grouped by length, or all full
+(`--orders`). These kinds of work are timed (`--modes`):
 
 * `step`: forward pass, loss and backward pass, without an optimizer;
 * `evaluation`: forward pass and loss, without gradients;
@@ -35,7 +35,7 @@ from hf_roformer_lite import padding_free
 
 from .contenders import (
     MAX_TOKENS,
-    OURS,
+    ROFORMER_LITE,
     SIZES,
     Evaluation,
     Inputs,
@@ -60,10 +60,10 @@ NAMES = {
     "bart/seq2seq": "BART, encoder–decoder",
     "marian/seq2seq": "Marian, encoder–decoder",
     "t5/seq2seq": "T5, encoder–decoder",
-    "ours/classify": "RoFormerLite, classifier",
-    "ours/masked-lm": "RoFormerLite, masked language model",
-    "ours/causal-lm": "RoFormerLite, causal language model",
-    "ours/seq2seq": "RoFormerLite, encoder–decoder",
+    "roformer_lite/classify": "RoFormerLite, classifier",
+    "roformer_lite/masked-lm": "RoFormerLite, masked language model",
+    "roformer_lite/causal-lm": "RoFormerLite, causal language model",
+    "roformer_lite/seq2seq": "RoFormerLite, encoder–decoder",
 }
 MODELS = tuple(NAMES)
 MODES = ("step", "evaluation", "trainer")
@@ -168,7 +168,7 @@ def contender(name: str, attention: str, options: Options) -> PreTrainedModel:
     """The model `name`, stock or padding-free."""
     family, task = name.split("/")
     size = SIZES[options.size]
-    if attention == FREE and family == OURS:
+    if attention == FREE and family == ROFORMER_LITE:
         model = new_model(family, task, size, options.vocab_size)
     else:
         model = new_model(family, task, size, options.vocab_size, attention=STOCK)

@@ -244,7 +244,7 @@ class ClassifyDataArguments(LabelArguments):
             same total weight, and the best model is the one with the highest macro F1. Default: all
             rows have the same weight.
         min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
-            so that this fraction of the predictions on the validation data is right, for example
+            so that this fraction of the predictions on the validation data is correct, for example
             0.95. Default: every text gets a label.
     """
 
