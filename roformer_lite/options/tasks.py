@@ -237,7 +237,7 @@ class ClassifyDataArguments(LabelArguments):
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
-        teacher: A model of sentence-transformers, as a directory or a name on the Hub. A new model
+        teacher: A sentence-transformers model, as a directory or a name on the Hub. A new model
             uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
             of single tokens.
         class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
@@ -382,7 +382,7 @@ class EmbedDataArguments(SentenceDataArguments):
     on each line.
 
     Args:
-        teacher: A model of sentence-transformers, as a directory or a name on the Hub, whose
+        teacher: A sentence-transformers model, as a directory or a name on the Hub, whose
             vectors of the texts in the column text are learned. A new model also uses its tokenizer
             and is initialised from its vectors of single tokens, unless options such as
             --vocab_size request a new tokenizer.
