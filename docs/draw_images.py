@@ -202,7 +202,7 @@ def padding_free() -> Figure:
 
 def speed() -> Figure:
     """The speed-ups of whole trainings in the second table of `speed.md`."""
-    row = re.compile(r"^\| (.*?) \| \d+ \| ([\d.]+)× \|$", re.MULTILINE)
+    row = re.compile(r"^\| ([^|]+) \| (?:\d+ \| )?([\d.]+)× \|$", re.MULTILINE)
     rows = row.findall(SPEED_PAGE.read_text("utf-8"))
     speed_ups = {name.replace("`", ""): float(speed_up) for name, speed_up in rows}
     return speed_up_figure({"shuffled texts": speed_ups}, work="the whole run")
