@@ -1,11 +1,11 @@
-"""`python -m benchmarks TASK [options]`: compare our models, and models of transformers after
+"""`python -m benchmarks TASK [options]`: compare RoFormerLite models, and stock models after
 `padding_free`, with others that do the same work.
 
 TASK is `padding_free` (training and evaluation with and without padding), `graphs` (exported graphs
 with and without padding), `accelerator` (forms of attention without padding, on a GPU), `versions`
 (this checkout and another one), `trainers` (trainers of several libraries with and without
-padding), `floor` (a training step and its matrix products alone), `fine-tuning` (a BERT, here and in
-transformers) or `long-texts` (a trained model on texts longer than those of its training).
+padding), `floor` (a training step and its matrix products alone), `fine-tuning` (a BERT, by the command and by the
+stock Trainer) or `long-texts` (a trained model on texts longer than those of its training).
 `python -m benchmarks TASK --help` lists the options.
 """
 

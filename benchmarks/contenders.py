@@ -2,7 +2,7 @@
 
 A model has a family, such as `bert`, and a task, such as `classify`. Without dropout, all
 contenders of a comparison have the same outcome, which shows that they do the same work. This
-module does not import our package, because the caller chooses and registers its version.
+module does not import hf_roformer_lite, because the caller chooses and registers its version.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .workload import PAD, START, Batch
 
 Inputs = dict[str, torch.Tensor]
 
-OURS = "ours"
+ROFORMER_LITE = "roformer_lite"
 NUM_LABELS = 8
 MAX_TOKENS = 512  # This is the number of rows in a table of learned positions.
 AUTO_CLASSES = {
@@ -43,7 +43,7 @@ class Size:
     inner: int
 
 
-# The presets of our configuration have the same names.
+# The presets of RoFormerLiteConfig have the same names.
 SIZES = {
     "tiny": Size(width=128, layers=2, heads=2, inner=512),
     "mini": Size(width=256, layers=4, heads=4, inner=1024),
@@ -55,7 +55,7 @@ MINILM = Size(width=384, layers=6, heads=12, inner=1536)
 
 
 def fields_of_stack(size: Size, vocab_size: int) -> dict[str, Any]:
-    """The fields that all configurations of one stack have, including ours."""
+    """The fields that the configurations of all stacks have."""
     return {
         "vocab_size": vocab_size,
         "hidden_size": size.width,
@@ -124,7 +124,7 @@ def fields_of_t5(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
     return {**fields, **TOKEN_IDS}
 
 
-def fields_of_ours(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
+def fields_of_roformer_lite(task: str, size: Size, vocab_size: int) -> dict[str, Any]:
     fields = fields_of_stack(size, vocab_size)
     if task == "seq2seq":
         return {"encoder": fields, "decoder": fields, "share_embeddings": True}
@@ -139,12 +139,12 @@ FIELDS: dict[str, Callable[[str, Size, int], dict[str, Any]]] = {
     "bart": fields_of_bart,
     "marian": fields_of_bart,
     "t5": fields_of_t5,
-    OURS: fields_of_ours,
+    ROFORMER_LITE: fields_of_roformer_lite,
 }
 
 
 def model_type_of(family: str, task: str) -> str:
-    if family != OURS:
+    if family != ROFORMER_LITE:
         return family
     if task == "seq2seq":
         return "roformer_lite_seq2seq"

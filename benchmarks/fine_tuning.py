@@ -56,7 +56,7 @@ MAX_LENGTH = 64  # Texts are truncated to this many tokens.
 COLUMNS = ["contender", "learning rate", "validation", "test", "CPU seconds"]
 
 
-def train_ours(
+def train_by_command(
     checkpoint: str, files: list[str], options: dict[str, Any], out: Path
 ) -> dict[str, float]:
     from roformer_lite.cli import main
@@ -134,7 +134,7 @@ def train_stock(
     return found
 
 
-CONTENDERS = {"ours": train_ours, "stock": train_stock}
+CONTENDERS = {"roformer-lite": train_by_command, "stock": train_stock}
 
 
 def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> None:

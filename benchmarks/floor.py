@@ -1,4 +1,4 @@
-"""`python -m benchmarks floor [options]`: compare a training step of our language models with its
+"""`python -m benchmarks floor [options]`: compare a training step of RoFormerLite language models with its
 floor, the time of its matrix products on real tokens, without any other work.
 
 The floor is measured with products of the same shapes by `torch.mm`. The products of attention have
@@ -15,14 +15,14 @@ import torch
 
 from hf_roformer_lite import RoFormerLiteConfig
 
-from .contenders import OURS, SIZES, Step, inputs_of, new_model
+from .contenders import ROFORMER_LITE, SIZES, Step, inputs_of, new_model
 from .report import Row, report, summary
 from .timing import alternate
 from .workload import IGNORED, Batch, Workload, check_known, make_batches
 
 # (m, k, n) stands for the product of matrices of the shapes (m, k) and (k, n).
 Product = tuple[int, int, int]
-MODELS = ("ours/masked-lm", "ours/causal-lm", "ours/seq2seq")
+MODELS = ("roformer_lite/masked-lm", "roformer_lite/causal-lm", "roformer_lite/seq2seq")
 COLUMNS = ["model", "lengths", "step, ms", "floor, ms", "floor / step"]
 
 
@@ -83,7 +83,7 @@ def products_of(
     pairs = float(sum(length**2 for length in source.lengths))
     if target is None:
         products = list(stack_products(config, source.tokens))
-        # A masked language model predicts a share of the tokens, a causal one all but the first.
+        # A masked language model predicts a fraction of the tokens, a causal one all but the first.
         labelled = int((source.masked_lm_labels() != IGNORED).sum())
         if task == "causal-lm":
             labelled = source.tokens - len(source.lengths)
@@ -121,7 +121,7 @@ def operations(products: list[Product]) -> int:
 
 
 def compare(name: str, lengths: Any, options: Options) -> Row:
-    """A step of our model and its floor."""
+    """A step of a RoFormerLite model and its floor."""
     task = name.split("/")[1]
     work = Workload(
         batch=options.batch,
@@ -132,7 +132,7 @@ def compare(name: str, lengths: Any, options: Options) -> Row:
     )
     (source,) = make_batches(work)
     target = make_batches(work, salt=1)[0] if task == "seq2seq" else None
-    model = new_model(OURS, task, SIZES[options.size], options.vocab_size)
+    model = new_model(ROFORMER_LITE, task, SIZES[options.size], options.vocab_size)
     step = Step(model, [inputs_of(task, source, target)])
     products, attention = products_of(task, model.config, source, target)
     seconds, of_products = alternate([step, Products(products)], options.rounds)

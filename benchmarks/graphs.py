@@ -2,7 +2,7 @@
 only real tokens (`flat`).
 
 The models are encoders with random weights: a BERT of the size of MiniLM, a BERT of size base, and
-ours of size small. Each is exported as `roformer-lite export` does it, after `padding_free(model,
+a RoFormerLite of size small. Each is exported as `roformer-lite export` does it, after `padding_free(model,
 False)` and after `padding_free(model)`. Graphs in float32 and in int8 run in onnxruntime, and those
 in float32 also in OpenVINO if it is installed. Both graphs of a model get the same batches and
 alternate in one process. Times are processor times of one batch, with one thread. `difference` is
@@ -26,7 +26,7 @@ import numpy as np
 from hf_roformer_lite import padding_free
 from roformer_lite.export.graphs import write_graphs
 
-from .contenders import MINILM, OURS, SIZES, Size, new_model
+from .contenders import MINILM, ROFORMER_LITE, SIZES, Size, new_model
 from .padding_free import ORDERS, places_per_token
 from .report import Row, report, summary
 from .timing import alternate
@@ -41,7 +41,7 @@ FLAT = "flat"
 MODELS: dict[str, tuple[str, Size]] = {
     "minilm": ("bert", MINILM),
     "bert-base": ("bert", SIZES["base"]),
-    "ours-small": (OURS, SIZES["small"]),
+    "roformer_lite-small": (ROFORMER_LITE, SIZES["small"]),
 }
 COLUMNS = ["model", "engine", "order", "places a token", f"{PADDED}, ms", f"{FLAT}, ms"]
 COLUMNS += ["speed-up", "difference"]

@@ -40,7 +40,9 @@ class Options:
     trained_length: int = field(
         default=256, metadata={"help": "the --block_size that it was trained with"}
     )
-    times: int = field(default=4, metadata={"help": "how many times as long the blocks are"})
+    times: int = field(
+        default=4, metadata={"help": "length of the blocks, as a multiple of the trained length"}
+    )
     blocks: int = field(default=64, metadata={"help": "blocks at most, spread over the files"})
     parts: int = field(
         default=8, metadata={"help": "parts of a block, each with its own perplexity"}

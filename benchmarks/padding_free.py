@@ -1,10 +1,10 @@
-"""`python -m benchmarks padding_free [options]`: time models of transformers and ours, which
+"""`python -m benchmarks padding_free [options]`: time stock and RoFormerLite models, which
 compute padding (`sdpa`) or only real tokens (`padding_free`).
 
 The name of a model is FAMILY/TASK. Both contenders use the same memory for their random weights,
 have no dropout, get the same batches and alternate in one process. Times are processor times. Rows
-have the lengths of paragraphs in English books and are in random order or grouped by length, or
-they are all full (`--orders`). These kinds of work are timed (`--modes`):
+have the lengths of paragraphs in English books, and are shuffled, grouped by length, or all full
+(`--orders`). These kinds of work are timed (`--modes`):
 
 * `step`: forward pass, loss and backward pass, without an optimizer;
 * `evaluation`: forward pass and loss, without gradients;
@@ -35,7 +35,7 @@ from hf_roformer_lite import padding_free
 
 from .contenders import (
     MAX_TOKENS,
-    OURS,
+    ROFORMER_LITE,
     SIZES,
     Evaluation,
     Inputs,
@@ -60,10 +60,10 @@ NAMES = {
     "bart/seq2seq": "BART, encoder–decoder",
     "marian/seq2seq": "Marian, encoder–decoder",
     "t5/seq2seq": "T5, encoder–decoder",
-    "ours/classify": "RoFormerLite, classifier",
-    "ours/masked-lm": "RoFormerLite, masked language model",
-    "ours/causal-lm": "RoFormerLite, causal language model",
-    "ours/seq2seq": "RoFormerLite, encoder–decoder",
+    "roformer_lite/classify": "RoFormerLite, classifier",
+    "roformer_lite/masked-lm": "RoFormerLite, masked language model",
+    "roformer_lite/causal-lm": "RoFormerLite, causal language model",
+    "roformer_lite/seq2seq": "RoFormerLite, encoder–decoder",
 }
 MODELS = tuple(NAMES)
 MODES = ("step", "evaluation", "trainer")
@@ -168,7 +168,7 @@ def contender(name: str, attention: str, options: Options) -> PreTrainedModel:
     """The model `name`, stock or padding-free."""
     family, task = name.split("/")
     size = SIZES[options.size]
-    if attention == FREE and family == OURS:
+    if attention == FREE and family == ROFORMER_LITE:
         model = new_model(family, task, size, options.vocab_size)
     else:
         model = new_model(family, task, size, options.vocab_size, attention=STOCK)
@@ -360,42 +360,46 @@ def cells_of(row: Row) -> list[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw the training step of each model, in random order and grouped by length."""
-    speed_ups: dict[str, dict[str, float]] = {order: {} for order in DRAWN_ORDERS}
+    """Draw the training step of each model, for shuffled batches and batches grouped by length."""
+    speed_ups: dict[str, dict[str, float]] = {label: {} for label in DRAWN_ORDERS.values()}
     for row in rows:
         if row["mode"] == "step" and row["order"] in DRAWN_ORDERS:
             name = NAMES[row["model"]]
-            speed_ups[row["order"]][name] = row["contenders"][STOCK]["times"]
+            speed_ups[DRAWN_ORDERS[row["order"]]][name] = row["contenders"][STOCK]["times"]
     style = {"svg.fonttype": "path", "svg.hashsalt": FREE}
     with matplotlib.rc_context(style):
         # Without a date, the file changes only with the figures.
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        speed_up_figure(speed_ups).savefig(path, metadata=metadata, facecolor="white")
+        figure = speed_up_figure(speed_ups, work="a training step")
+        figure.savefig(path, metadata=metadata, facecolor="white")
 
 
-def speed_up_figure(speed_ups: dict[str, dict[str, float]]) -> Figure:
-    """Bars for the speed-up of a training step of each model.
+def speed_up_figure(speed_ups: dict[str, dict[str, float]], work: str) -> Figure:
+    """Bars for the speed-up of each model.
 
     Args:
-        speed_ups: For each order of `DRAWN_ORDERS`, the names of models and their speed-ups.
+        speed_ups: For each name in the legend, the names of models and their speed-ups.
+        work: The work that is faster, for the label of the axis.
     """
     names = list(dict.fromkeys(name for models in speed_ups.values() for name in models))
+    height = 0.8 / len(speed_ups)
     figure = Figure(figsize=(8, 6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
     axis = figure.subplots()
-    for shift, (order, models) in zip((-0.2, 0.2), speed_ups.items(), strict=True):
+    for number, (label, models) in enumerate(speed_ups.items()):
+        shift = (number + 0.5) * height - 0.4
         bars = axis.barh(
             [names.index(name) + shift for name in models],
             list(models.values()),
-            height=0.38,
-            label=DRAWN_ORDERS[order],
+            height=0.95 * height,
+            label=label,
         )
         axis.bar_label(bars, fmt="%.2f×", fontsize=8, padding=3)
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    axis.set_xlabel("speed-up of a training step (stock = 1)")
+    axis.set_xlabel(f"speed-up of {work} (stock = 1)")
     # The figures beside the bars stay clear of the frame.
-    axis.margins(x=0.1, y=0.02)
+    axis.margins(x=0.15, y=0.02)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 

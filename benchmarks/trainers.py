@@ -95,7 +95,7 @@ class Setting:
         )
 
     def texts(self, seed: int = 0) -> list[str]:
-        """Texts of random words in random order, with the distribution of the lengths of
+        """Texts of random words, shuffled, with the distribution of the lengths of
         paragraphs."""
         generator = random.Random(seed)
         lengths = lengths_of_paragraphs(self.options.rows, longest=self.options.seq)

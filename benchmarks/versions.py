@@ -1,10 +1,10 @@
 """`python -m benchmarks versions --other PATH [options]`: compare this checkout with another one
-of the same project, and with models of transformers of the same size.
+of the same project, and with stock models of the same size.
 
     python -m benchmarks versions --other ../previous
     python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
 
-Each version has its own process, the models of transformers have another, and all run during the
+Each version has its own process, the stock models have another, and all run during the
 whole comparison. In each round every contender works once, in a different order, while all others
 wait. PATH is the beginning of the search path of the other version, and its last part is the
 checkout. Both versions map the same file of weights. Times are processor times, and models have
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .contenders import OURS
+from .contenders import ROFORMER_LITE
 from .report import Row, difference, report, summary
 from .versions_worker import Case
 
@@ -158,7 +158,7 @@ class Process:
 def compare(case: Case, processes: dict[str, Process], rounds: int) -> Row:
     """All contenders for one kind of work."""
     # This version comes first, because it writes the weights that the other one reads.
-    sources = {name: (processes[name], OURS) for name in (THIS, OTHER)}
+    sources = {name: (processes[name], ROFORMER_LITE) for name in (THIS, OTHER)}
     for peer in PEERS.get(case.task, ()):
         sources[peer] = (processes[TRANSFORMERS], peer)
     facts = {}

@@ -21,7 +21,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-import hf_roformer_lite  # The import registers our models.
+import hf_roformer_lite  # The import registers RoFormerLite models.
 
 from .contenders import SIZES, TOKEN_IDS, Inputs, Step, inputs_of, new_model
 from .processes import set_up

@@ -12,7 +12,7 @@ PAD = 0
 START = 2
 FIRST_ID = 5
 IGNORED = -100
-# This share of the tokens is predicted in masked language modelling (Devlin et al. 2018, section
+# This fraction of the tokens is predicted in masked language modelling (Devlin et al. 2018, section
 # 3.1).
 MASKED_SHARE = 0.15
 MIN_ROW_TOKENS = 4
@@ -82,7 +82,7 @@ class Workload:
 class Paragraphs(Workload):
     """A workload whose real lengths have the distribution of `PARAGRAPHS`.
 
-    Its batches represent `POOL` batches. They are those with the median share of padding, or, if
+    Its batches represent `POOL` batches. They are those with the median fraction of padding, or, if
     rows are sorted by length, batches at even distances.
     """
 

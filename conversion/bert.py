@@ -174,7 +174,7 @@ def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if theirs.hidden_act != "gelu":
         raise ConversionError(
             f"hidden_act={theirs.hidden_act!r}: their LM head always has 'gelu', "
-            "but ours has the activation of the layers"
+            "but RoFormerLite's has the activation of the layers"
         )
     return LM_FIELDS
 
@@ -207,13 +207,13 @@ class BertFamilyConverter(HuggingFaceConverter):
         model_class = self.our_model_class(source_config)
         if model_class is RoFormerLiteForCausalLM and not config.is_decoder:
             raise ConversionError(
-                "is_decoder=False: their causal model then attends to later tokens, but ours never "
-                "does"
+                "is_decoder=False: their causal model then attends to later tokens, but "
+                "RoFormerLite's never does"
             )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
             raise ConversionError(
                 "is_decoder=True: their masked language model then attends only to earlier tokens, "
-                "but ours attends to all"
+                "but RoFormerLite's attends to all"
             )
         return config
 
@@ -268,7 +268,7 @@ def _summary_fields(theirs: ElectraConfig) -> dict[str, Any]:
     if theirs.summary_type != "first" or not theirs.summary_use_proj:
         raise ConversionError(
             f"summary_type={theirs.summary_type!r}, summary_use_proj={theirs.summary_use_proj}: "
-            "only 'first' with a projection has an equivalent here"
+            "only 'first' with a projection has an equivalent in RoFormerLite"
         )
     return {
         "classifier_pooling": "cls",
@@ -526,7 +526,7 @@ class Albert(HuggingFaceConverter):
         if theirs.embedding_size == theirs.hidden_size:
             raise ConversionError(
                 f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT always has a "
-                "projection between the two, but ours only if they differ"
+                "projection between the two, but RoFormerLite only if they differ"
             )
         if theirs.inner_group_num != 1:
             raise ConversionError(

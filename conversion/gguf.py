@@ -105,7 +105,7 @@ def export_gguf(
     name = type(model).__name__
     if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
         raise ConversionError(
-            f"{name}: of our models, llama.cpp can run only encoders without a head"
+            f"{name}: of RoFormerLite models, llama.cpp can run only encoders without a head"
         )
     stack: RoFormerLiteModel = model.base_model
     architecture = _architecture_of(stack.config)
@@ -132,7 +132,7 @@ def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
     nearest = min(ARCHITECTURES, key=lambda one: _count_differences(one, config))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
-    why = "has no tokenizer of ours that encodes a prompt without [SEP]"
+    why = "has no RoFormerLite tokenizer that encodes a prompt without [SEP]"
     needs.require_value("is_decoder", False, why)
     needs.require_value("type_vocab_size", 0, "has no second segment")
     needs.require_value("add_pooling_layer", False, "has no pooler")
@@ -171,7 +171,7 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     steps = [(pipeline.get(step) or {}).get("type") for step in ("normalizer", "pre_tokenizer")]
     if kind != "WordPiece" or steps != ["BertNormalizer", "BertPreTokenizer"]:
         raise ConversionError(
-            f"the tokenizer is of the kind {kind} with the steps {steps}: of our tokenizers, "
+            f"the tokenizer is of the kind {kind} with the steps {steps}, but "
             "llama.cpp has only BERT's WordPiece; --format onnx takes every model"
         )
     letters = set().union(*tokenizer.get_vocab())

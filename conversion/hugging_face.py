@@ -216,7 +216,7 @@ class HuggingFaceConverter(Converter):
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
-                raise ConversionError(f"architectures={[given]} has no equivalent here: {reason}")
+                raise ConversionError(f"architectures={[given]} has no equivalent: {reason}")
         known = {self.class_name(name): name for name in self.heads}
         if given not in known:
             raise ConversionError(

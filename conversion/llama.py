@@ -154,7 +154,7 @@ class UltraBert(LlamaFamilyConverter):
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
     refused = {
-        "ForMaskedLM": "it has two matrices before its output, but a masked language model here "
+        "ForMaskedLM": "it has two matrices before its output, but a masked RoFormerLite model "
         "has one"
     }
     stored_names = StoredNames({r"^ultrabert\.": "model."})
@@ -213,8 +213,8 @@ class GPTNeoX(HuggingFaceConverter):
     def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:
         if theirs.use_parallel_residual:
             raise ConversionError(
-                "use_parallel_residual=True: there, attention and feed-forward read the same "
-                "states; here, the feed-forward reads the sum after the attention"
+                "use_parallel_residual=True: attention and feed-forward then read the same states, "
+                "but the feed-forward of RoFormerLite reads the sum after the attention"
             )
         return {}
 

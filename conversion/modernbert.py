@@ -41,8 +41,8 @@ WITHOUT_BIAS = WeightRule("classifier.weight", "classifier.out_proj.weight")
 def _lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if theirs.classifier_activation != theirs.hidden_activation:
         raise ConversionError(
-            f"classifier_activation={theirs.classifier_activation!r}: the head of a language model "
-            "here has the activation of the layers, "
+            f"classifier_activation={theirs.classifier_activation!r}: the LM head of RoFormerLite "
+            "has the activation of the layers, "
             f"hidden_activation={theirs.hidden_activation!r}"
         )
     return {"lm_head_transform": True, "lm_head_bias": theirs.decoder_bias}

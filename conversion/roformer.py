@@ -47,11 +47,11 @@ SECOND_VERSION = (
 )
 SIM = (
     "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of "
-    "the source sees the whole source. In causal models here, tokens see only earlier ones; "
+    "the source sees the whole source. In causal RoFormerLite models, tokens see only earlier ones; "
     "`train --model_name_or_path` can start from its stack"
 )
 
-# RoFormer has an equivalent only of our models with these values, which are not our defaults. To
+# RoFormer has an equivalent only of models with these values, which are not the defaults. To
 # export a model later, train it with them.
 EXPRESSIBLE: dict[str, Any] = {
     "norm_placement": "post",
@@ -68,7 +68,7 @@ def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     if summary not in poolings or has_projection:
         raise ConversionError(
             f"summary_type={summary!r}, summary_use_proj={has_projection}: "
-            "only 'first' and 'last' without a projection have an equivalent here"
+            "only 'first' and 'last' without a projection have an equivalent in RoFormerLite"
         )
     return {
         "classifier_pooling": poolings[summary],
@@ -182,7 +182,7 @@ class RoFormerV2(RoFormer):
         "ForMaskedLM": Head(),
     }
     refused = {
-        "ForCausalLM": "each of its tokens sees the whole prompt, but in causal models here, "
+        "ForCausalLM": "each of its tokens sees the whole prompt, but in causal RoFormerLite models, "
         "tokens see only earlier ones"
     }
     output_bias = None

@@ -2,8 +2,9 @@
 
 python docs/draw_images.py [DIRECTORY]
 
-`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism. `padding_free.svg` shows
-the figures in the table of `speed.md`; `python -m benchmarks padding_free --plot` draws new ones.
+`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism. `padding_free.svg` and
+`speed.svg` show the figures in the tables of `speed.md`, which `python -m benchmarks padding_free`
+and `python -m benchmarks trainers` measure.
 The pictures of attention and positions come from `tutorials/look_inside.py`.
 """
 
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 DOCS = Path(__file__).resolve().parent
+SPEED_PAGE = DOCS / "speed.md"
 sys.path.insert(0, str(DOCS.parent))
 from benchmarks.padding_free import speed_up_figure  # noqa: E402
 
@@ -74,7 +76,7 @@ def where_a_token_goes() -> Figure:
     texts = zip(TEXTS, COLOURS, strict=True)
     documents = sorted(texts, key=lambda text: len(text[0]), reverse=True)
 
-    _heading(axes, 2.7, "a batch", "(B, L) = (3, 5)", "15 places, 5 of them padding")
+    _heading(axes, 2.7, "a batch", "(B, L) = (3, 5)", "15 positions, 5 of them padding")
     _grid(axes, left=0.3, words=True)
     _arrow(axes, 5.3, 8.0, text="embeddings,\npositions, masks:\nof the batch")
 
@@ -118,11 +120,9 @@ def where_a_token_goes() -> Figure:
 
 
 def _frame(axes: Axes, left: float, top: float, width: float, height: float) -> None:
-    axes.add_patch(
-        Rectangle(
-            (left, top - height), width, height, facecolor="#fafafa", edgecolor=FAINT, linewidth=0.8
-        )
-    )
+    style = {"facecolor": "none", "edgecolor": FAINT, "linewidth": 0.8}
+    # The edges of cells do not cover a frame that is drawn above them.
+    axes.add_patch(Rectangle((left, top - height), width, height, zorder=2, **style))
 
 
 def _block(
@@ -188,22 +188,31 @@ def documents() -> Figure:
 
 
 def padding_free() -> Figure:
-    """The speed-ups of the training step in the table of `speed.md`."""
-    text = (DOCS / "speed.md").read_text("utf-8")
+    """The speed-ups of the training step in the first table of `speed.md`."""
     row = re.compile(r"^\| (.*?) \| ([\d.]+)× \| ([\d.]+)× \|", re.MULTILINE)
-    rows = row.findall(text)
+    rows = row.findall(SPEED_PAGE.read_text("utf-8"))
     return speed_up_figure(
         {
-            "random": {name: float(shuffled) for name, shuffled, _ in rows},
-            "grouped": {name: float(grouped) for name, _, grouped in rows},
-        }
+            "shuffled batches": {name: float(shuffled) for name, shuffled, _ in rows},
+            "batches grouped by length": {name: float(grouped) for name, _, grouped in rows},
+        },
+        work="a training step",
     )
+
+
+def speed() -> Figure:
+    """The speed-ups of whole trainings in the second table of `speed.md`."""
+    row = re.compile(r"^\| ([^|]+) \| (?:\d+ \| )?([\d.]+)× \|$", re.MULTILINE)
+    rows = row.findall(SPEED_PAGE.read_text("utf-8"))
+    speed_ups = {name.replace("`", ""): float(speed_up) for name, speed_up in rows}
+    return speed_up_figure({"shuffled texts": speed_ups}, work="the whole run")
 
 
 DRAWINGS = {
     "where_a_token_goes": where_a_token_goes,
     "documents": documents,
     "padding_free": padding_free,
+    "speed": speed,
 }
 
 

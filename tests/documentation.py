@@ -34,7 +34,7 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 
 README = ROOT / "README.md"
 # This page trains the model `dates`.
-DATES_PAGE = ROOT / "docs" / "python.md"
+DATES_PAGE = ROOT / "docs" / "seq2seq.md"
 PROGRAM = "import sys; from roformer_lite.cli import main; sys.exit(main())"
 PROCESSES = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]

@@ -36,7 +36,7 @@ def result_of(command: list[str], folder: Path) -> dict:
 def test_floor_counts_the_products_of_the_model():
     size = contenders.SIZES["tiny"]
     # The counter does not see the products inside sdpa.
-    model = contenders.new_model("ours", "encoder", size, 100, attention="eager").eval()
+    model = contenders.new_model("roformer_lite", "encoder", size, 100, attention="eager").eval()
     (batch,) = make_batches(Workload(batch=4, seq=16, lengths="full", batches=1, vocab_size=100))
     with FlopCounterMode(display=False) as counter:
         states = model(batch.input_ids).last_hidden_state
@@ -56,7 +56,7 @@ def test_floor_counts_the_head_of_a_pair():
     work = Workload(batch=4, seq=16, lengths="full", batches=1, vocab_size=100)
     (source,) = make_batches(work)
     (target,) = make_batches(work, salt=1)
-    model = contenders.new_model("ours", "seq2seq", size, 100, attention="eager")
+    model = contenders.new_model("roformer_lite", "seq2seq", size, 100, attention="eager")
     inputs = contenders.inputs_of("seq2seq", source, target)
     with FlopCounterMode(display=False) as counter:
         model.eval()(**inputs)
@@ -97,7 +97,7 @@ def test_padding_free_models_do_the_same_work(name):
         assert weight.data_ptr() == other.data_ptr()
 
 
-@pytest.mark.parametrize("name", ["bert/classify", "llama/causal-lm", "ours/seq2seq"])
+@pytest.mark.parametrize("name", ["bert/classify", "llama/causal-lm", "roformer_lite/seq2seq"])
 def test_padding_free_models_learn_the_same_from_the_trainer(name):
     options = padding_free.Options(models=[name], modes=["trainer"], orders=["grouped"], quick=True)
     (row,) = padding_free.comparisons(options)
@@ -116,7 +116,7 @@ def test_result_of_padding_free(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["minilm", "ours-small"])
+@pytest.mark.parametrize("name", ["minilm", "roformer_lite-small"])
 def test_graphs_have_the_same_outputs(name, tmp_path):
     """Both graphs have the same outputs at real tokens, and in int8 those of similar scales."""
     rows = result_of(["graphs", "--quick", "--models", name], tmp_path)["rows"]
@@ -200,7 +200,7 @@ def test_versions_refuse_a_folder_without_the_package(tmp_path):
 def test_pieces_of_a_long_text_are_read_alone():
     """Blocks that are read in pieces have the loss of these pieces, and windows of the trained
     length change nothing within it."""
-    model = contenders.new_model("ours", "causal-lm", contenders.SIZES["tiny"], 99).eval()
+    model = contenders.new_model("roformer_lite", "causal-lm", contenders.SIZES["tiny"], 99).eval()
     ids = torch.randint(5, 99, (2, 32))
     pieces = long_texts.losses(model, ids, ids, length=8)
     assert pieces.shape == ids.shape and pieces.isnan().sum() == 8

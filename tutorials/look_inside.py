@@ -111,7 +111,8 @@ def save(figure: pyplot.Figure, title: str) -> None:
         title.partition(":")[0].lower().replace(" ", "_").replace("-", "_") + ".png"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90, facecolor="white")
+    # Labels do not touch the edge of the picture.
+    figure.savefig(path, dpi=90, facecolor="white", bbox_inches="tight", pad_inches=0.15)
     pyplot.close(figure)
     print(path)
 

@@ -145,7 +145,7 @@ class ModelArguments:
         tokenizer_min_frequency: How often a token must occur in the training data to enter the
             vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
-        config: Fields of the configuration that differ from those of the size, as name=value, for
+        config: Fields of the configuration to set, in addition to those of the size, as name=value, for
             example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
             change only one of the two.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from

@@ -237,14 +237,14 @@ class ClassifyDataArguments(LabelArguments):
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
-        teacher: A model of sentence-transformers, as a directory or a name on the Hub. A new model
+        teacher: A sentence-transformers model, as a directory or a name on the Hub. A new model
             uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
             of single tokens.
         class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
             same total weight, and the best model is the one with the highest macro F1. Default: all
             rows have the same weight.
         min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
-            so that this fraction of the predictions on the validation data is right, for example
+            so that this fraction of the predictions on the validation data is correct, for example
             0.95. Default: every text gets a label.
     """
 
@@ -382,7 +382,7 @@ class EmbedDataArguments(SentenceDataArguments):
     on each line.
 
     Args:
-        teacher: A model of sentence-transformers, as a directory or a name on the Hub, whose
+        teacher: A sentence-transformers model, as a directory or a name on the Hub, whose
             vectors of the texts in the column text are learned. A new model also uses its tokenizer
             and is initialised from its vectors of single tokens, unless options such as
             --vocab_size request a new tokenizer.

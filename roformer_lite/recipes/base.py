@@ -85,7 +85,7 @@ class Start:
     Args:
         recipe: The task with the labels in the order of the model, and with lengths for which the
             model has positions.
-        model: The model of transformers to train.
+        model: The transformers model to train.
         tokenizer: Its tokenizer.
         has_new_head: Whether a pretrained model gets a new head.
         has_own_class: Whether it is a RoFormerLite model.
@@ -113,7 +113,7 @@ class Recipe(ABC):
         library: The Hub's name of the library that opens the finished model.
         package: The argument of `pip install` in a checkout that makes the model usable.
         architecture: The endings of the names of its model classes.
-        auto_model: The auto class of transformers.
+        auto_model: The Auto class of transformers.
         config_class: The class of the configurations of new models.
         new_model: Fields of a new configuration if `--size` is not given.
         uses_bfloat16: Whether training may multiply matrices in bfloat16 by default.

@@ -633,7 +633,7 @@ class Classify(LabelRecipe):
         is_sure = np.asarray(scores >= self.threshold)
         precision = ""
         if is_sure.any():
-            precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are right"
+            precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are correct"
         return [
             *notes,
             f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "

@@ -41,7 +41,7 @@ class LoadedModel:
     """A saved model that is ready to predict.
 
     Args:
-        model: A model of transformers or sentence-transformers, or an exported graph.
+        model: A transformers or sentence-transformers model, or an exported graph.
         tokenizer: The saved tokenizer.
         pipeline_tag: The name of its pipeline.
         positions: The maximum number of positions; None if there is no limit.

@@ -183,7 +183,7 @@ def output_layer(model: PreTrainedModel) -> nn.Linear | None:
 def _labelled_states(
     trainer: Trainer, train: Dataset, layer: nn.Linear
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inputs of the last layer for training data in random order, and their labels."""
+    """The inputs of the last layer for shuffled training data, and their labels."""
     model: Any = trainer.model
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     states: list[torch.Tensor] = []
@@ -234,7 +234,7 @@ def _fit_with_best_penalty(
     """Fit a linear layer with the penalty that has the lowest loss on the 20 % held out.
 
     Args:
-        states: `(items, hidden)`, with the items in random order.
+        states: `(items, hidden)`, with the items shuffled.
         labels: `(items, ...)`.
         num_outputs: The number of outputs of the layer.
         problem_type: As in the configuration of a model.

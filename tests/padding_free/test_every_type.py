@@ -43,8 +43,8 @@ supported if a small random model of each of its classes computes the same logit
 The largest difference is relative to the largest value, for texts of 20, 13, 6 and 1 tokens; at most 1e-5 is allowed. For any
 other type, `padding_free` raises a `PaddingFreeError` with the reason, and leaves the model as it was.
 
-The website has a box above the long table that filters it, for example by `bert` or `no`. The same rows are in the file
-`tests/padding_free/every_type.csv`.
+On the website, the box below the name of a column filters the long table by this column, for example by `bert` or `no`. The
+same rows are in the file `tests/padding_free/every_type.csv`.
 
 """
 # These types are in no other table, and read text. Other such types read sound.
