@@ -36,6 +36,7 @@ STACK = {
     "presets",
     "rope_parameters",
     "serving",
+    "sorted_rows",
 }
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"hub", "tokenization_roformer_lite"}
