@@ -76,7 +76,7 @@ def make_plan(
         # A tagger labels the source, even if its configuration is that of an encoder–decoder.
         has_target=model.config.is_encoder_decoder and switch.head != "token",
         is_real=real_tokens(values),
-        read=read_positions(model, switch, values),
+        read=read_positions(model, switch, values, num_last=num_last_read(given, has_cache)),
         reads_target=switch.head == "" and base is not model,
     )
     if is_tracing():
@@ -148,11 +148,22 @@ def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
     return is_seen.flatten(1, 2).any(dim=1)
 
 
+def num_last_read(given: dict[str, Any], has_cache: bool) -> int:
+    """The number of last positions that are read to continue a text, even at padding; 0 if the call
+    is not known to be for this purpose."""
+    kept = given.get("logits_to_keep")
+    return kept if isinstance(kept, int) and kept > 0 else int(has_cache)
+
+
 def read_positions(
-    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor]
+    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor], num_last: int
 ) -> tuple[torch.Tensor, ...]:
     """Matrices `(B, L)`, True at positions whose states a loss, a pooler or a head may read although
-    they are padding."""
+    they are padding.
+
+    Args:
+        num_last: The number of last positions that the head of a causal model reads.
+    """
     read = []
     labels = values.get("labels")
     if labels is not None and labels.ndim == 2:
@@ -161,6 +172,10 @@ def read_positions(
             is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
         read.append(is_labelled)
     mask = values.get("attention_mask")
+    is_continued = switch.head == "causal" and num_last > 0
+    if is_continued and mask is not None and mask.ndim == 2:
+        places = torch.arange(mask.shape[1], device=mask.device)
+        read.append((places >= mask.shape[1] - num_last).expand(mask.shape))
     is_head_of_rows = switch.head == "" and not model.config.is_encoder_decoder
     if is_head_of_rows and mask is not None and mask.ndim == 2:
         read.append(read_by_row(model, switch, mask, values.get("input_ids")))

@@ -10,10 +10,12 @@ from comparisons import CLOSE, VOCAB, build, inputs_for, pair
 from hf_roformer_lite import padding_free
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "gpt neo"])
-def test_generate(name):
+def test_generate(name, side):
+    """Prompts that end with padding are continued after it, as by the stock model."""
     stock, free = pair(name)
-    batch = inputs_for(name, side="left")
+    batch = inputs_for(name, side=side)
     for use_cache in (True, False):
         options = {
             "max_new_tokens": 8,
