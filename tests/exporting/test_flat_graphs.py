@@ -31,22 +31,22 @@ import openvino  # noqa: E402
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 Outputs = list[torch.Tensor]
 
-# The classes, each with the part that is exported and whether the test is fast.
+# The classes, each with the part that is exported.
 STOCK = {
-    "BertForSequenceClassification": ("", True),
-    "BertForMaskedLM": ("", False),
-    "DistilBertForSequenceClassification": ("", False),
-    "RobertaForTokenClassification": ("", False),
-    "ElectraForTokenClassification": ("", False),
-    "ModernBertForMaskedLM": ("", False),
-    "NomicBertModel": ("", False),
-    "MPNetModel": ("", False),
-    "DebertaV2ForSequenceClassification": ("", False),
-    "LayoutLMForTokenClassification": ("", False),
-    "T5EncoderModel": ("", False),
-    "BartModel": ("encoder", False),
-    "MarianMTModel": ("model.encoder", False),
-    "Qwen3Model": ("", False),
+    "BertForSequenceClassification": "",
+    "BertForMaskedLM": "",
+    "DistilBertForSequenceClassification": "",
+    "RobertaForTokenClassification": "",
+    "ElectraForTokenClassification": "",
+    "ModernBertForMaskedLM": "",
+    "NomicBertModel": "",
+    "MPNetModel": "",
+    "DebertaV2ForSequenceClassification": "",
+    "LayoutLMForTokenClassification": "",
+    "T5EncoderModel": "",
+    "BartModel": "encoder",
+    "MarianMTModel": "model.encoder",
+    "Qwen3Model": "",
 }
 OWN = {
     "plain": lambda: build(rl.RoFormerLiteModel, stack_config()),
@@ -102,8 +102,7 @@ def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Outpu
 def stock_model(class_name: str) -> torch.nn.Module:
     model_class = getattr(transformers, class_name)
     model = tiny_model(model_class.config_class.model_type, model_class)
-    part, _ = STOCK[class_name]
-    return model.get_submodule(part)
+    return model.get_submodule(STOCK[class_name])
 
 
 def export_stock(model: torch.nn.Module, path: Path) -> None:
@@ -149,13 +148,8 @@ def assert_flat(path: Path) -> None:
     assert not any(re.match("Scatter", name) for name in counts)
 
 
-@pytest.mark.parametrize(
-    "class_name",
-    [
-        name if is_fast else pytest.param(name, marks=pytest.mark.slow)
-        for name, (_, is_fast) in STOCK.items()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("class_name", STOCK)
 def test_stock_models(class_name, tmp_path):
     stock = stock_model(class_name)
     path = tmp_path / "model.onnx"
