@@ -4,8 +4,9 @@
 TASK is `padding_free` (training and evaluation with and without padding), `graphs` (exported graphs
 with and without padding), `accelerator` (forms of attention without padding, on a GPU), `versions`
 (this checkout and another one), `trainers` (trainers of several libraries with and without
-padding), `floor` (a training step and its matrix products alone), `fine-tuning` (a BERT, by the command and by the
-stock Trainer) or `long-texts` (a trained model on texts longer than those of its training).
+padding), `floor` (a training step and its matrix products alone), `fine-tuning` (a BERT, by the
+command and by the stock Trainer) or `long-texts` (a trained model on texts longer than those of its
+training).
 `python -m benchmarks TASK --help` lists the options.
 """
 

@@ -1,5 +1,5 @@
-"""`python -m benchmarks floor [options]`: compare a training step of RoFormerLite language models with its
-floor, the time of its matrix products on real tokens, without any other work.
+"""`python -m benchmarks floor [options]`: compare a training step of RoFormerLite language models
+with its floor, the time of its matrix products on real tokens, without any other work.
 
 The floor is measured with products of the same shapes by `torch.mm`. The products of attention have
 many shapes, so their operations are counted and added at the rate of the others. Times are processor
