@@ -76,7 +76,9 @@ def make_plan(
         # A tagger labels the source, even if its configuration is that of an encoder–decoder.
         has_target=model.config.is_encoder_decoder and switch.head != "token",
         is_real=real_tokens(values),
-        read=read_positions(model, switch, values, num_last=num_last_read(given, has_cache)),
+        read=read_positions(
+            model, switch, values, num_last=num_last_read(model, given, has_cache)
+        ),
         reads_target=switch.head == "" and base is not model,
     )
     if is_tracing():
@@ -148,11 +150,15 @@ def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
     return is_seen.flatten(1, 2).any(dim=1)
 
 
-def num_last_read(given: dict[str, Any], has_cache: bool) -> int:
+def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool) -> int:
     """The number of last positions that are read to continue a text, even at padding; 0 if the call
-    is not known to be for this purpose."""
+    is known to be for another purpose."""
     kept = given.get("logits_to_keep")
-    return kept if isinstance(kept, int) and kept > 0 else int(has_cache)
+    if isinstance(kept, int) and kept > 0:
+        return kept
+    # To models without this argument, `generate` does not say that it reads a single position.
+    may_continue = "logits_to_keep" not in parameters_of(model) and given.get("labels") is None
+    return int(has_cache or may_continue)
 
 
 def read_positions(
@@ -162,7 +168,7 @@ def read_positions(
     they are padding.
 
     Args:
-        num_last: The number of last positions that the head of a causal model reads.
+        num_last: The number of last positions that the head of a language model reads.
     """
     read = []
     labels = values.get("labels")
@@ -171,11 +177,12 @@ def read_positions(
         if switch.shifts_labels:
             is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
         read.append(is_labelled)
+    text = values.get("decoder_attention_mask" if switch.head == "seq2seq" else "attention_mask")
+    is_continued = switch.head in ("causal", "seq2seq") and num_last > 0
+    if is_continued and text is not None and text.ndim == 2:
+        places = torch.arange(text.shape[1], device=text.device)
+        read.append((places >= text.shape[1] - num_last).expand(text.shape))
     mask = values.get("attention_mask")
-    is_continued = switch.head == "causal" and num_last > 0
-    if is_continued and mask is not None and mask.ndim == 2:
-        places = torch.arange(mask.shape[1], device=mask.device)
-        read.append((places >= mask.shape[1] - num_last).expand(mask.shape))
     is_head_of_rows = switch.head == "" and not model.config.is_encoder_decoder
     if is_head_of_rows and mask is not None and mask.ndim == 2:
         read.append(read_by_row(model, switch, mask, values.get("input_ids")))

@@ -26,6 +26,31 @@ def test_generate(name, side):
         assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BartForConditionalGeneration",
+        "T5ForConditionalGeneration",
+        "T5GemmaForConditionalGeneration",
+    ],
+)
+def test_generate_from_targets(name):
+    """Beginnings of targets that end with padding are continued after it, as by the stock model."""
+    stock, free = pair(name)
+    batch = inputs_for(name)
+    size = batch["input_ids"].shape[0]
+    random = torch.Generator().manual_seed(0)
+    batch["decoder_input_ids"] = torch.randint(3, VOCAB, (size, 6), generator=random)
+    batch["decoder_attention_mask"] = torch.ones(size, 6, dtype=torch.long)
+    batch["decoder_attention_mask"][0, :3] = 0
+    batch["decoder_attention_mask"][1, 4:] = 0
+    for use_cache in (True, False):
+        options = {"max_new_tokens": 5, "do_sample": False, "use_cache": use_cache}
+        scores = {"output_logits": True, "return_dict_in_generate": True}
+        expected, found = (model.generate(**batch, **options, **scores) for model in (stock, free))
+        torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
+
+
 # The ways to generate that transformers does not leave to remote code.
 WAYS: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 3},
