@@ -76,9 +76,7 @@ def make_plan(
         # A tagger labels the source, even if its configuration is that of an encoder–decoder.
         has_target=model.config.is_encoder_decoder and switch.head != "token",
         is_real=real_tokens(values),
-        read=read_positions(
-            model, switch, values, num_last=num_last_read(model, given, has_cache)
-        ),
+        read=read_positions(model, switch, values, num_last=num_last_read(model, given, has_cache)),
         reads_target=switch.head == "" and base is not model,
     )
     if is_tracing():
