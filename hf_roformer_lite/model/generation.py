@@ -1,4 +1,4 @@
-"""`generate` with prompts that are padded on the left."""
+"""`generate` with prompts that are padded on either side."""
 
 from functools import wraps
 from typing import Any
@@ -9,29 +9,45 @@ from transformers.generation import GenerationMixin
 from .packing import is_padding_mask, positions_of_real_tokens
 
 
-class LeftPaddedGenerationMixin(GenerationMixin):
-    """`generate`, with an error for prompts that are padded on the right. Transformers continues
-    them after the padding, and only warns."""
+class PaddedGenerationMixin(GenerationMixin):
+    """`generate`, which continues each prompt after its last token. Other models of transformers
+    continue a prompt that ends with padding after the padding."""
 
     config: Any
+
+    def _prepare_position_ids_for_generation(
+        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        # `generate` continues the last position of a row. Stock models have 0 at padding. (There is
+        # no public way to tell these positions from those that a user passes.)
+        attention_mask = model_kwargs.get("attention_mask")
+        if is_padding_mask(attention_mask):
+            return positions_of_real_tokens(attention_mask)
+        return super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in every stock model, except that an encoder–decoder counts the positions of
-        a target by its real tokens with a static cache too.
+        a target by its real tokens with a static cache too, and that logits of padding are replaced
+        by those of the token before it.
 
         Raises:
-            ValueError: if a row of a prompt ends with padding.
+            ValueError: if a prompt ends with padding that is read in a part of its own.
         """
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         is_pair = self.config.is_encoder_decoder
         attention_mask = kwargs.get("decoder_attention_mask" if is_pair else "attention_mask")
         if not is_padding_mask(attention_mask):
             return inputs
-        if kwargs.get("is_first_iteration", True):
-            check_prompt(attention_mask)
+        prefix = "decoder_" if is_pair else ""
+        states = inputs.get(f"{prefix}inputs_embeds")
+        given = inputs[f"{prefix}input_ids"] if states is None else states
+        length = given.shape[1]
+        # An assistant reads its prompt in an iteration that is not called the first one.
+        if kwargs.get("is_first_iteration", False) or length > 1:
+            kept = inputs.get("logits_to_keep", 0)
+            inputs["logits_to_keep"] = tokens_to_keep(attention_mask, length, kept)
         if is_pair:
-            length = inputs["decoder_input_ids"].shape[1]
             positions = positions_of_real_tokens(attention_mask)[:, -length:]
             # A copy, as the strides of a view would grow with the mask, and compiled code with
             # them.
@@ -40,13 +56,31 @@ class LeftPaddedGenerationMixin(GenerationMixin):
         return inputs
 
 
-def check_prompt(attention_mask: torch.Tensor) -> None:
-    """Reject prompts `(B, L)` of which a row ends with padding."""
-    is_real = attention_mask != 0
-    # A row of padding alone is the beginning of a longer prompt that is read in parts.
-    ends_with_padding = is_real.any(dim=1) & ~is_real[:, -1]
-    if bool(ends_with_padding.any()):
+def tokens_to_keep(
+    attention_mask: torch.Tensor, length: int, logits_to_keep: int | torch.Tensor
+) -> int | torch.Tensor:
+    """The positions whose logits stand for the last `logits_to_keep` ones, `(B, kept)`: at padding,
+    that of the token before it. `logits_to_keep` itself if none of them is such padding.
+
+    Args:
+        attention_mask: `(B, past + length)`.
+        length: The number of positions that are computed.
+
+    Raises:
+        ValueError: if the token before padding is not among these positions.
+    """
+    if isinstance(logits_to_keep, torch.Tensor):
+        return logits_to_keep
+    num_past = attention_mask.shape[1] - length
+    num_kept = logits_to_keep or length
+    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    tokens = places.where(attention_mask != 0, -1).cummax(dim=1).values[:, -num_kept:]
+    is_after_a_token = (tokens >= 0) & (tokens != places[-num_kept:])
+    if not bool(is_after_a_token.any()):
+        return logits_to_keep
+    if bool((is_after_a_token & (tokens < num_past)).any()):
         raise ValueError(
-            "the prompt has padding after its last token: pad on the left "
-            "(tokenizer.padding_side = 'left')."
+            "a prompt ends with padding that is read without its last token: pad on the left "
+            "(tokenizer.padding_side = 'left'), or leave out prefill_chunk_size."
         )
+    return (tokens - num_past).clamp(min=0)

@@ -23,7 +23,7 @@ from transformers.utils.import_utils import is_tracing
 from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
-from .generation import LeftPaddedGenerationMixin
+from .generation import PaddedGenerationMixin
 from .losses import (
     IGNORE_INDEX,
     check_classes,
@@ -130,8 +130,11 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
 
 def keep_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
     """The states of the positions whose logits are requested, `(B, kept, hidden)`: the last ones
-    (all if `logits_to_keep` is 0), or those at the given indices."""
+    (all if `logits_to_keep` is 0), or those at the given indices, `(kept,)` or, for each row,
+    `(B, kept)`."""
     if isinstance(logits_to_keep, torch.Tensor):
+        if logits_to_keep.ndim == 2:
+            return hidden_states.take_along_dim(logits_to_keep[:, :, None], dim=1)
         return hidden_states[:, logits_to_keep]
     return hidden_states[:, -logits_to_keep:]
 
@@ -205,7 +208,7 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         return output if logits is not None else without_logits(output)
 
 
-class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPaddedGenerationMixin):
+class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGenerationMixin):
     """Left-to-right language modelling, with `generate`. A config without `is_decoder` is copied
     with it."""
 
@@ -267,7 +270,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, LeftPadd
                 the right: after padding on the left, the first token of a row would be predicted
                 from padding, as in all stock causal models.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
-                indices of positions.
+                indices of positions, `(kept,)` or `(B, kept)`.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
         """
         # This is not a named argument, because Trainer expects every argument with "label" in its

@@ -15,7 +15,7 @@ from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import filled
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-from .generation import LeftPaddedGenerationMixin
+from .generation import PaddedGenerationMixin
 from .heads_roformer_lite import LMHeadMixin, ignore_padding, keep_positions
 from .losses import IGNORE_INDEX, check_classes, check_shape
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -187,7 +187,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
 
 
 class RoFormerLiteForConditionalGeneration(
-    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, LeftPaddedGenerationMixin
+    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, PaddedGenerationMixin
 ):
     """An encoder–decoder with an LM head, for translation, summaries and rewriting of text."""
 

@@ -142,8 +142,7 @@ def test_any_mask_beside_a_cache(name, backend, generator):
 )
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_padded_prompts(name, cache, mode):
-    """Padding on the left does not change the tokens of a prompt, with any cache. On the right, it is
-    refused."""
+    """Padding on either side of a prompt does not change its continuation, with any cache."""
     model = causal_model(name, eos_token_id=None)
     options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
     prompts = [random_ids(length, seed=length) for length in (3, 7, 5)]
@@ -155,60 +154,62 @@ def test_padded_prompts(name, cache, mode):
     for side in ("left", "right"):
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
         of_cache = CACHES[cache](model.config)
-        if side == "right":
-            with pytest.raises(ValueError, match="pad on the left"):
-                model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
-            continue
         padded = model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
         assert padded[:, -6:].tolist() == alone, side
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
-def test_padded_decoder_prompt_of_a_pair(cache):
-    """A row with padding on the left is continued as if it were the only one."""
+def test_padded_decoder_prompt_of_a_pair(cache, side):
+    """A padded row is continued as if it were the only one."""
     model = pair_model()
     ids = random_ids(2, 6)
-    prompt = ids[:, :4].clone()
+    prompt = random_ids(2, 4)
+    prompt[:, 0] = model.config.decoder_start_token_id
     mask = torch.ones(2, 4, dtype=torch.long)
-    mask[1, :2] = 0
+    alone = prompt[1:, :2]
+    if side == "left":
+        mask[1, :2] = 0
+        prompt[1, 2:] = alone
+    else:
+        mask[1, 2:] = 0
     options = {
         "max_new_tokens": 4,
         "do_sample": False,
         "return_dict_in_generate": True,
-        "output_scores": True,
+        "output_logits": True,
     }
     if cache == "static":
         options["cache_implementation"] = cache
     together = model.generate(
         ids, decoder_input_ids=prompt, decoder_attention_mask=mask, **options
-    ).scores
-    alone = model.generate(ids[1:], decoder_input_ids=prompt[1:, mask[1] != 0], **options).scores
-    for step, expected in zip(together, alone, strict=True):
-        torch.testing.assert_close(step[1:], expected, **CLOSE)
-    with pytest.raises(ValueError, match="pad on the left"):
-        model.generate(
-            ids, decoder_input_ids=prompt, decoder_attention_mask=mask.flip(1), **options
-        )
+    ).logits
+    expected = model.generate(ids[1:], decoder_input_ids=alone, **options).logits
+    for step, expected_step in zip(together, expected, strict=True):
+        torch.testing.assert_close(step[1:], expected_step, **CLOSE)
 
 
-def test_generation_follows_the_last_real_token():
-    """Padding on the left is skipped, whichever logits are kept, and with an assistant too. It may be
-    longer than the parts in which a prompt is read."""
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_generation_follows_the_last_real_token(side):
+    """Padding is skipped, whichever logits are kept. On the left, it may be longer than the parts in
+    which a prompt is read, and tokens may be proposed."""
     model = causal_model()
     ids = random_ids(1, 5)
+    sides = (4, 0) if side == "left" else (0, 4)
     padded = {
-        "input_ids": torch.nn.functional.pad(ids, (4, 0)),
-        "attention_mask": torch.tensor([[0] * 4 + [1] * 5]),
+        "input_ids": torch.nn.functional.pad(ids, sides),
+        "attention_mask": torch.nn.functional.pad(torch.ones_like(ids), sides),
     }
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
-    for more in (
-        {},
-        {"logits_to_keep": 0},
-        {"prefill_chunk_size": 3},
-        {"assistant_model": model},
-        {"prompt_lookup_num_tokens": 2},
-    ):
+    ways = [{}, {"logits_to_keep": 0}, {"use_cache": False}]
+    in_parts = {"prefill_chunk_size": 3}
+    if side == "left":
+        ways += [in_parts, {"assistant_model": model}, {"prompt_lookup_num_tokens": 2}]
+    else:
+        with pytest.raises(ValueError, match="prefill_chunk_size"):
+            model.generate(**padded, **options, **in_parts)
+    for more in ways:
         assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
 
 
