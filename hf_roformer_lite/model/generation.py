@@ -45,8 +45,7 @@ class PaddedGenerationMixin(GenerationMixin):
         length = given.shape[1]
         # An assistant reads its prompt in an iteration that is not called the first one.
         if kwargs.get("is_first_iteration", False) or length > 1:
-            kept = inputs.get("logits_to_keep", 0)
-            inputs["logits_to_keep"] = tokens_to_keep(attention_mask, length, kept)
+            inputs["last_tokens"] = find_last_tokens(attention_mask, length)
         if is_pair:
             positions = positions_of_real_tokens(attention_mask)[:, -length:]
             # A copy, as the strides of a view would grow with the mask, and compiled code with
@@ -56,29 +55,23 @@ class PaddedGenerationMixin(GenerationMixin):
         return inputs
 
 
-def tokens_to_keep(
-    attention_mask: torch.Tensor, length: int, logits_to_keep: int | torch.Tensor
-) -> int | torch.Tensor:
-    """The positions whose logits stand for the last `logits_to_keep` ones, `(B, kept)`: at padding,
-    that of the token before it. `logits_to_keep` itself if none of them is such padding.
+def find_last_tokens(attention_mask: torch.Tensor, length: int) -> torch.Tensor | None:
+    """The last real token at or before each of the last `length` positions, `(B, length)`, counted
+    from the first of these; None if no padding follows a token there.
 
     Args:
         attention_mask: `(B, past + length)`.
-        length: The number of positions that are computed.
 
     Raises:
-        ValueError: if the token before padding is not among these positions.
+        ValueError: if a row ends with padding, and its last token is not among these positions.
     """
-    if isinstance(logits_to_keep, torch.Tensor):
-        return logits_to_keep
     num_past = attention_mask.shape[1] - length
-    num_kept = logits_to_keep or length
     places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    tokens = places.where(attention_mask != 0, -1).cummax(dim=1).values[:, -num_kept:]
-    is_after_a_token = (tokens >= 0) & (tokens != places[-num_kept:])
+    tokens = places.where(attention_mask != 0, -1).cummax(dim=1).values[:, num_past:]
+    is_after_a_token = (tokens >= 0) & (tokens != places[num_past:])
     if not bool(is_after_a_token.any()):
-        return logits_to_keep
-    if bool((is_after_a_token & (tokens < num_past)).any()):
+        return None
+    if bool((is_after_a_token & (tokens < num_past))[:, -1].any()):
         raise ValueError(
             "a prompt ends with padding that is read without its last token: pad on the left "
             "(tokenizer.padding_side = 'left'), or leave out prefill_chunk_size."

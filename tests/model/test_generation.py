@@ -191,8 +191,8 @@ def test_padded_decoder_prompt_of_a_pair(cache, side):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_generation_follows_the_last_real_token(side):
-    """Padding is skipped, whichever logits are kept. On the left, it may be longer than the parts in
-    which a prompt is read, and tokens may be proposed."""
+    """Padding is skipped, whichever logits are kept, and with an assistant too. On the left, it may be
+    longer than the parts in which a prompt is read."""
     model = causal_model()
     ids = random_ids(1, 5)
     sides = (4, 0) if side == "left" else (0, 4)
@@ -202,15 +202,20 @@ def test_generation_follows_the_last_real_token(side):
     }
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
-    ways = [{}, {"logits_to_keep": 0}, {"use_cache": False}]
+    for more in (
+        {},
+        {"logits_to_keep": 0},
+        {"use_cache": False},
+        {"assistant_model": model},
+        {"prompt_lookup_num_tokens": 2},
+    ):
+        assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
     in_parts = {"prefill_chunk_size": 3}
     if side == "left":
-        ways += [in_parts, {"assistant_model": model}, {"prompt_lookup_num_tokens": 2}]
+        assert model.generate(**padded, **options, **in_parts)[:, 9:].tolist() == expected
     else:
         with pytest.raises(ValueError, match="prefill_chunk_size"):
             model.generate(**padded, **options, **in_parts)
-    for more in ways:
-        assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
 
 
 def test_cross_attention_of_a_single_stack():
