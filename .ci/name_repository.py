@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RELATIVE_LINK = re.compile(r"(\]\(|src=\")(?!https?:|#|mailto:)([^)\s\"]+)")
+REPOSITORY = "../../"  # Leads from a file of a branch to the pages of the repository.
 IMAGE = re.compile(r"\.(?:png|svg|gif|jpe?g)$")
 
 
@@ -20,6 +21,8 @@ def absolute_links(text: str, url: str, ref: str) -> str:
 
     def absolute(link: re.Match) -> str:
         start, target = link.groups()
+        if target.startswith(REPOSITORY):
+            return f"{start}{url}/{target.removeprefix(REPOSITORY)}"
         view = "raw" if IMAGE.search(target) else "blob"
         return f"{start}{url}/{view}/{ref}/{target}"
 
