@@ -175,7 +175,8 @@ def read_positions(
         if switch.shifts_labels:
             is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
         read.append(is_labelled)
-    text = values.get("decoder_attention_mask" if switch.head == "seq2seq" else "attention_mask")
+    is_pair = model.config.is_encoder_decoder
+    text = values.get("decoder_attention_mask" if is_pair else "attention_mask")
     is_continued = switch.head in ("causal", "seq2seq") and num_last > 0
     if is_continued and text is not None and text.ndim == 2:
         places = torch.arange(text.shape[1], device=text.device)

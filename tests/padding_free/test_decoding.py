@@ -1,11 +1,13 @@
 """Generated tokens and caches are those of the stock model."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from comparisons import CLOSE, VOCAB, build, inputs_for, pair
+from tiny_models import tiny_model
 
 from hf_roformer_lite import padding_free
 
@@ -49,6 +51,15 @@ def test_generate_from_targets(name):
         scores = {"output_logits": True, "return_dict_in_generate": True}
         expected, found = (model.generate(**batch, **options, **scores) for model in (stock, free))
         torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
+
+
+def test_generate_of_a_causal_model_in_the_table_of_encoder_decoders():
+    """Prompts that end with padding are continued as by the stock model, which hears no sound."""
+    stock = tiny_model("audioflamingo3")
+    free = padding_free(copy.deepcopy(stock))
+    batch = inputs_for("llama", side="right")
+    options = {"max_new_tokens": 4, "do_sample": False, "use_cache": False, "pad_token_id": 0}
+    assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
 # The ways to generate that transformers does not leave to remote code.
