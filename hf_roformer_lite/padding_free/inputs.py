@@ -4,6 +4,7 @@ A plan is exact for any head: states that are read after the layers are computed
 Only where all of them count is the padded batch computed.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,19 +149,21 @@ def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
     return is_seen.flatten(1, 2).any(dim=1)
 
 
-def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool) -> int:
-    """The number of last positions that are read to continue a text, even at padding; 0 if the call
-    is known to be for another purpose."""
+def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool) -> float:
+    """The number of last positions that may be read to continue a text, even at padding: infinity
+    for all, 0 if the call is known to be for another purpose."""
     kept = given.get("logits_to_keep")
     if isinstance(kept, int) and kept > 0:
         return kept
-    # To models without this argument, `generate` does not say that it reads a single position.
-    may_continue = "logits_to_keep" not in parameters_of(model) and given.get("labels") is None
-    return int(has_cache or may_continue)
+    # To models without this argument, `generate` does not say which positions it reads.
+    is_told = "logits_to_keep" in parameters_of(model)
+    if is_told or given.get("labels") is not None or torch.is_grad_enabled():
+        return int(has_cache)
+    return math.inf
 
 
 def read_positions(
-    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor], num_last: int
+    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor], num_last: float
 ) -> tuple[torch.Tensor, ...]:
     """Matrices `(B, L)`, True at positions whose states a loss, a pooler or a head may read although
     they are padding.

@@ -46,10 +46,19 @@ def test_generate_from_targets(name):
     batch["decoder_attention_mask"] = torch.ones(size, 6, dtype=torch.long)
     batch["decoder_attention_mask"][0, :3] = 0
     batch["decoder_attention_mask"][1, 4:] = 0
-    for use_cache in (True, False):
-        options = {"max_new_tokens": 5, "do_sample": False, "use_cache": use_cache}
-        scores = {"output_logits": True, "return_dict_in_generate": True}
-        expected, found = (model.generate(**batch, **options, **scores) for model in (stock, free))
+    options = {
+        "max_new_tokens": 5,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
+    row = {key: value[1:2] for key, value in batch.items()}  # Proposed tokens need a single one.
+    for inputs in (
+        batch | {"use_cache": True},
+        batch | {"use_cache": False},
+        row | {"prompt_lookup_num_tokens": 2},
+    ):
+        expected, found = (model.generate(**inputs, **options) for model in (stock, free))
         torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
 
 
