@@ -155,11 +155,12 @@ def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool
     kept = given.get("logits_to_keep")
     if isinstance(kept, int) and kept > 0:
         return kept
-    # To models without this argument, `generate` does not say which positions it reads.
+    # To models without this argument, `generate` does not say which positions it reads. It has
+    # encoded the source of an encoder–decoder before.
     is_told = "logits_to_keep" in parameters_of(model)
-    if is_told or given.get("labels") is not None or torch.is_grad_enabled():
-        return int(has_cache)
-    return math.inf
+    is_scored = model.config.is_encoder_decoder and given.get("encoder_outputs") is None
+    has_loss = given.get("labels") is not None or torch.is_grad_enabled()
+    return int(has_cache) if is_told or is_scored or has_loss else math.inf
 
 
 def read_positions(
