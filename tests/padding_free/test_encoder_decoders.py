@@ -13,6 +13,7 @@ from comparisons import (
     gradients,
     pair,
 )
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_roformer_lite import padding_free
 
@@ -93,3 +94,21 @@ def test_sources_and_targets_of_the_same_shape():
             with torch.inference_mode():
                 logits = [model(**inputs).logits[target == 1] for model in (free, stock)]
             torch.testing.assert_close(*logits, **CLOSE)
+
+
+def flops(model, **batch) -> int:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(**batch)
+    return counter.get_total_flops()
+
+
+def test_scoring_without_labels_skips_the_padding_of_targets():
+    """Targets that are scored outside of training, without a cache, cost what their tokens cost."""
+    stock, free = pair("BartForConditionalGeneration")
+    ids = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    batch = {"input_ids": ids, "decoder_input_ids": ids, "use_cache": False}
+    whole = flops(free, **batch, decoder_attention_mask=mask)
+    assert whole == flops(stock, **batch, decoder_attention_mask=mask)
+    mask[0, 2:] = 0
+    assert flops(free, **batch, decoder_attention_mask=mask) < 0.9 * whole
