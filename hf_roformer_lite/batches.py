@@ -167,7 +167,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         if longest > max_tokens:
             raise ValueError(
                 f"a budget of {max_tokens} tokens is below the longest example, which has {longest} "
-                "tokens; raise it, or truncate the examples to fewer tokens"
+                "tokens; raise the budget, or truncate the examples to fewer tokens"
             )
         self.num_batches = min_num_batches(self.lengths, max_tokens)
         self.seed = seed

@@ -180,7 +180,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         if algorithm != "wordpiece" and (lowercase or strip_accents):
             raise ValueError(
                 f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; "
-                "only wordpiece can do that"
+                "choose algorithm='wordpiece' to change the text"
             )
         training = _training_module()
         backend = untrained_backend(
