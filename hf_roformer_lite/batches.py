@@ -103,7 +103,7 @@ def loss_per_label(
     The classes of BERT and of many other models take the mean over their own batch, although the
     Trainer passes them the number of labels of all accumulated batches and processes. Without this
     function, these means would be added up, and a batch with few labels would count as much as one
-    with many. RoFormerLite models and stock causal models do not need it.
+    with many. RoFormerLite models and stock causal models do not need this.
 
     Args:
         outputs: The output of a model, with logits of `(B, classes)` or `(B, L, classes)`.
