@@ -103,7 +103,7 @@ def loss_per_label(
     The classes of BERT and of many other models take the mean over their own batch, although the
     Trainer passes them the number of labels of all accumulated batches and processes. Without this
     function, these means would be added up, and a batch with few labels would count as much as one
-    with many. RoFormerLite models and stock causal models do not need it.
+    with many. RoFormerLite models and stock causal models do not need this.
 
     Args:
         outputs: The output of a model, with logits of `(B, classes)` or `(B, L, classes)`.
@@ -167,7 +167,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         if longest > max_tokens:
             raise ValueError(
                 f"a budget of {max_tokens} tokens is below the longest example, which has {longest} "
-                "tokens; raise it, or truncate the examples to fewer tokens"
+                "tokens; raise the budget, or truncate the examples to fewer tokens"
             )
         self.num_batches = min_num_batches(self.lengths, max_tokens)
         self.seed = seed

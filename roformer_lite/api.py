@@ -1,8 +1,8 @@
 """The commands `train`, `evaluate` and `predict` as functions, which `roformer_lite` exports.
 
-Their keyword arguments have the names of the options. Values of Python take the place of words, and
-are checked in the same way. Nothing is imported before a function is called, because the command
-line imports this module, too.
+Their keyword arguments have the names of the options. The values are Python objects, and are checked
+in the same way as those of the command line. Nothing is imported before a function is called, because
+the command line imports this module, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ class EvaluationResult:
 def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
     """Train a model, as `roformer-lite train TASK` does.
 
-    An interrupted training continues when it is started again with the same arguments.
+    To resume an interrupted training, call this function again with the same arguments.
 
     Args:
         task: `classify`, `tag`, `seq2seq`, `mlm`, `causal`, `embed` or `rerank`, or the path of a

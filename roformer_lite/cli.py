@@ -27,8 +27,8 @@ COMMANDS = {
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
-    "app": "open a page in the browser for trying a model",
-    "convert": "convert a checkpoint of another system into a RoFormerLite model, or vice versa",
+    "app": "open a page in the browser to try a model",
+    "convert": "convert a checkpoint of another system into a RoFormerLite model, or back",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback, and to status 2."""
     parser = argparse.ArgumentParser(
         prog="roformer-lite",
-        description="Train and use compact Transformers with rotary positions.",
+        description="Train, evaluate, use and export text models.",
         epilog="`roformer-lite COMMAND --help` lists the options of a command.",
     )
     parser.add_argument(

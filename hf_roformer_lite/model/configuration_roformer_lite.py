@@ -144,7 +144,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             `qkv_dropout`.
         hidden_dropout (`float`, defaults to 0.1): The dropout on the embeddings, and on every
             branch before it is added to the residual stream.
-        hidden_dropout_places (`list[str]`, *optional*): The places of this dropout, some of
+        hidden_dropout_places (`list[str]`, *optional*): The places of `hidden_dropout`, some of
             `embeddings`, `attention` and `mlp`. The default is all three.
         attention_dropout (`float`, defaults to 0.0): The dropout on the attention probabilities.
         mlp_dropout (`float`, defaults to 0.0): The dropout between the two maps of a feed-forward.
@@ -168,15 +168,15 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             one with `norm_placement="pre"` only.
         embedding_norm (`bool`, defaults to `False`): Whether the sum of the embeddings is
             normalised (as in BERT).
-        embedding_norm_eps (`float`, *optional*): The `norm_eps` of this norm. The default is
-            `norm_eps`.
+        embedding_norm_eps (`float`, *optional*): The `norm_eps` of the norm of the embeddings. The
+            default is `norm_eps`.
         scale_embeddings (`bool`, defaults to `True`): Multiplies token embeddings by
             `sqrt(embedding_size)` (Vaswani et al. 2017, section 3.4). Without it, the small initial
             embeddings are outweighed by the output of the first layers.
         position_embedding_type (`str`, defaults to `"rope"`): One of `rope` (Su et al. 2021,
             arXiv:2104.09864), `sinusoidal` (interleaved sines and cosines, Vaswani et al. 2017),
             `learned` and `none`.
-        rope_parameters (`dict`, *optional*): The dictionary of transformers with `rope_type`
+        rope_parameters (`dict`, *optional*): transformers' dictionary with `rope_type`
             (default, linear, dynamic, yarn, longrope or llama3), `rope_theta` (10000 by default),
             `partial_rotary_factor` and the parameters of the type; or one such dictionary for each
             type of `layer_types`.
@@ -189,7 +189,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         sliding_window (`int`, *optional*): The reach of the sliding layers in tokens. A causal
             layer attends to the last `sliding_window` tokens including the token itself, a
             bidirectional layer to `sliding_window` tokens on each side. As in transformers, padding
-            between the tokens of a row counts.
+            between the tokens of a sequence counts.
         token_dropout_mask_id (`int`, *optional*): The id of the mask token in encoders that were
             trained with token dropout (ESM-2, Lin et al. 2023). The embeddings of mask tokens are
             set to zero, and all others of a document are multiplied by 0.88 / (1 - its share of
@@ -201,11 +201,12 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             after the dense layer of `classifier_activation` (EuroBERT).
         classifier_activation (`str`, *optional*): Adds a dense layer with this activation before
             the classifier (BERT and RoFormer use `tanh`).
-        classifier_norm (`bool`, defaults to `False`): Adds a norm after this layer (ModernBERT).
+        classifier_norm (`bool`, defaults to `False`): Adds a norm after the dense layer of
+            `classifier_activation` (ModernBERT).
         classifier_dropout (`float`, *optional*): The dropout before a classifier. The default is
             `hidden_dropout`.
-        classifier_input_dropout (`bool`, defaults to `False`): Applies this dropout before the
-            dense layer, too (RoBERTa).
+        classifier_input_dropout (`bool`, defaults to `False`): Applies `classifier_dropout` before
+            the dense layer, too (RoBERTa).
         lm_head_transform (`bool`, defaults to `False`): Adds a dense layer, an activation and a
             norm before the LM head, as in BERT.
         head_bias (`bool`, defaults to `True`): Whether the dense layer of either head has a bias.
@@ -213,14 +214,14 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         is_decoder (`bool`, defaults to `False`): Makes attention causal, with a cache.
         add_cross_attention (`bool`, defaults to `False`): Adds attention to the states of an
             encoder to each layer of a decoder.
-        cross_attention_hidden_size (`int`, *optional*): The width of these states. The default is
-            `hidden_size`.
+        cross_attention_hidden_size (`int`, *optional*): The width of the states of the encoder. The
+            default is `hidden_size`.
         tie_word_embeddings (`bool`, defaults to `True`): Uses one matrix for token embedding and LM
             head.
         skip_logits (`bool`, defaults to `True`): In training with labels, only labelled positions
-            go through the LM head, and using `logits` is an error. Set it to False, or pass
-            `skip_logits=False`, where a training loop reads the logits. Version 0.1 called it
-            `sparse_prediction`.
+            go through the LM head, and using `logits` raises an error. Set this field to False, or
+            pass `skip_logits=False`, if a training loop reads the logits. In version 0.1, the field
+            was called `sparse_prediction`.
         initializer_range (`float`, defaults to 0.02): The standard deviation of the initial
             weights.
         use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.

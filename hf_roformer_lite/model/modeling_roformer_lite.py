@@ -826,7 +826,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """Reject arguments that would have no effect, or that cannot be combined with a cache."""
         is_causal = kwargs.pop("is_causal", None)
         if is_causal not in (None, self.is_decoder) and not is_paged(cache):
-            raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={self.is_decoder}.")
+            raise ValueError(
+                f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; leave "
+                "is_causal out."
+            )
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
             raise ValueError(

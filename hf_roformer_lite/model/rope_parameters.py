@@ -26,8 +26,8 @@ def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
             raise ValueError(f"rope_parameters has {name}={value!r}; it must be {what}.")
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ValueError(
-            f"{head_dim=} with partial_rotary_factor={share} rotates {rotary_dim} channels; make "
-            "it an even number up to head_dim."
+            f"{head_dim=} with partial_rotary_factor={share} rotates {rotary_dim} channels; "
+            "this must be an even number, and at most head_dim."
         )
 
 

@@ -64,9 +64,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Template.** A text becomes `[CLS] x [SEP]`, and a pair `[CLS] a [SEP] b [SEP]` with token
     types 0 and 1. `bos_token` is `[CLS]` and `eos_token` is `[SEP]`, so an encoder–decoder starts
     with `[CLS]` and ends with `[SEP]`. Prompts of a causal language model must not end with
-    `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also when saved.
-    `add_eos_token = True` without it makes it `x [SEP]`. With both off, which is the default, the
-    template is the one above. Both are read from the template in `tokenizer.json`.
+    `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also after saving. With
+    `add_eos_token = True` alone, the template is `x [SEP]`. By default both fields are off, and the
+    template is `[CLS] x [SEP]`. Both fields are read from the template in `tokenizer.json`.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are
     `y [SEP]`, the tokens that a decoder has to predict after `[CLS]`. `decoder_input_ids` are
@@ -80,7 +80,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     **Text split into words** (`is_split_into_words=True`). With BPE, a word that begins with a
     letter of a script written with spaces is encoded as within a sentence, with the space before
-    it. Chinese, digits and punctuation get none. Offsets count from the start of each word. For
+    it. Chinese, digits and punctuation get no space. Offsets count from the start of each word. For
     Chinese that is labelled character by character, use WordPiece, the only algorithm whose tokens
     never span two Chinese characters.
 
@@ -180,7 +180,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         if algorithm != "wordpiece" and (lowercase or strip_accents):
             raise ValueError(
                 f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; "
-                "only wordpiece can do that"
+                "choose algorithm='wordpiece' to change the text"
             )
         training = _training_module()
         backend = untrained_backend(

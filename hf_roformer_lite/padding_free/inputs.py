@@ -238,8 +238,8 @@ def separate_packed_rows(
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
         if not switch.separates_documents:
             logger.warning_once(
-                f"padding_free: in {type(model).__name__} documents of packed rows may affect each "
-                "other, because its class is not known to separate them by position_ids."
+                f"padding_free: the documents of a packed sequence may affect each other in "
+                f"{type(model).__name__}, which is not known to separate them by position_ids."
             )
         given["attention_mask"] = None
         values.pop("attention_mask", None)

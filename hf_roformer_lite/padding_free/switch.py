@@ -54,24 +54,24 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True) -> ModuleT:
-    """Make the layers of `model` compute only real tokens. Its outputs at real tokens stay the
+    """Make the layers of `model` skip padding. The outputs of the model at real tokens stay the
     same.
 
     The model is changed in place: its attention implementation is set, its layers get hooks, and
     its `forward` is wrapped. None of this is saved. First, a copy that shares the weights and has
-    no hooks computes random texts with and without padding, and the results must agree. Call
+    no hooks runs on random texts, with and without padding, and the results must agree. Call
     this function before the model is sharded.
 
     Padding is still computed if a cache already holds tokens, if outputs of all layers are
-    requested, and for the probabilities of answers. Outputs at padding have no meaning.
+    requested, and in question answering. Outputs at padding have no meaning.
 
     Args:
         model: A `PreTrainedModel` with any head, or a module that contains one or more, such as a
             `PeftModel` or a `SentenceTransformer`.
         enabled: False restores the original model.
         skip_logits: Whether, in training with labels, the head of a language model computes only
-            the labelled positions. Using `logits` of the output then raises an error. RoFormerLite
-            models have a field of their configuration for it instead.
+            the labelled positions. Using `logits` of the output then raises an error. For
+            RoFormerLite models, set the field `skip_logits` of the configuration instead.
 
     Returns:
         `model` itself.

@@ -81,7 +81,7 @@ def measuring_arguments() -> type:
         help = f"{', '.join(of_tasks)}: {help_texts(arguments).get(name)}"
         hint = get_type_hints(arguments)[name] | None
         options.append((name, hint, field(default=None, metadata={"help": help})))
-    group = "reading and measuring (defaults are those of the model's training)"
+    group = "reading and measuring (default for models of `train`: as in their training)"
     return make_dataclass("MeasuringArguments", options, namespace={"group": group})
 
 

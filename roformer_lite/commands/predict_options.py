@@ -39,7 +39,8 @@ class ReadingArguments(TableArguments, EngineArguments):
             Default: the column of the training data.
         prefix: Prefix for the names of the columns that are added to a table.
         batch_size: Texts in a batch.
-        dtype: bfloat16 is faster on some processors; probabilities change in the third decimal.
+        dtype: bfloat16 is faster on some processors, and changes probabilities in the third decimal
+            place.
     """
 
     group: ClassVar[str] = "reading and writing"
@@ -99,8 +100,9 @@ class AnsweringArguments:
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this
             many of the most probable tokens. Default: one label; all tokens.
-        threshold: classify: leave out labels with a lower probability. Default: no threshold if
-            each text has one label, 0.5 if it can have several.
+        threshold: classify: leave out labels with a lower probability. Default: the threshold that
+            the training chose; if it chose none, 0.5 for texts with several labels, and no
+            threshold for texts with one.
         none_label: classify: output for a label below the threshold. Default: -
         beams: seq2seq, causal: number of beams. Default: as saved with the model.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,

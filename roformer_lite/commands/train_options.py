@@ -21,13 +21,13 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
         epilog=(
             f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the usual options, and "
-            "`--help-all` lists all of\nthem. The file run.yaml, which every training writes with "
-            "its model, repeats that training;\noptions after it override it."
+            "`--help-all` lists all of\nthem. Every training writes a file run.yaml with its model; "
+            "this file repeats the training.\nOptions after the file override those in it."
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "task", metavar="TASK|run.yaml", help="a task, or the description of a training"
+        "task", metavar="TASK|run.yaml", help="a task, or a file that describes a training"
     )
     task = parser.parse_args(argv[:1]).task
     return (run_of(task, argv[1:]),)

@@ -92,11 +92,13 @@ class DataArguments(DatasetArguments):
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out. It needs validation data. Default:
-            the seed of the training.
+        validation_seed: Seed that chooses the rows to hold out; an error if none are held out.
+            Default: the seed of the training.
         train_split: Split of --dataset_name to train on.
-        validation_split: Split of --dataset_name for validation. The default split is optional.
-        test_split: Split of --dataset_name for testing. The default split is optional.
+        validation_split: Split of --dataset_name for validation. The dataset need not have the
+            default split.
+        test_split: Split of --dataset_name for testing. The dataset need not have the default
+            split.
     """
 
     group: ClassVar[str] = "data"
@@ -341,7 +343,8 @@ class PublishingOptions:
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
         limitations: A sentence on what the model should not be used for.
-        card_example: Show a row of the validation data in the card's code instead of a made-up one.
+        card_example: Show a row of the validation data in the code on the card, instead of a
+            made-up text.
         push_to_hub: Upload the finished model to the Hub.
         hub_model_id: Repository to upload to. Default: name of the directory, under your account.
         remote_code: Save the package's code with the model, for people who have not installed the

@@ -86,12 +86,12 @@ class LabelArguments(TaskArguments):
     """The options that classify and tag share.
 
     Args:
-        join_baseline: Let the baseline of the card join the answer of the encoder: a linear SVM on
-            n-grams (classify) or a conditional random field on words (tag). The validation data
-            choose the weight of the two. Default: true for new models, false for regression and
-            with --model_name_or_path.
-        fit_head: Fit the new head of a --model_name_or_path as a linear model on the frozen encoder
-            before the whole model is trained. For this, a sentence encoder is converted to a
+        join_baseline: Add the scores of the baseline to those of the encoder, in predict, evaluate
+            and app. The baseline is a linear SVM on n-grams (classify) or a conditional random
+            field on words (tag). The validation data choose the weights of the two. Default: true
+            for new models, false for regression and with --model_name_or_path.
+        fit_head: Fit the new head of a pretrained model (--model_name_or_path) as a linear model on
+            the frozen encoder before the whole model is trained. For this, a sentence encoder is converted to a
             RoFormerLite model, whose head reads the sentence vectors. With false, the encoder keeps
             its own class.
     """
@@ -109,8 +109,8 @@ class Seq2SeqDataArguments(TaskArguments):
         source_column: Column of the input text.
         target_column: Column of the output text.
         max_source_length: Truncate inputs to this many tokens.
-        max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
-            it as well, unless --max_new_tokens is passed.
+        max_target_length: Truncate target texts to this many tokens. This also limits generated
+            texts, unless --max_new_tokens is passed.
         bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
             sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
             targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
@@ -230,7 +230,7 @@ class ClassifyDataArguments(LabelArguments):
     Args:
         text_column: Column of the text.
         text_pair_column: Column of a second text, for pairs.
-        label_column: Column of the label, any text or number.
+        label_column: Column of the label, which may be any text or number.
         max_length: Truncate texts (a pair together) to this many tokens. A model with a table of
             positions, such as BERT, predicts from overlapping windows of a longer text. Default:
             2048; fine-tuning: 256, or as many as the model has positions for.

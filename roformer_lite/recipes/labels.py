@@ -106,7 +106,7 @@ class LabelRecipe(AnsweringRecipe):
         for label in labels:
             if "\t" in label or label.splitlines() != [label]:
                 raise InputError(
-                    f"the {cls.label_word} {label!r} contains a tab or a line break, which end a "
+                    f"the {cls.label_word} {label!r} contains a tab or a line break, which ends a "
                     "label in the output of `predict`; rename it"
                 )
             if separator is not None and separator in label:

@@ -90,8 +90,8 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     # transformers would load the base model of the adapter.
     if path.with_name("adapter_config.json").is_file():
         raise InputError(
-            f"{name}: adapter_config.json makes it an adapter; merge it into its base model and save "
-            "the result"
+            f"{name}: it is an adapter (it has an adapter_config.json); merge it into its base "
+            "model and save the result"
         )
     with naming(path):
         return AutoConfig.from_pretrained(path.parent, trust_remote_code=False)

@@ -60,7 +60,7 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> 
     if own is not None and own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"--tokenizer {name} has other tokens than --model_name_or_path {model}, whose weights "
-            "belong to its own tokenizer; leave --tokenizer out"
+            "work only with its own tokenizer; leave --tokenizer out"
         )
 
 

@@ -97,8 +97,8 @@ class TrainingDirectory:
         except (Timeout, FileNotFoundError) as error:
             # The directory is not found if the other process has just removed it.
             raise InputError(
-                f"{given}: another process trains into it (it holds {path}); wait until it has "
-                "ended, or choose another directory"
+                f"{given}: another process is training in this directory (it holds {path}); "
+                "wait until that process has ended, or choose another directory"
             ) from error
         except OSError as error:
             raise InputError(

@@ -78,7 +78,7 @@ def test_packed_rows_of_models_that_do_not_separate_them(class_name, separates, 
     if "Bert" not in class_name:
         inputs["use_cache"] = False
     torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
-    assert ["packed rows" in warning for warning in warnings] == [True] * (not separates)
+    assert ["packed sequence" in warning for warning in warnings] == [True] * (not separates)
 
 
 def test_a_convolution_before_the_layers(monkeypatch):
@@ -99,7 +99,7 @@ def test_a_convolution_before_the_layers(monkeypatch):
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
     inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
     torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
-    assert ["packed rows" in warning for warning in warnings] == [True]
+    assert ["packed sequence" in warning for warning in warnings] == [True]
 
 
 def test_states_of_packed_rows_are_let_go():

@@ -200,4 +200,4 @@ def test_one_process_at_a_time(left, capsys):
     with (left / "mlm.training" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(command(left, "mlm", "mlm")) == 2
-    assert "another process trains into it" in capsys.readouterr().err
+    assert "another process is training" in capsys.readouterr().err
