@@ -536,6 +536,9 @@ def test_white_space_around_a_text_does_not_matter(models, place):
     predict(models / "pairs", "pairs.txt", "pairs.out")
     first, second, *empty = Path("pairs.out").read_text().split("\n")[:-1]
     assert first == second != "" and empty == ["", "", ""]
+    Path("words.txt").write_text("one cat\none \u3000  \xa0 \t cat\n\u3000 one cat\n")
+    predict(models / "tag", "words.txt", "words.out")
+    assert len(set(Path("words.out").read_text().splitlines())) == 1
 
 
 def test_masks_are_filled_and_nothing_else_changes(models, place):
