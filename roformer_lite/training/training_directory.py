@@ -126,7 +126,8 @@ class TrainingDirectory:
         of this run."""
         has_run = (self.path / RUN_FILE).is_file()
         names = {path.name for path in self.path.iterdir()}
-        if not has_run and names - {LOCK_FILE, f".{RUN_FILE}.unfinished"}:
+        unfinished = {path.name for path in self.path.glob(f".{RUN_FILE}.unfinished*")}
+        if not has_run and names - unfinished - {LOCK_FILE}:
             raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
         continues = has_run and self.has_progress()
         difference = self._difference() if continues else ""
