@@ -248,7 +248,10 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     name = f"{option} {path}".strip()
     target = Path(os.path.realpath(path))
     is_stream = is_written_directly(path)
-    written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
+    written = Path(path)
+    if not is_stream:
+        # Another command may write the same file at the same time.
+        written = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
     try:
         file = written.open("wb")
     except OSError as error:

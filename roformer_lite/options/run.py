@@ -29,7 +29,7 @@ RUN_FILE = "run.yaml"
 # data and models can be moved.
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # The options that name a model or a dataset, by its directory or by its name on the Hub.
-_HUB_NAMES = (
+HUB_NAMES = (
     "model_name_or_path",
     "encoder_name_or_path",
     "tokenizer",
@@ -269,9 +269,9 @@ def _with_paths(
             is a name on the Hub, and is not converted.
     """
     found = dict(content)
-    for name in (*_FILES, *_HUB_NAMES):
+    for name in (*_FILES, *HUB_NAMES):
         value = content.get(name)
-        if name in _HUB_NAMES and not os.path.isdir(os.path.join(folder, str(value))):
+        if name in HUB_NAMES and not os.path.isdir(os.path.join(folder, str(value))):
             continue
         if isinstance(value, list):
             found[name] = [convert(str(path)) for path in value]

@@ -24,7 +24,7 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 from ..baseline.crf import WordTagger
 from ..baseline.join import Join, choose_join, even_join
 from ..baseline.sequences import best_sequence, legal_transitions
-from ..data.data_files import Row, fields_of, file_format, read_tagged, text_of, value_of
+from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
@@ -282,7 +282,8 @@ class Tag(LabelRecipe):
 
     def input_of_line(self, line: str) -> Input:
         """The words of a line, which tabs and spaces separate."""
-        return self.units(fields_of(line.replace("\t", " ")))
+        words = line.replace("\t", " ").split(" ")
+        return self.units(word for word in words if word.strip())
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""

@@ -188,13 +188,14 @@ def _labelled_states(
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     states: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
+    # A hook would get padded states, so that padding would have to be computed.
+    vars(layer)["forward"] = nn.Identity()
     was_training = model.training
     model.eval()
     rows = train.select(order)
     for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
-        labels.append(batch["labels"])
-        model(**batch)
+        labels.append(batch.pop("labels"))
+        states.append(model(**batch).logits.float())
         has_token_states = states[-1].ndim == 3
         if has_token_states:
             is_labelled = labels[-1] != IGNORE_INDEX
@@ -203,7 +204,7 @@ def _labelled_states(
         if sum(map(len, labels)) >= MAX_FITTED_ITEMS:
             break
     model.train(was_training)
-    hook.remove()
+    del vars(layer)["forward"]
     return torch.cat(states), torch.cat(labels)
 
 

@@ -225,9 +225,9 @@ def pretrained_for_task(
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
     saved_config = config
     if why_new_head:
-        # The saved weights have the shapes of the given labels.
-        labels = {"id2label": given.id2label, "label2id": given.label2id}
-        saved_config = type(given).from_dict({**config.to_dict(), **labels})
+        # The saved weights have the shapes of the given labels, which the task may not allow.
+        head = {name: getattr(given, name) for name in ("id2label", "label2id", "problem_type")}
+        saved_config = type(given).from_dict({**config.to_dict(), **head})
     check_vocabulary(tokenizer, given, name)
     model, new = load_with_new_head(recipe.auto_model, name, saved_config)
     messages = []

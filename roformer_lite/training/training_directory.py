@@ -1,6 +1,8 @@
 """The directory of an unfinished training. One process locks it, and the training can be
 continued."""
 
+import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,10 +12,13 @@ from filelock import FileLock, Timeout
 from transformers import TrainingArguments
 
 from ..errors import InputError
-from ..options.run import RUN_FILE, Run, read_run_file
-from ..output import RESULTS_FILE, check_output_dir, is_disk_full
+from ..options.run import HUB_NAMES, RUN_FILE, Run, read_run_file
+from ..output import RESULTS_FILE, check_output_dir, complete_file, is_disk_full
+from ..saved.saved_model import read_object
 
 LOCK_FILE = "lock"
+# What the training reads; it may not change before a training continues.
+STAMPS_FILE = "files.json"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
 
@@ -117,44 +122,67 @@ class TrainingDirectory:
                 self.path.rmdir()
 
     def _make_ready(self) -> None:
-        """Keep an unfinished training if this run continues it; otherwise leave only `run.yaml`."""
+        """Keep an unfinished training if this run continues it; otherwise leave only a description
+        of this run."""
         has_run = (self.path / RUN_FILE).is_file()
         names = {path.name for path in self.path.iterdir()}
-        if not has_run and names - {LOCK_FILE, f".{RUN_FILE}.unfinished"}:
+        unfinished = {path.name for path in self.path.glob(f".{RUN_FILE}.unfinished*")}
+        if not has_run and names - unfinished - {LOCK_FILE}:
             raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
-        if has_run and self.has_progress():
-            difference = self._difference()
-            if not difference:
-                return
-            if not self.run.training.overwrite_output_dir:
-                raise InputError(
-                    f"{self.path} holds an unfinished training that differs ({difference}); "
-                    "repeat the same command to continue it, pass --overwrite_output_dir true to "
-                    "start again, or choose another --output_dir"
-                )
-        self.clear()
+        continues = has_run and self.has_progress()
+        difference = self._difference() if continues else ""
+        if difference and not self.run.training.overwrite_output_dir:
+            raise InputError(
+                f"{self.path} holds an unfinished training that differs ({difference}); "
+                "repeat the same command to continue it, pass --overwrite_output_dir true to "
+                "start again, or choose another --output_dir"
+            )
+        if difference or not continues:
+            self.clear()
         self.run.save(self.path)
+        with complete_file(self.path / STAMPS_FILE) as stream:
+            json.dump(self._stamps(), stream)
 
     def _difference(self) -> str:
         """The difference between this run and the one that was begun here; empty if there is
         none."""
-        run_file = self.path / RUN_FILE
         try:
-            before = read_run_file(run_file)
+            before = read_run_file(self.path / RUN_FILE)
+            stamps = read_object(self.path / STAMPS_FILE)
         except InputError as error:
             return str(error)
         found = [self.run.difference(before)]
+        kinds = ["training"]
         # Test data do not affect the training, so they may change until the first of several seeds
         # is finished.
-        data = self.run.data
-        files = [*(data.train_file or ()), *(data.validation_file or ())]
         if any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
-            files += data.test_file or ()
-            if _real_paths(data.test_file) != _real_paths(before.get("test_file")):
-                found.append("--test_file names other files")
-        began = run_file.stat().st_mtime
-        found += [f"{path} has changed" for path in files if Path(path).stat().st_mtime > began]
+            kinds.append("test")
+        now = self._stamps()
+        for kind in kinds:
+            changed = dict(now[kind].items() ^ stamps.get(kind, {}).items())
+            found += [f"{os.path.normpath(self.path / name)} has changed" for name in changed]
         return ", ".join(filter(None, found))
+
+    def _stamps(self) -> dict[str, dict[str, str]]:
+        """The size and the time of each file that the training and the test read, by the path
+        from this directory."""
+        data = self.run.data
+        given = self.run.content()
+        models = [Path(given[name]) for name in HUB_NAMES if name in given]
+        files = {
+            "training": [
+                *(data.train_file or ()),
+                *(data.validation_file or ()),
+                *(path for model in models for path in model.rglob("*") if path.is_file()),
+            ],
+            "test": data.test_file or (),
+        }
+        return {kind: dict(map(self._stamp, paths)) for kind, paths in files.items()}
+
+    def _stamp(self, path: str | Path) -> tuple[str, str]:
+        found = os.stat(path)
+        name = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
+        return name, f"{found.st_size} {found.st_mtime_ns}"
 
     def has_progress(self) -> bool:
         """Whether the directory contains a checkpoint, or the model of one of several seeds."""
@@ -171,10 +199,6 @@ class TrainingDirectory:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:
                 path.unlink(missing_ok=True)
-
-
-def _real_paths(paths: list[str] | None) -> list[Path]:
-    return [Path(path).resolve() for path in paths or []]
 
 
 def last_checkpoint(folder: Path) -> str | None:

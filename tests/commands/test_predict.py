@@ -32,6 +32,7 @@ from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.data.tables import AnswerTable
 from roformer_lite.errors import InputError
+from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
 from roformer_lite.saved.saved_model import load_model
 
@@ -433,17 +434,27 @@ def check(path: str) -> None:
 
 
 def test_a_file_is_replaced_as_a_whole(models, place):
-    """A link to the file stays a link, and the file keeps its permissions. A file that a killed
-    process left does not prevent it."""
+    """A link to the file stays a link, and the file keeps its permissions."""
     before = sorted(os.listdir())
     Path("old.txt").write_text("old")
     Path("old.txt").chmod(0o640)
     Path("link.txt").symlink_to("old.txt")
-    Path(".old.txt.unfinished").write_text("left")
     predict(models / "classify", "lines.txt", "link.txt")
     check("old.txt")
     assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("old.txt").stat().st_mode) == 0o640
     assert sorted(os.listdir()) == sorted(["link.txt", "old.txt", *before])
+
+
+def test_two_commands_write_the_same_file(place):
+    """The file is that of the command that ends last."""
+    before = os.listdir()
+    with complete_file("same.txt") as one:
+        one.write("one\n" * 9)
+        with complete_file("same.txt") as other:
+            other.write("other\n")
+        assert Path("same.txt").read_text() == "other\n"
+    assert Path("same.txt").read_text() == "one\n" * 9
+    assert sorted(os.listdir()) == sorted(["same.txt", *before])
 
 
 def test_answers_replace_neither_the_input_nor_the_model(models, place, capsys, monkeypatch):
@@ -536,6 +547,9 @@ def test_white_space_around_a_text_does_not_matter(models, place):
     predict(models / "pairs", "pairs.txt", "pairs.out")
     first, second, *empty = Path("pairs.out").read_text().split("\n")[:-1]
     assert first == second != "" and empty == ["", "", ""]
+    Path("words.txt").write_text("one cat\none \u3000  \xa0 \t cat\n\u3000 one cat\n")
+    predict(models / "tag", "words.txt", "words.out")
+    assert len(set(Path("words.out").read_text().splitlines())) == 1
 
 
 def test_masks_are_filled_and_nothing_else_changes(models, place):

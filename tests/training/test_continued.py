@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from roformer_lite.training.callbacks import TrainingClock
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--vocab_size 300 --disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 --baselines false "
+    "--disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 --baselines false "
     "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
 ).split()
 # Each task has its data and options that add to the state of its training.
@@ -49,11 +50,12 @@ def folder(tmp_path_factory) -> Path:
 def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
     data, options = TASKS[task]
     files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
-    arguments = [*files, *OPTIONS, *options.split(), *more]
+    tokens = [] if "--tokenizer" in more else ["--vocab_size", "300"]
+    arguments = [*files, *OPTIONS, *tokens, *options.split(), *more]
     return ["train", task, *arguments, "--output_dir", str(folder / name)]
 
 
-def interrupted(folder: Path, task: str) -> Path:
+def interrupted(folder: Path, task: str, *more: str) -> Path:
     """Interrupt a training at step 7, unless that was done before, and return its folder."""
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
@@ -63,7 +65,7 @@ def interrupted(folder: Path, task: str) -> Path:
     if not (folder / f"{task}.training").exists():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(TrainingClock, "on_step_begin", interrupt)
-            assert main(command(folder, task, task)) == 130
+            assert main(command(folder, task, task, *more)) == 130
     return folder
 
 
@@ -133,6 +135,22 @@ def test_other_data_are_refused(left, capsys, split):
     assert f"{path} has changed" in capsys.readouterr().err
     assert main(command(left, "classify", "classify", "--overwrite_output_dir")) == 0
     assert "Resuming" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["train-rows.csv", "start/tokenizer.json"])
+def test_an_older_file_in_the_place_of_another_is_refused(file, folder, tmp_path, capsys):
+    """The file may belong to the data, or to the tokenizer or the model of the start."""
+    place = shutil.copytree(folder, tmp_path / "place", ignore=shutil.ignore_patterns("*.training"))
+    older = shutil.copytree(place, tmp_path / "older") / file
+    shutil.copytree(interrupted(folder, "mlm") / "mlm.training" / "tokenizer", place / "start")
+    older.parent.mkdir(exist_ok=True)
+    older.write_text((place / file).read_text().replace("red", "fed"))
+    os.utime(older, (0, 0))
+    options = ["--tokenizer", str(place / "start")]
+    interrupted(place, "classify", *options)
+    older.replace(place / file)
+    assert main(command(place, "classify", "classify", *options)) == 2
+    assert f"{place / file} has changed" in capsys.readouterr().err
 
 
 def test_without_a_checkpoint_nothing_is_lost_and_nothing_refused(left):

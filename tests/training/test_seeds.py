@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from hub_server import ENVIRONMENT, running_hub
 
 from roformer_lite.cli import main
+from roformer_lite.training.callbacks import TrainingClock
 
 WORKER = Path(__file__).with_name("killed_worker.py")
 SEEDS = ["3", "5", "1"]
@@ -141,6 +143,27 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     assert of_seeds(folder / "killed") == of_seeds(whole) and not left.exists()
     weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
     assert weights[0] == weights[1]
+
+
+def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch, capsys):
+    """The command is interrupted in the first seed, and with other test data in the second one."""
+    arguments = command(folder, "tested", "--seeds", *SEEDS)
+    place = arguments.index("--test_file") + 1
+    others = [*arguments]
+    others[place] = str(shutil.copy(folder / "validation.csv", folder / "others.csv"))
+
+    def interrupt(clock, args, state, control, **kwargs) -> None:
+        is_second = (folder / "tested.training" / f"seed-{SEEDS[0]}").is_dir()
+        if state.global_step == 7 and is_second == (arguments is others):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingClock, "on_step_begin", interrupt)
+    assert main(arguments) == 130
+    arguments = others
+    assert main(arguments) == 130
+    arguments = command(folder, "tested", "--seeds", *SEEDS)
+    assert main(arguments) == 2
+    assert f"{folder / 'test.csv'} has changed" in capsys.readouterr().err
 
 
 def test_refused_before_anything_is_trained(folder, capsys):

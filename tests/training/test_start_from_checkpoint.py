@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from logging import Logger
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,27 @@ def test_a_head_for_a_number_is_continued(folder, tmp_path, capsys):
     auto_class = transformers.AutoModelForSequenceClassification
     old, new = (auto_class.from_pretrained(path) for path in (start, tmp_path / "m"))
     torch.testing.assert_close(new.classifier.weight, old.classifier.weight)
+
+
+def test_classes_instead_of_a_number(folder, tmp_path, capsys):
+    """A reranker and a regression model have one label, which a classifier cannot have."""
+    config = transformers.BertConfig(**{**bert_config().to_dict(), "num_labels": 1})
+    start = save(transformers.BertForSequenceClassification(config), folder, "one-number")
+    rows = [f"{word} film,{'ab'[number % 2]}" for number, word in enumerate(WORDS)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]) + "\n", "utf-8")
+    train("classify", tmp_path / "m", tmp_path / "a.csv", start, *SHORT)
+    assert "the training starts with a new head" in capsys.readouterr().err
+    saved = transformers.AutoConfig.from_pretrained(tmp_path / "m")
+    assert saved.problem_type == "single_label_classification" and saved.num_labels == 2
+
+
+def test_a_new_head_is_fitted_without_padding(folder, tmp_path, capsys, caplog):
+    """The layers would warn if a hook made them compute padding."""
+    Logger.warning_once.cache_clear()
+    (tmp_path / "a.iob2").write_text("Anna B-PER\n\nAnna B-PER\nin O\nRome B-LOC\n\n" * 20)
+    train("tag", tmp_path / "m", tmp_path / "a.iob2", folder / "bert", *SHORT)
+    assert "the training starts with a new head" in capsys.readouterr().err
+    assert "computes padding" not in caplog.text
 
 
 def test_other_families(folder, tmp_path, capsys):
