@@ -17,14 +17,13 @@ from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..baseline.join import Join
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
-from ..measuring.confusion_picture import draw_reliability
 from ..measuring.significance import Baselines
 from ..options.common import PublishingOptions
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, summarise
+from .results import FinishedTraining, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -62,9 +61,6 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         state = finished.trainer.state
         if state.global_step:
             draw_loss_curve(state.log_history, folder / CURVE_FILE, finished.chosen_step)
-        last = measured.evaluations[-1] if measured.evaluations else None
-        if last is not None and last.scores is not None:
-            draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
         results = summarise(
             finished, measured.recipe, measured.evaluations, measured.parts, measured.join
         )

@@ -61,7 +61,6 @@ SHOWN_OPTIONS = (
     "ema_decay",
     "word_dropout",
 )
-RELIABILITY_FILE = "reliability.png"
 
 
 @dataclass
@@ -162,7 +161,7 @@ def summarise(
             warnings.append(note_on_seen(recipe.main_metric, evaluation, rows))
     if join is not None:
         notes.append(note_on_join(finished, join))
-    if evaluations and evaluations[-1].scores is not None:
+    if evaluations and evaluations[-1].calibration_error is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
         warnings += last.warnings
@@ -296,8 +295,7 @@ def note_on_scores(evaluation: Evaluation) -> str:
     return (
         f"The expected calibration error on the {evaluation.split} data is "
         f"{evaluation.calibration_error:.3f}: the mean difference between the scores and the "
-        "fraction of correct predictions. "
-        f"![Fraction of correct predictions]({RELIABILITY_FILE})"
+        "fraction of correct predictions."
     )
 
 
