@@ -43,13 +43,6 @@ def own_weights(run: Run) -> bool:
     return True
 
 
-def fine_tuning_defaults(run: Run) -> list[str]:
-    """The options that were not given and whose defaults differ in fine-tuning."""
-    if not run.model.pretrained:
-        return []
-    return [name for name in _FINE_TUNING if getattr(run.training, name) is None]
-
-
 def with_defaults(run: Run) -> Run:
     """The same run with the training options filled in that were not given and whose defaults
     depend on the task and the model, and with the maximum length of texts to classify."""

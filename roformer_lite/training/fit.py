@@ -47,7 +47,6 @@ def make_trainer(
     args: TrainingArguments,
     rows: DatasetDict,
     encoded: DatasetDict,
-    started: float,
 ) -> RoFormerLiteTrainer:
     """Make the trainer of the task. The `args` that depend on the data are filled in.
 
@@ -56,7 +55,6 @@ def make_trainer(
         start: The start of the training.
         args: The arguments of the training.
         rows, encoded: The data as rows and as model inputs.
-        started: The time of `time.monotonic` at which the command began.
 
     Raises:
         InputError: for training arguments that the Trainer does not accept.
@@ -82,7 +80,6 @@ def make_trainer(
             **parts,
             options=run.training,
             lengths=lengths,
-            command_started=started,
         )
     except (ImportError, ValueError) as error:
         raise InputError(

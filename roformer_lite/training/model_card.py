@@ -79,7 +79,6 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         begins_with_tokens=run.teacher_of_tokens is not None,
         teacher=_shown_base(teacher) if teacher else "",
         dataset_title=_dataset_title(run, "train"),
-        one_of_several=finished.is_one_of_several,
         limitations=run.card.limitations or LIMITATIONS,
     )
     card.save(folder / "README.md")

@@ -60,8 +60,6 @@ def train_seeds(run: Run) -> dict[str, Any]:
         found = _finished(run)
         best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
-        minutes = sum(results["seeds"]["whole_minutes"].values())
-        results["training"]["whole_command_minutes"] = round(minutes, 2)
         with complete_directory(
             run.output_dir, overwrite=run.training.overwrite_output_dir
         ) as folder:
@@ -119,14 +117,9 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
     return {
         "kept": best,
         "chosen_by": f"validation {chosen_by(found[best])[0]}",
-        "chosen_values": {str(seed): chosen_by(results)[1] for seed, results in found.items()},
         "mean": _of_each(statistics.fmean, list(metrics.values())),
         "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
         "metrics": metrics,
-        "whole_minutes": {
-            str(seed): results["training"]["whole_command_minutes"]
-            for seed, results in found.items()
-        },
     }
 
 

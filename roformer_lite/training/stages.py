@@ -2,7 +2,6 @@
 fitted, and the model is trained or fine-tuned."""
 
 import sys
-import time
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,5 +122,4 @@ def _trainer_of_fold(
         args,
         rows=DatasetDict(train=rows["train"].select(learned)),
         encoded=DatasetDict(train=encoded["train"].select(learned)),
-        started=time.monotonic(),
     )

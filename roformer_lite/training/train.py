@@ -1,7 +1,6 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +51,6 @@ def train(run: Run) -> dict[str, Any] | None:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
             another process trains into the same directory, and if the training diverges.
     """
-    started = time.monotonic()
     options = with_defaults(run)
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
@@ -82,7 +80,7 @@ def train(run: Run) -> dict[str, Any] | None:
         if args.should_save:
             fitted, baselines = fit_baselines(run, begun, args, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
-        trainer = make_trainer(options, begun, args, rows, encoded, started)
+        trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
         stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
         with naming_the_weights(run.checkpoints):
@@ -101,7 +99,6 @@ def train(run: Run) -> dict[str, Any] | None:
                 encoded=encoded,
                 baselines=baselines,
                 joined=fitted if run.joins_baseline else None,
-                is_one_of_several=run.whole is not None,
                 stages=stages,
                 cross_validated=cross_validated,
             )

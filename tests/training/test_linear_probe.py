@@ -169,7 +169,6 @@ def test_texts_of_a_label_come_together(tmp_path):
                 encoded,
                 options=TrainingOptions(output_dir=str(tmp_path)),
                 lengths=(),
-                command_started=0.0,
             )
             learn_from_pairs(trainer, encoded, is_done=False)
         seen = []
