@@ -17,7 +17,7 @@ from ..options.common import MAX_SEED, TableArguments
 from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
 from ..options.parser import CommandParser, Given
-from ..output import check_answers_file, check_output_file
+from ..output import check_answers_file
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3
@@ -61,8 +61,6 @@ class ReadingArguments(TableArguments, EngineArguments):
             )
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
-        if self.output_file is not None:
-            check_output_file(self.output_file, "--output_file")
 
     @property
     def reads_table(self) -> bool:
@@ -186,6 +184,6 @@ def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)
     if files.output_file is not None:
-        check_answers_file(files.output_file, files.input_file, directory)
+        check_answers_file(files.output_file, files.input_file)
     check_engine(files.engine, directory, files.device)
     return files, options, directory

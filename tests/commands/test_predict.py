@@ -446,20 +446,14 @@ def test_a_file_is_replaced_as_a_whole(models, place):
     assert sorted(os.listdir()) == sorted(["link.txt", "old.txt", *before])
 
 
-def test_answers_replace_neither_the_input_nor_the_model(models, place, capsys, monkeypatch):
+def test_answers_do_not_replace_the_input(models, place, capsys, monkeypatch):
     model = models / "classify"
-    Path("linked_model").symlink_to(model, target_is_directory=True)
     Path("link.txt").symlink_to("lines.txt")
     os.link("lines.txt", "same.txt")
-    of_model = [str(path) for path in model.rglob("*") if path.is_file()]
-    of_model += [f"linked_model/{Path(path).name}" for path in of_model]
-    before = {path: Path(path).read_bytes() for path in ["lines.txt", *of_model]}
+    before = Path("lines.txt").read_bytes()
     for target in ("lines.txt", "./lines.txt", "link.txt", "same.txt"):
         predict(model, "lines.txt", target, status=2)
         assert f"--output_file {target} is the input" in capsys.readouterr().err
-    for target in of_model:
-        predict(Path("linked_model"), "lines.txt", target, status=2)
-        assert f"--output_file {target} is a file of the model" in capsys.readouterr().err
     with open("lines.txt") as stream:
         standard_input = os.dup(0)
         os.dup2(stream.fileno(), 0)
@@ -468,7 +462,7 @@ def test_answers_replace_neither_the_input_nor_the_model(models, place, capsys, 
         finally:
             os.dup2(standard_input, 0)
             os.close(standard_input)
-    assert {path: Path(path).read_bytes() for path in before} == before
+    assert Path("lines.txt").read_bytes() == before
 
 
 @pytest.fixture
@@ -580,8 +574,7 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
     predict(models / "classify", "lines.txt", "answers.txt", status=status)
     if status == 2:
-        message = "--output_file answers.txt: no space left on the disk"
-        assert message in capsys.readouterr().err
+        assert "no space left on the disk" in capsys.readouterr().err
     assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
 
 
@@ -589,7 +582,7 @@ def test_files_that_are_written_directly(models, place, capsys):
     """Neither /dev/full, which takes nothing, nor a pipe is a regular file that a complete one
     could replace."""
     predict(models / "classify", "lines.txt", "/dev/full", status=2)
-    assert "--output_file /dev/full: no space left on the disk" in capsys.readouterr().err
+    assert "no space left on the disk" in capsys.readouterr().err
     os.mkfifo("pipe")
     reader = threading.Thread(target=lambda: Path("read.txt").write_text(Path("pipe").read_text()))
     reader.start()
@@ -629,6 +622,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(
         predict_command, "open_model", lambda *_: pytest.fail("the model was loaded")
     )
+    Path("m").mkdir()
     too_long = "y" * 250
     lines = "--input_file lines.txt --output_file"
     for options, message in (
@@ -659,7 +653,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
-    assert sorted(os.listdir()) == ["lines.txt", "x.csv", "x.jsonl", "y.txt"]
+    assert sorted(os.listdir()) == ["lines.txt", "m", "x.csv", "x.jsonl", "y.txt"]
 
 
 def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):
