@@ -23,6 +23,7 @@ from roformer_lite.options.run import parse_run, read_run_file
 from roformer_lite.recipes.classify_rows import ClassifyReader
 from roformer_lite.training import stages
 from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.cross_validation import CrossValidation
 from roformer_lite.training.defaults import with_defaults
 from roformer_lite.training.few_rows import decide
 from roformer_lite.training.pairs import PAIRS_FOLDER
@@ -329,11 +330,10 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
 def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     is_kept, encoder, tmp_path, monkeypatch
 ):
-    """With a fitted head the training makes no step, and without one it trains all epochs."""
+    """Cross-validation decides whether the training makes no step or trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    fit_head = stages.fit_head
-    monkeypatch.setattr(stages, "fit_head", lambda *args: fit_head(*args) and is_kept)
+    monkeypatch.setattr(CrossValidation, "prefers_fine_tuning", not is_kept)
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         is_on_pairs = Path(args.output_dir).name == PAIRS_FOLDER
@@ -359,10 +359,9 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
 ):
     """The fitted head is final here, so that no step of the training shows it."""
 
-    def fit_head(trainer, train) -> bool:
+    def fit_head(trainer, train) -> None:
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(torch.nan)
-        return True
 
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')

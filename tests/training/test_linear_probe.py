@@ -201,5 +201,5 @@ def test_one_process_says_that_a_head_stays_random(is_main, tmp_path, capsys):
     # The last layer of this model has no bias.
     model = RoFormerLiteForMaskedLM(RoFormerLiteConfig(vocab_size=300, **SMALL))
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
-    assert not head.fit_head(OneOfSeveral(model, args), Dataset.from_list([]))
+    head.fit_head(OneOfSeveral(model, args), Dataset.from_list([]))
     assert bool(capsys.readouterr().err) == is_main
