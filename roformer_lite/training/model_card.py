@@ -71,9 +71,9 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         snippet=code.rstrip(),
         command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
-        base=" and ".join(map(_shown_base, run.model.pretrained)),
+        base=_shown_base(run.model.model_name_or_path),
         begins_with_tokens=run.teacher_of_tokens is not None,
-        teacher=_shown_base(teacher) if teacher else "",
+        teacher=_shown_base(teacher),
         dataset_title=_dataset_title(run, "train"),
         limitations=run.card.limitations or LIMITATIONS,
     )
@@ -90,8 +90,11 @@ def add_seeds(results: dict[str, Any], folder: Path) -> None:
     path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
 
 
-def _shown_base(name: str) -> str:
-    """The name of the model that the training started from, without the path of its directory."""
+def _shown_base(name: str | None) -> str:
+    """The name of a model that the training started from, without the path of its directory; empty
+    if there is none."""
+    if name is None:
+        return ""
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
@@ -102,10 +105,7 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
     tags = [recipe.name]
     if finished.start.has_own_class:
         tags = ["roformer-lite", recipe.name]
-    # A single base model is not written as a list.
-    bases: list[str] | str = [name for name in run.model.pretrained if is_hub_name(name)]
-    if len(bases) == 1:
-        bases = bases[0]
+    base = run.model.model_name_or_path
     evaluations = _eval_results(results, finished)
     return ModelCardData(
         language=run.card.language or None,
@@ -114,7 +114,7 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
         pipeline_tag=recipe.pipeline_tag,
         tags=tags,
         datasets=_hub_datasets(run) or None,
-        base_model=bases or None,
+        base_model=base if base and is_hub_name(base) else None,
         metrics=sorted({result.metric_type for result in evaluations}) or None,
         model_name=_title(run),
         eval_results=evaluations or None,

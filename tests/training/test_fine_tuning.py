@@ -1,8 +1,6 @@
 """Training from given models: heads are kept or new, and an encoder gets a decoder."""
 
 import json
-import re
-import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -199,31 +197,6 @@ def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
     start = ["--model_name_or_path", folder / "encoder", "--tokenizer", folder / "other"]
     train("mlm", folder / "text.txt", tmp_path / "m", *start, status=2)
     assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
-
-
-def test_converted_encoder(folder, tmp_path, monkeypatch, capsys):
-    """The message about an encoder that is not converted has the command that converts it."""
-    monkeypatch.chdir(tmp_path)
-    words = sorted({word for text in TEXTS for word in f"{text} {text.upper()}".split()})
-    save_bert(tmp_path / "bert", words, do_lower_case=False)
-    start = ["--encoder_name_or_path", tmp_path / "bert", "--size", "tiny", *UNCHANGED]
-    train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start, status=2)
-    command = re.search(r"`roformer-lite (.*)`", capsys.readouterr().err)
-    assert command is not None and main(shlex.split(command[1])) == 0
-    start[1] = tmp_path / "bert-converted"
-    out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
-    config = config_of(out)
-    bert = tensors(tmp_path / "bert")
-    assert (
-        config["encoder"]["norm_placement"] == "post"
-        and config["decoder"]["norm_placement"] == "pre"
-    )
-    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (2, 3)
-    ours = tensors(out, "model.encoder.layers.0.")
-    assert torch.equal(
-        ours["mlp.up_proj.weight"], bert["encoder.layer.0.intermediate.dense.weight"]
-    )
-    assert torch.equal(tensors(out)[f"model.decoder.{TABLE}"], bert[TABLE])
 
 
 @pytest.fixture
