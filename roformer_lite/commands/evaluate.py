@@ -116,7 +116,6 @@ def evaluate_model(
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
         "labels": {} if found.report is None else found.report.scores,
-        "evaluation_seconds": {"test": round(found.seconds, 1)},
         "rows": {"test": found.rows},
         "arguments": arguments,
         "device": str(saved.model.device),
@@ -181,8 +180,7 @@ def _report_text(found: Evaluation, examples: int) -> str:
 
 def _print_metrics(task: str, found: Evaluation) -> None:
     metrics = {name: {"test": value} for name, value in found.metrics.items()}
-    title = f"{task}, {found.seconds:.1f} s"
-    Console().print(table_of(metrics, title, rows_of_splits={"test": found.rows}))
+    Console().print(table_of(metrics, task, rows_of_splits={"test": found.rows}))
 
 
 def _save(evaluated: EvaluatedModel, target: Path, options: EvaluateArguments) -> None:

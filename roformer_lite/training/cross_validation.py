@@ -135,7 +135,6 @@ class CrossValidation:
             outcomes=measured.outcomes,
             by_row=measured.by_row,
             rows=len(rows),
-            seconds=0.0,
             report=recipe.report(measured.outcomes),
             system=self.system,
         )

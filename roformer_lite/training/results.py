@@ -182,9 +182,6 @@ def summarise(
         "baselines": metrics_of(finished.baselines),
         "p_values": p_values(recipe.main_metric, evaluations, {**parts, **finished.baselines}),
         "verdict": verdict(recipe.main_metric, evaluations, finished.baselines),
-        "evaluation_seconds": {
-            evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations
-        },
         "rows": finished.row_counts,
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(finished.start.tokenizer),

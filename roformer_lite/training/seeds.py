@@ -66,11 +66,7 @@ def train_seeds(run: Run) -> dict[str, Any]:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
             add_seeds(results, folder)
             write_json(folder / RESULTS_FILE, results)
-        if run.training.keep_checkpoints:
-            for path in directory.path.iterdir():
-                if path.is_dir() and path.name != f"seed-{best}.training":
-                    shutil.rmtree(path)
-        else:
+        if not run.training.keep_checkpoints:
             directory.clear()
         return results
 

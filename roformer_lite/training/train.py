@@ -29,8 +29,6 @@ from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
-# Data of at least this many bytes get progress bars.
-MIN_BYTES_FOR_PROGRESS = 50 * 2**20
 # With fewer rows a pretrained encoder is clearly better than a new model (docs/fine_tuning.md).
 MIN_ROWS_FOR_NEW_MODEL = 10_000
 TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
@@ -56,11 +54,12 @@ def train(run: Run) -> dict[str, Any] | None:
     args = make_training_arguments(options, trainer_class(run.task).args_class)
     with directory.opened(args) as cache:
         start = convert_sentence_encoder(run, args, cache / "encoder")
-        given = {name: pretrained_config(name) for name in start.model.pretrained}
+        name = start.model.model_name_or_path
+        given = None if name is None else pretrained_config(name)
         if run.card.push_to_hub and args.should_save:
             # A missing login is reported before the data are read.
             create_repository(run.card, args, run.output_dir.name)
-        if not shows_progress_bars(run, args):
+        if args.disable_tqdm or not (args.should_save and sys.stderr.isatty()):
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
@@ -73,7 +72,7 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
         encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
-        if begun.has_new_head or not start.model.pretrained:
+        if begun.has_new_head or name is None:
             start_at_log_odds(begun.model, encoded["train"])
         fitted = None
         baselines: Baselines = {}
@@ -105,17 +104,6 @@ def train(run: Run) -> dict[str, Any] | None:
             if not args.should_save:
                 return None
             return save_finished_model(finished, directory)
-
-
-def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data, which is only
-    useful if that takes long."""
-    if args.disable_tqdm or not args.should_save:
-        return False
-    if run.data.dataset_name is not None:
-        return True
-    size = sum(Path(file).stat().st_size for file in run.data.train_file or ())
-    return size >= MIN_BYTES_FOR_PROGRESS
 
 
 def read_rows(
@@ -211,7 +199,7 @@ def with_cross_validation(
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
     """Recommend a pretrained model if a new model would be trained on few rows."""
     has_teacher = getattr(run.data, "teacher", None) is not None
-    is_new = not run.model.pretrained and not has_teacher
+    is_new = run.model.model_name_or_path is None and not has_teacher
     if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
             f"This model starts from random weights and has only {len(train):,} rows to learn "
