@@ -98,15 +98,15 @@ class CrossValidation:
                 f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
                 f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
             )
-        if not self.is_possible:
-            return (
-                "After its head was fitted, the model was not fine-tuned, because there are too few "
-                "rows of each label to find out by cross-validation whether that would help."
+        why = "there are too few rows of each label for it"
+        if self.is_possible:
+            why = (
+                f"it would have taken about {self.minutes_to_compare:.1f} minutes, and the limit is "
+                f"{self.max_minutes:.1f} minutes"
             )
         return (
-            "After its head was fitted, the model was not fine-tuned, because it would have taken "
-            f"about {self.minutes_to_compare:.1f} minutes to find out by cross-validation whether "
-            f"that helps, and the limit is {self.max_minutes:.1f} minutes."
+            "After its head was fitted, the model was not fine-tuned. Cross-validation would have "
+            f"shown whether that helps, but {why}."
         )
 
     @property
@@ -156,10 +156,7 @@ class CrossValidation:
                 predicted[name][held_out] = by_split["test"]
         found: Baselines = {}
         for name, of_name in predicted.items():
-            measured = recipe.measured(of_name, rows)
-            accuracy = measured.metrics["accuracy"]
-            print(f"Baseline, accuracy: {name}: {self.split} {accuracy:.4f}", file=sys.stderr)
-            found[name] = {self.split: measured}
+            found[name] = {self.split: recipe.measured(of_name, rows)}
         return found
 
 

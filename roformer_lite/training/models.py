@@ -26,7 +26,6 @@ from ..recipes.base import Recipe, Start
 from ..recipes.teacher import open_teacher, take_over_tokens
 from ..saved.saved_model import (
     check_vocabulary,
-    load_config,
     load_with_new_head,
     max_positions,
 )
@@ -157,24 +156,6 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def pretrained_config(name: str) -> PreTrainedConfig:
-    """The configuration of a saved RoFormerLite model or stock model.
-
-    Raises:
-        InputError: if there is none, if a field is wrong, or if transformers has no class for it.
-    """
-    try:
-        return load_config(name)
-    except InputError as error:
-        # transformers' error says that it does not recognize the model type.
-        if "recogniz" not in str(error):
-            raise
-        raise InputError(
-            f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (docs/conversion.md lists the systems) and pass OUT instead"
-        ) from error
 
 
 def pretrained_for_task(

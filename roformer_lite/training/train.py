@@ -16,13 +16,13 @@ from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe, Start
 from ..recipes.loaded_model import LoadedModel
-from ..saved.saved_model import leave_out_segments
+from ..saved.saved_model import leave_out_segments, load_config
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model
 from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder, start_at_log_odds
-from .models import make_start, pretrained_config
+from .models import make_start
 from .results import FinishedTraining
 from .stages import Stages, train_in_stages
 from .tokenizers import make_tokenizer
@@ -55,7 +55,7 @@ def train(run: Run) -> dict[str, Any] | None:
     with directory.opened(args) as cache:
         start = convert_sentence_encoder(run, args, cache / "encoder")
         name = start.model.model_name_or_path
-        given = None if name is None else pretrained_config(name)
+        given = None if name is None else load_config(name)
         if run.card.push_to_hub and args.should_save:
             # A missing login is reported before the data are read.
             create_repository(run.card, args, run.output_dir.name)
