@@ -123,23 +123,28 @@ class FinishedTraining:
         return self.recipe.neutral_example
 
 
-def summarise(
-    finished: FinishedTraining,
-    recipe: Recipe,
-    evaluations: Sequence[Evaluation],
-    parts: Baselines,
-    join: Join | None,
-) -> dict[str, Any]:
-    """All results, in the form of `results.json`.
+@dataclass
+class Measurements:
+    """The evaluations of a saved model.
 
     Args:
-        finished: The training.
         recipe: The task, with the threshold that the validation data have chosen.
-        evaluations: The evaluations of the saved model.
-        parts: The metrics of its encoder alone, if a baseline joins the answer.
+        evaluations: One for each split.
+        parts: The metrics of the encoder alone, if a baseline joins the answer.
         join: The weight of the encoder in the answer; None if no baseline joins it.
     """
+
+    recipe: Recipe
+    evaluations: list[Evaluation] = field(default_factory=list)
+    parts: Baselines = field(default_factory=dict)
+    join: Join | None = None
+
+
+def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, Any]:
+    """All results, in the form of `results.json`."""
     run = finished.run
+    recipe = measured.recipe
+    evaluations = measured.evaluations
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
     notes = recipe.notes()
     warnings = []
@@ -149,8 +154,8 @@ def summarise(
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
             warnings.append(note_on_seen(recipe.main_metric, evaluation, rows))
-    if join is not None:
-        notes.append(note_on_join(finished, join))
+    if measured.join is not None:
+        notes.append(note_on_join(finished, measured.join))
     if evaluations and evaluations[-1].calibration_error is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
@@ -178,9 +183,11 @@ def summarise(
         "example_line": recipe.example_line(
             finished.example(run.card.card_example), finished.start.tokenizer
         ),
-        "parts": metrics_of(parts),
+        "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
-        "p_values": p_values(recipe.main_metric, evaluations, {**parts, **finished.baselines}),
+        "p_values": p_values(
+            recipe.main_metric, evaluations, {**measured.parts, **finished.baselines}
+        ),
         "verdict": verdict(recipe.main_metric, evaluations, finished.baselines),
         "rows": finished.row_counts,
         "parameters": finished.model.num_parameters(),
