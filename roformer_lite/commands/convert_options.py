@@ -11,6 +11,11 @@ from ..output import new_directory
 EXAMPLES_OF_FAMILIES = "bert, roberta, modernbert, llama or bart"
 # This stands for the family in config.json, or for one that supports all features of a model.
 AUTO = "auto"
+SOURCE_HELP = (
+    f"The family or system that CHECKPOINT comes from, such as {EXAMPLES_OF_FAMILIES}; {AUTO}: the "
+    "family that its config.json names. An unknown name prints a list of all."
+)
+CHECKPOINT_HELP = "a directory with config.json and weights"
 
 
 @dataclass
@@ -24,16 +29,7 @@ class ConvertArguments:
     """
 
     source: str | None = field(
-        default=None,
-        metadata={
-            "name": "from",
-            "metavar": "SYSTEM",
-            "help": (
-                "The family or system that CHECKPOINT comes from, such as "
-                f"{EXAMPLES_OF_FAMILIES}; {AUTO}: the family that its config.json names. An "
-                "unknown name prints a list of all."
-            ),
-        },
+        default=None, metadata={"name": "from", "metavar": "SYSTEM", "help": SOURCE_HELP}
     )
     target: str | None = field(
         default=None,
@@ -62,7 +58,7 @@ def parse(argv: Sequence[str]) -> tuple[ConvertArguments, str, Path]:
         "(--to). Without either option, a RoFormerLite model is converted to a family that supports "
         "it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
         [ConvertArguments],
-        CHECKPOINT="a directory with config.json and weights",
+        CHECKPOINT=CHECKPOINT_HELP,
         OUT="the directory to write",
     )
     options, checkpoint, out = parser.parse(argv)

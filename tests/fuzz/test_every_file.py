@@ -37,7 +37,7 @@ COMMANDS = {
     "shards": [PREDICT],
     "sentence": [PREDICT],
     "mlm": [["convert", "{}", "out", "--to", "roformer"]],
-    "roformer": [["convert", "{}", "out"]],
+    "roformer": [["convert", "{}", "out"], ["verify", "{}"]],
 }
 GENERATION = {
     "num_beams": 2,
@@ -234,7 +234,7 @@ def _larger_tokenizer(folder: Path) -> None:
 
 
 STRANGE = (torch.complex64, torch.float8_e4m3fn, torch.int8)
-(CONVERT,) = COMMANDS["roformer"]
+CONVERT, VERIFY = COMMANDS["roformer"]
 TUNE = (
     "train classify --train_file rows.csv --model_name_or_path {} --use_cpu --max_length 16".split()
 )
@@ -268,8 +268,17 @@ SILENT = [
     ("mlm", _change(lambda tensor: None), COMMANDS["mlm"][0], "lacks model.layers.0.self_attn.q"),
     ("mlm", _change(lambda tensor: tensor[:3]), COMMANDS["mlm"][0], "has in another shape model"),
     ("roformer", _change(lambda tensor: tensor * torch.nan), CONVERT, "NaN or infinite numbers"),
-    *(("roformer", _as_type(dtype), CONVERT, "has the type torch.") for dtype in STRANGE[:2]),
-    ("roformer", _set("config.json", vocab_size=310), CONVERT, "but the config says (310, "),
+    *(("roformer", _as_type(dtype), VERIFY, "has the type torch.") for dtype in STRANGE[:2]),
+    *(
+        ("roformer", _set("config.json", vocab_size=310), command, "but the config says (310, ")
+        for command in (VERIFY, CONVERT)
+    ),
+    (
+        "roformer",
+        _set("config.json", max_position_embeddings=3),
+        VERIFY,
+        "size mismatch for roformer.encoder.embed",
+    ),
     ("classify", _catastrophic, PREDICT, "the tokenizer cannot encode one of the texts"),
     ("classify", _larger_tokenizer, PREDICT, "the tokenizer has"),
     # No training starts from random weights, except for those of the head.
