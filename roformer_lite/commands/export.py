@@ -14,7 +14,7 @@ from ..baseline.files import copy_joined
 from ..errors import InputError
 from ..export.graphs import write_graphs, write_pooling
 from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
-from ..options.formats import FOLDER_FORMATS
+from ..options.formats import FOLDER_FORMATS, GRAPH_FORMATS
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import (
     load_config,
@@ -48,7 +48,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         )
     check_sentence_modules(source)
     # Graphs can do without a tokenizer; other formats contain its vocabulary.
-    load = load_tokenizer if options.format == "onnx" else require_tokenizer
+    load = load_tokenizer if options.format in GRAPH_FORMATS else require_tokenizer
     tokenizer = load(source, load_config(source))
     # Every runtime supports this precision.
     model = padding_free(load_model(source).float(), enabled=not options.padded)
@@ -84,10 +84,11 @@ def _write(
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
-    if not options.embeddings and not is_bare_encoder(model):
-        return ", ".join(write_graphs(model, folder, options.quantization))
+    gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
+    if not gives_embeddings:
+        return ", ".join(write_graphs(model, folder, options.format, options.quantization))
     encoder = SentenceEncoder(model)
-    graphs = write_graphs(encoder, folder, options.quantization)
+    graphs = write_graphs(encoder, folder, options.format, options.quantization)
     write_pooling(encoder.config, folder.parent)
     return ", ".join([*graphs, "embeddings"])
 

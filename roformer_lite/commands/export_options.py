@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, check_model_name
-from ..options.formats import Format, check_libraries, check_quantization
+from ..options.formats import GRAPH_FORMATS, Format, check_libraries, check_quantization
 from ..options.parser import CommandParser
 from ..output import new_directory
 
@@ -20,7 +20,8 @@ class ExportArguments:
             int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
         embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
             instead of the head's output (the default for models without a head).
-        padded: onnx: write graphs that compute padding, for runtimes that allow only fixed shapes.
+        padded: onnx, torch: write graphs that compute padding, for runtimes that allow only fixed
+            shapes.
     """
 
     format: Format = "onnx"
@@ -29,9 +30,10 @@ class ExportArguments:
     padded: bool = False
 
     def __post_init__(self):
-        for name in ("padded", "embeddings"):
-            if getattr(self, name) and self.format != "onnx":
-                raise InputError(f"--{name} is for --format onnx, not for {self.format}")
+        if self.padded and self.format not in GRAPH_FORMATS:
+            raise InputError(f"--padded is for --format onnx and torch, not for {self.format}")
+        if self.embeddings and self.format != "onnx":
+            raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
         check_quantization(self.format, self.quantization)
 
 

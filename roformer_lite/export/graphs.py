@@ -18,6 +18,7 @@ from hf_roformer_lite.conversion.poolings import POOLINGS
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 
 from ..errors import InputError
+from ..options.formats import GRAPH_FORMATS
 from ..output import write_json
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 2**24
 
 
-def export_model(model: PreTrainedModel) -> "ExportedModel":
-    """Export a RoFormerLite model of any class to ONNX. Norms, GELU and projections become operations
-    of onnxruntime.
+def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
+    """Export a RoFormerLite model of any class.
 
     Args:
         model: The model, which is set to evaluation mode.
+        format: `onnx`, which needs the extra `export` and in which norms, GELU and projections
+            become operations of onnxruntime, or `torch`, the format of torch.export.
 
     Returns:
         The `ExportedModel` of transformers, which can be called and saved. Its `components` are the
@@ -42,7 +44,8 @@ def export_model(model: PreTrainedModel) -> "ExportedModel":
         `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder.
+        InputError: for a decoder that needs the states of an encoder, and for a decoder with
+            sliding-window layers if the format is `torch`.
     """
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -50,14 +53,23 @@ def export_model(model: PreTrainedModel) -> "ExportedModel":
         raise InputError(
             f"{type(model).__name__} needs the states of an encoder; export the whole pair"
         )
+    fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
     config = AutoExportConfig.from_dict(
-        {"export_format": "onnx", "dynamic": True, "ort_fusions": "cpu"}
+        {"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions}
     )
     exporter = AutoHfExporter.from_config(config)
     model.eval()
     if not model.can_generate():
         inputs: dict[str, Any] = {**sample_inputs(model), "use_cache": False}
         return exporter.export(model, inputs, config)
+    if (
+        format == "torch"
+        and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types
+    ):
+        raise InputError(
+            "layer_types has sliding_attention, whose cache counts its tokens outside the graph, so "
+            "that a torch program could decode only one step; export with format='onnx'"
+        )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
     exported = exporter.export_for_generation(
         model, sample_inputs(model), config, generation_config=greedy
@@ -92,17 +104,19 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
     return inputs
 
 
-def write_graphs(model: PreTrainedModel, directory: Path, quantization: str | None) -> list[str]:
+def write_graphs(
+    model: PreTrainedModel, directory: Path, format: str, quantization: str | None
+) -> list[str]:
     """Export a model to `directory`, which exists.
 
-    The files have the names that transformers.js expects: `model.onnx`, which contains the
+    ONNX files have the names that transformers.js expects: `model.onnx`, which contains the
     weights, and `model_quantized.onnx`, the same graph in int8. `export.json` names the file that
-    `predict` runs, and describes its inputs.
+    `predict` runs, and describes its inputs. transformers itself writes the other format.
 
     Args:
-        model: The model.
+        model, format: As for `export_model`.
         directory: The directory for the files.
-        quantization: `int8` also writes the graphs in this type: the weights of matrix
+        quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
             products and the table of embeddings have 8 bits, and the scale of activations is
             computed for each batch. None writes only float32.
 
@@ -113,7 +127,10 @@ def write_graphs(model: PreTrainedModel, directory: Path, quantization: str | No
         InputError: as `export_model`, and for a graph of more than 2 GiB, which is too large for
             an ONNX file.
     """
-    exported = export_model(model)
+    exported = export_model(model, format)
+    if format != "onnx":
+        exported.save_pretrained(directory)
+        return list(exported.components)
     components = {}
     for name, component in exported.components.items():
         file = f"{name}.onnx"

@@ -8,7 +8,9 @@ from ..errors import InputError, require_packages
 
 # The libraries that can run a model in `predict` and on the page.
 Engine = Literal["torch", "onnx"]
-Format = Literal["onnx", "ctranslate2", "gguf"]
+# The formats that transformers exports, with its names for them.
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}
+Format = Literal["onnx", "torch", "ctranslate2", "gguf"]
 # These formats are written to a folder of the same name, next to the tokenizer.
 FOLDER_FORMATS = ("onnx", "ctranslate2")
 # The types in which a format can store weights, in addition to float32.
@@ -31,11 +33,11 @@ def check_quantization(format: Format, quantization: str | None) -> None:
     Raises:
         InputError: with the option and the possible values.
     """
-    kinds = QUANTIZATIONS[format]
+    kinds = QUANTIZATIONS.get(format, ())
     if quantization is not None and quantization not in kinds:
         raise InputError(
             f"--quantization {quantization}: --format {format} has no such type; choose one of "
-            f"{', '.join(kinds)}"
+            f"{', '.join(kinds) or 'the other formats'}"
         )
 
 
@@ -45,7 +47,7 @@ def check_libraries(format: Format) -> None:
     Raises:
         InputError: with the command that installs them.
     """
-    require_packages(f"--format {format}", _LIBRARIES[format])
+    require_packages(f"--format {format}", _LIBRARIES.get(format, ()))
 
 
 def check_engine(engine: Engine, directory: str, device: str | None) -> None:

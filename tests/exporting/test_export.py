@@ -1,12 +1,12 @@
-"""Exported graphs give the numbers of the model at sizes with which they were not traced."""
+"""Exported graphs give the numbers of the model at sizes with which they were not traced, and the
+tokens of `generate`."""
 
 import pytest
 import torch
-from conftest import VOCAB, build, stack_config
-from onnxruntime import InferenceSession
+from conftest import VOCAB, build, seq2seq_config, stack_config
 from saved_models import save_model
-from transformers import AutoTokenizer
-from transformers.exporters import AutoExportConfig, AutoHfExporter
+from transformers import AutoTokenizer, DynamicCache
+from transformers.exporters import ExportedModel
 
 import hf_roformer_lite as rl
 from roformer_lite.cli import main
@@ -51,16 +51,14 @@ def test_torch_takes_any_size(name):
     """One model is exported by torch itself, because the patches of transformers' exporters could
     hide an operation that cannot be exported."""
     model = build(rl.RoFormerLiteModel, stack_config(name))
-    inputs = sample_inputs(model)
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes = {"input_ids": sizes, "attention_mask": sizes}
     if name == "sliding":
-        sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-        shapes = {"input_ids": sizes, "attention_mask": sizes}
         program = torch.export.export(
-            model, (), inputs, dynamic_shapes=shapes, strict=False
+            model, (), sample_inputs(model), dynamic_shapes=shapes, strict=False
         ).module()
     else:
-        config = AutoExportConfig.from_dict({"export_format": "dynamo", "dynamic": True})
-        program = AutoHfExporter.from_config(config).export(model, inputs, config)
+        program = export_model(model, "torch")
     assert_same_everywhere(
         model, program, "last_hidden_state", SHAPES[3:] if name == "sliding" else SHAPES
     )
@@ -69,7 +67,7 @@ def test_torch_takes_any_size(name):
 @pytest.mark.slow
 def test_onnx_takes_any_size(ragged_input):
     model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
-    exported = export_model(model)
+    exported = export_model(model, "onnx")
     assert_same_everywhere(model, exported, "logits")
     # One row of this input has no tokens.
     torch.testing.assert_close(
@@ -77,19 +75,54 @@ def test_onnx_takes_any_size(ragged_input):
     )
 
 
+@pytest.mark.slow
+def test_causal_models_with_their_cache():
+    """The exported programs give the tokens of `generate`. (ONNX, pairs, sampling and beams are
+    tested in test_onnx.py.)"""
+    config = stack_config("grouped-gated-rms", tie_word_embeddings=False)
+    model = build(rl.RoFormerLiteForCausalLM, config)
+    exported = export_model(model, "torch")
+    inputs = batch(rows=3, length=9)
+    # A mask that is sorted has all its padding on the left.
+    mask = inputs["attention_mask"].sort(dim=1).values
+    inputs["attention_mask"] = mask
+    generated = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    expected = generated[:, 9:]
+    assert len(expected[0].unique()) > 1
+    taken = exported.components["decode"].metadata.kwargs
+    name_of_cache = "cache" if "cache" in taken else "past_key_values"
+    cache = DynamicCache(config=model.config)
+    new = inputs["input_ids"]
+    tokens = []
+    for runner in ["prefill", *["decode"] * 11]:
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -new.shape[1] :]
+        given = {
+            "input_ids": new,
+            "attention_mask": mask,
+            "position_ids": positions,
+            name_of_cache: cache,
+        }
+        outputs = exported.runners[runner](**given)
+        new = outputs.logits[:, -1:].argmax(-1)
+        cache = outputs[name_of_cache]
+        tokens.append(new)
+        mask = torch.cat([mask, mask.new_ones(3, 1)], dim=1)
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
+
+
 def test_command_line(tmp_path, capsys):
     model = load_model(save_model("classify", tmp_path / "model")).bfloat16()
     model.save_pretrained(tmp_path / "model")
-    command = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "onnx"]
+    command = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]
     assert main(command) == 0
-    printed = f"RoFormerLiteForSequenceClassification as onnx, model: {tmp_path / 'out' / 'onnx'}\n"
+    printed = f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
     assert capsys.readouterr().out == printed
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     inputs = tokenizer(["a fine film", "fine"], padding=True, return_tensors="pt")
-    session = InferenceSession(tmp_path / "out" / "onnx" / "model.onnx")
-    (logits,) = session.run(["logits"], {name: ids.numpy() for name, ids in inputs.items()})
+    # A torch program is a pickle, which transformers 5.24 reads only with this option.
+    exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     torch.testing.assert_close(
-        torch.from_numpy(logits), model.float()(**inputs).logits, rtol=0, atol=1e-5
+        exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5
     )
 
     assert main(command) == 2
@@ -105,3 +138,6 @@ def test_what_cannot_be_exported():
     decoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
     with pytest.raises(InputError, match="export the whole pair"):
         export_model(decoder)
+    sliding = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
+    with pytest.raises(InputError, match="format='onnx'"):
+        export_model(sliding, "torch")
