@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from datasets import Dataset
 
 from .data.duplicates import SEEN
@@ -50,12 +51,21 @@ class Evaluation:
     system: str = THIS_MODEL
 
     @property
+    def right(self) -> np.ndarray:
+        """Whether each prediction is right, `(rows,)`."""
+        return are_right(self.outcomes)
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """The probability of each prediction, `(rows,)`; None if the model has none."""
+        return scores_of(self.outcomes)
+
+    @property
     def calibration_error(self) -> float | None:
         """The expected calibration error of the scores; None without scores."""
-        scores = scores_of(self.outcomes)
-        if scores is None:
+        if self.scores is None:
             return None
-        return calibration_error(scores, are_right(self.outcomes))
+        return calibration_error(self.scores, self.right)
 
     @property
     def warnings(self) -> list[str]:

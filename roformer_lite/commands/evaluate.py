@@ -18,6 +18,7 @@ from ..api import EvaluationResult
 from ..data.splits import load_splits
 from ..data.tables import TableWriter
 from ..evaluation import Evaluation, evaluate
+from ..measuring.confusion_picture import draw_confusion
 from ..measuring.report import confused_pairs, example_text, worst
 from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
@@ -25,6 +26,7 @@ from ..recipes.base import Recipe
 from ..training.results import table_of
 from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
+PICTURE_FILE = "confusion.png"
 # These options about data have the same names as in the training.
 _DATA = (
     "test_file",
@@ -174,5 +176,8 @@ def _save(evaluated: EvaluationResult, target: Path, options: EvaluateArguments)
                 table = TableWriter(stream, f".{options.table_format}")
                 for row in evaluated.rows:
                     table.write(row)
+        report = evaluated.found.report
+        if report is not None and report.true:
+            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
         write_json(folder / RESULTS_FILE, evaluated.results)

@@ -34,7 +34,8 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
         test_split: Split of --dataset_name.
-        output_dir: Directory for results, report and the table of all predictions. Default: none.
+        output_dir: Directory for results, report, picture and the table of all predictions.
+            Default: none.
         overwrite_output_dir: Replace an earlier evaluation there.
         table_format: Format of the table of predictions.
         examples: How many of the worst answers to print.

@@ -16,11 +16,12 @@ from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..errors import InputError
 from ..evaluation import evaluate
+from ..measuring.confusion_picture import draw_reliability
 from ..options.common import PublishingOptions
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from .model_card import write_model_card
-from .results import FinishedTraining, Measurements, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, Measurements, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -58,6 +59,9 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         state = finished.trainer.state
         if state.global_step:
             draw_loss_curve(state.log_history, folder / CURVE_FILE)
+        last = measured.evaluations[-1] if measured.evaluations else None
+        if last is not None and last.scores is not None:
+            draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
         results = summarise(finished, measured)
         run.save(folder)
         write_model_card(results, finished, folder)

@@ -59,6 +59,7 @@ SHOWN_OPTIONS = (
     "ema_decay",
     "word_dropout",
 )
+RELIABILITY_FILE = "reliability.png"
 
 
 @dataclass
@@ -156,7 +157,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
             warnings.append(note_on_seen(recipe.main_metric, evaluation, rows))
     if measured.join is not None:
         notes.append(note_on_join(finished, measured.join))
-    if evaluations and evaluations[-1].calibration_error is not None:
+    if evaluations and evaluations[-1].scores is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
         warnings += last.warnings
@@ -273,7 +274,8 @@ def note_on_scores(evaluation: Evaluation) -> str:
     return (
         f"The expected calibration error on the {evaluation.split} data is "
         f"{evaluation.calibration_error:.3f}: the mean difference between the scores and the "
-        "fraction of correct predictions."
+        "fraction of correct predictions. "
+        f"![Fraction of correct predictions]({RELIABILITY_FILE})"
     )
 
 

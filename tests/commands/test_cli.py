@@ -54,7 +54,7 @@ def evaluated(model: Path, data: Sequence[Path], *options: str) -> tuple[list[di
     assert all(f"{value:.4f}" in printed.getvalue() for value in noted["metrics"]["test"].values())
     foreign = "--label_column" if noted["task"] == "tag" else "--tag_column"
     run("evaluate", model, "--test_file", *data, foreign, "x", status=2)
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {"confusion.png"}
     assert names == {"results.json", "report.txt", "predictions.jsonl"}
     lines = (folder / "predictions.jsonl").read_text("utf-8").splitlines()
     table = [json.loads(line) for line in lines]
@@ -265,6 +265,7 @@ def test_classify_several_labels(tmp_path):
     assert found["again"]["metrics"]["test"] == metrics
     assert metrics["accuracy"] == 1.0
     assert set(found["wrong"]["labels"]) == {"cat", "dog", "red"}
+    assert not (tmp_path / "wrong" / "confusion.png").exists()
     with (tmp_path / "wrong" / "predictions.csv").open(newline="") as stream:
         right = [
             set(row["label"].split(";")) == set(row["prediction"].split(";"))

@@ -259,6 +259,9 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert re.search(r"labels 0\.500 of the rows\D+1\.000", card)
     assert "p = " in results["verdict"] and "expected calibration error" in card
+    assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(
+        b"\x89PNG"
+    )
     (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
     for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
         command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]
