@@ -111,7 +111,7 @@ def evaluate_model(
         results=results,
     )
     if options.output_dir is not None:
-        _save(evaluated, Path(options.output_dir), options)
+        _save(evaluated, found, Path(options.output_dir), options)
     return evaluated
 
 
@@ -165,7 +165,9 @@ def _report_text(found: Evaluation, examples: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _save(evaluated: EvaluationResult, target: Path, options: EvaluateArguments) -> None:
+def _save(
+    evaluated: EvaluationResult, found: Evaluation, target: Path, options: EvaluateArguments
+) -> None:
     """Write the output directory."""
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
@@ -176,7 +178,7 @@ def _save(evaluated: EvaluationResult, target: Path, options: EvaluateArguments)
                 table = TableWriter(stream, f".{options.table_format}")
                 for row in evaluated.rows:
                     table.write(row)
-        report = evaluated.found.report
+        report = found.report
         if report is not None and report.true:
             draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
