@@ -159,23 +159,28 @@ def is_written_directly(path: str | Path) -> bool:
     return os.path.exists(path) and is_stream
 
 
-def check_answers_file(path: str, input_file: str | None) -> None:
-    """Raise an error before overwriting the input with the predictions.
+def check_answers_file(path: str, input_file: str | None, model: str) -> None:
+    """Raise an error before overwriting the input or a file of the model with the predictions.
 
     Args:
         path: The file for the predictions.
         input_file: The input; None for standard input.
+        model: The directory of the model, or its name on the Hub.
 
     Raises:
-        InputError: if they are the same file.
+        InputError: with the file that would be lost.
     """
+    if is_written_directly(path) or not os.path.exists(path):
+        return
+    is_of_model = Path(os.path.realpath(model)) in Path(os.path.realpath(path)).parents
     is_input = False
-    # Either may not exist, and standard input may be closed.
+    # Standard input may be closed.
     with suppress(OSError):
         is_input = os.path.samefile(path, 0 if input_file is None else input_file)
-    if is_input and not is_written_directly(path):
+    if is_input or is_of_model:
+        lost = "the input" if is_input else f"a file of the model {model}"
         raise InputError(
-            f"--output_file {path} is the input, which would be overwritten; pass another name"
+            f"--output_file {path} is {lost}, which would be overwritten; pass another name"
         )
 
 
@@ -262,3 +267,16 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def require_space(directory: Path, size: int) -> None:
+    """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
+    Some writers, such as torch's writer of archives, would otherwise end the whole process."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    placeholder = directory / ".space"
+    try:
+        with placeholder.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
+    finally:
+        placeholder.unlink(missing_ok=True)

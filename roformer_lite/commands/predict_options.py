@@ -184,6 +184,6 @@ def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)
     if files.output_file is not None:
-        check_answers_file(files.output_file, files.input_file)
+        check_answers_file(files.output_file, files.input_file, directory)
     check_engine(files.engine, directory, files.device)
     return files, options, directory

@@ -355,9 +355,14 @@ def what_happened(finished: FinishedTraining) -> str:
     sentences = []
     if stages.pairs is not None:
         sentences.append(
-            "The encoder learned from pairs of texts, as in SetFit, in "
+            f"The encoder learned from {stages.pairs.pairs:,} pairs of texts, as in SetFit, in "
             f"{stages.pairs.steps:,} steps with up to {stages.pairs.texts_per_batch} texts each."
         )
+        if stages.pairs.steps < stages.pairs.planned_steps:
+            sentences.append(
+                "`--time_limit_minutes` ended this stage, for which "
+                f"{stages.pairs.planned_steps:,} steps were planned."
+            )
     if stages.cross_validation is not None:
         sentences.append(stages.cross_validation.reason)
         sentences.append(stages.cross_validation.meaning)

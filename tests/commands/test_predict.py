@@ -446,14 +446,20 @@ def test_a_file_is_replaced_as_a_whole(models, place):
     assert sorted(os.listdir()) == sorted(["link.txt", "old.txt", *before])
 
 
-def test_answers_do_not_replace_the_input(models, place, capsys, monkeypatch):
+def test_answers_replace_neither_the_input_nor_the_model(models, place, capsys, monkeypatch):
     model = models / "classify"
+    Path("linked_model").symlink_to(model, target_is_directory=True)
     Path("link.txt").symlink_to("lines.txt")
     os.link("lines.txt", "same.txt")
-    before = Path("lines.txt").read_bytes()
+    of_model = [str(path) for path in model.rglob("*") if path.is_file()]
+    of_model += [f"linked_model/{Path(path).name}" for path in of_model]
+    before = {path: Path(path).read_bytes() for path in ["lines.txt", *of_model]}
     for target in ("lines.txt", "./lines.txt", "link.txt", "same.txt"):
         predict(model, "lines.txt", target, status=2)
         assert f"--output_file {target} is the input" in capsys.readouterr().err
+    for target in of_model:
+        predict(Path("linked_model"), "lines.txt", target, status=2)
+        assert f"--output_file {target} is a file of the model" in capsys.readouterr().err
     with open("lines.txt") as stream:
         standard_input = os.dup(0)
         os.dup2(stream.fileno(), 0)
@@ -462,7 +468,7 @@ def test_answers_do_not_replace_the_input(models, place, capsys, monkeypatch):
         finally:
             os.dup2(standard_input, 0)
             os.close(standard_input)
-    assert Path("lines.txt").read_bytes() == before
+    assert {path: Path(path).read_bytes() for path in before} == before
 
 
 @pytest.fixture
