@@ -59,7 +59,7 @@ def train(run: Run) -> dict[str, Any] | None:
         if run.card.push_to_hub and args.should_save:
             # A missing login is reported before the data are read.
             create_repository(run.card, args, run.output_dir.name)
-        if args.disable_tqdm or not (args.should_save and sys.stderr.isatty()):
+        if not shows_progress_bars(args):
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
@@ -104,6 +104,11 @@ def train(run: Run) -> dict[str, Any] | None:
             if not args.should_save:
                 return None
             return save_finished_model(finished, directory)
+
+
+def shows_progress_bars(args: TrainingArguments) -> bool:
+    """Whether this process shows progress bars for reading and encoding the data."""
+    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(
