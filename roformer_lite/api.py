@@ -105,13 +105,7 @@ def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:
 
     from .commands.evaluate import evaluate_model
 
-    evaluated = evaluate_model(*given)
-    return EvaluationResult(
-        metrics=evaluated.found.metrics,
-        rows=evaluated.table,
-        report=evaluated.report,
-        results=evaluated.results,
-    )
+    return evaluate_model(*given)
 
 
 def predict(

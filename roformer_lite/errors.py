@@ -121,14 +121,14 @@ def check_directory(name: str | Path, given: str = "") -> None:
         given: The beginning of the error message. Default: the name.
 
     Raises:
-        InputError: with a suggestion if there is a directory with a similar name.
+        InputError: with the reason.
     """
     if os.path.isdir(name):
         return
     given = given or str(name)
     if os.path.exists(name):
         raise InputError(f"{given}: is a file; pass the directory of a model")
-    raise InputError(f"{given}: there is no such directory{_similar(Path(name))}")
+    raise InputError(f"{given}: there is no such directory")
 
 
 def is_hub_name(name: str | Path) -> bool:
@@ -162,9 +162,7 @@ def check_model_name(name: str | Path, given: str = "") -> None:
         check_directory(name, given)
     refusal = _refusal_of_hub(str(name))
     if refusal:
-        raise InputError(
-            f"{given or name}: there is no such directory here{_similar(Path(name))}, and {refusal}"
-        )
+        raise InputError(f"{given or name}: there is no such directory here, and {refusal}")
 
 
 @cache
@@ -196,16 +194,6 @@ def _refusal_of_hub(name: str) -> str:
             return "the Hub was not asked because HF_HUB_OFFLINE is set"
         return f"the Hub cannot be reached: {' '.join(str(error).split())}"
     return ""
-
-
-def _similar(path: Path) -> str:
-    """The directory that was probably meant, to be appended to a sentence."""
-    try:
-        siblings = [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()]
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.75)
-    return f" (did you mean {path.with_name(close[0])}?)" if close else ""
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.

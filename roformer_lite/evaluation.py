@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +37,6 @@ class Evaluation:
         without_seen: The main metric without the rows whose input also occurs in the training data;
             None if there are no such rows, or no others.
         rows: The number of rows.
-        seconds: The duration of the evaluation.
         report: The metrics of each label, for tasks with labels.
         system: The name of what was evaluated, if it is not the saved model.
     """
@@ -48,7 +46,6 @@ class Evaluation:
     outcomes: Sequence[Outcome]
     by_row: RowMetric
     rows: int
-    seconds: float
     report: LabelReport | None
     without_seen: float | None = None
     system: str = THIS_MODEL
@@ -99,7 +96,6 @@ def evaluate(
         InputError: if a metric is not finite.
     """
     print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
-    started = time.monotonic()
     measured = recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
     values = measured.metrics.items()
     bad = [f"{name} {value}" for name, value in values if not math.isfinite(value)]
@@ -118,7 +114,6 @@ def evaluate(
         outcomes=measured.outcomes,
         by_row=measured.by_row,
         rows=len(rows),
-        seconds=time.monotonic() - started,
         report=recipe.report(measured.outcomes),
         without_seen=without_seen,
     )

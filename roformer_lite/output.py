@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 from typing import IO, Any, TextIO
 
 from .errors import InputError
@@ -44,8 +44,6 @@ def check_place(option: str, path: str) -> str:
         model = Path(path) / "model"
         problem = f"names no new directory; pass a name, such as {model}"
     # Unlike pathlib, os.path does not raise an error for names that are too long.
-    elif os.path.islink(Path(path)) and not os.path.exists(target):
-        problem = f"is a link to {os.readlink(path)}, which does not exist"
     elif os.path.isfile(target):
         problem = "is a file; pass the name of a directory"
     elif os.path.ismount(target):
@@ -126,20 +124,15 @@ def complete_directory(
         overwrite, signs: As for `check_output_dir`.
 
     Raises:
-        InputError: if the disk is full, and if something else was written to `target` in the
-            meantime; the message says where the finished directory is.
+        InputError: if something else was written to `target` in the meantime; the message says
+            where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remedy = (
-        f" while saving {saving}; nothing was changed. Free some space and run the same command "
-        "again"
-    )
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
         # A temporary directory is private; a directory inside it has the usual permissions.
         finished = Path(scratch) / "finished"
         finished.mkdir()
-        with _naming_full_disk(str(target), target.parent, remedy):
-            yield finished
+        yield finished
         replaced = Path(scratch) / "replaced"
         is_replaced = overwrite and all((target / file).is_file() for file in signs)
         if is_replaced:
@@ -164,31 +157,6 @@ def is_written_directly(path: str | Path) -> bool:
     replaced."""
     is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
     return os.path.exists(path) and is_stream
-
-
-def check_output_file(path: str | Path, option: str) -> None:
-    """Reject a file that cannot be written, as far as this is known in advance.
-
-    Args:
-        path: The file.
-        option: The option that was given, for messages.
-
-    Raises:
-        InputError: with the option, the path and the reason.
-    """
-    name = f"{option} {path}".strip()
-    if os.path.isdir(path):
-        raise InputError(f"{name} is a directory; pass the name of a file")
-    target = Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.access(target, os.W_OK):
-        raise InputError(f"{name}: the file is write-protected")
-    if is_written_directly(path):
-        return
-    try:
-        with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"{name} cannot be written: {error.strerror}") from error
 
 
 def check_answers_file(path: str, input_file: str | None, model: str) -> None:
@@ -217,18 +185,6 @@ def check_answers_file(path: str, input_file: str | None, model: str) -> None:
 
 
 @contextmanager
-def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]:
-    """Turn an error that the disk of `directory` is full into an `InputError`."""
-    try:
-        yield
-    # Libraries have various errors for a full disk. All other errors pass unchanged.
-    except Exception as error:
-        if not is_disk_full(error, directory):
-            raise
-        raise InputError(f"{name}: no space left on the disk{remedy}") from error
-
-
-@contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """Open a UTF-8 file to be written inside the `with`; at the end it replaces `path`, which stays
     as it was if anything fails. A file whose name ends in .gz is compressed.
@@ -242,9 +198,8 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
         option: The option that was given, for messages.
 
     Raises:
-        InputError: at once if nothing can be written there, and at the end if the disk is full.
+        InputError: at once if nothing can be written there.
     """
-    check_output_file(path, option)
     name = f"{option} {path}".strip()
     target = Path(os.path.realpath(path))
     is_stream = is_written_directly(path)
@@ -252,26 +207,28 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     if not is_stream:
         # Another command may write the same file at the same time.
         written = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
+    if os.path.isdir(path):
+        raise InputError(f"{name} is a directory; pass the name of a file")
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise InputError(f"{name}: the file is write-protected")
     try:
         file = written.open("wb")
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror}") from error
-    with _naming_full_disk(name, target.parent, ""):
-        try:
-            with file:
-                if not is_stream and target.exists():
-                    shutil.copymode(target, written)
-                with _text_in(file, is_compressed=Path(path).suffix.lower() == ".gz") as stream:
-                    yield stream
-                if not is_stream:
-                    # Without this, a crash of the machine after the rename could leave an empty
-                    # file.
-                    os.fsync(file.fileno())
+    try:
+        with file:
+            if not is_stream and target.exists():
+                shutil.copymode(target, written)
+            with _text_in(file, is_compressed=Path(path).suffix.lower() == ".gz") as stream:
+                yield stream
             if not is_stream:
-                written.replace(target)
-        finally:
-            if not is_stream:
-                written.unlink(missing_ok=True)
+                # Without this, a crash of the machine after the rename could leave an empty file.
+                os.fsync(file.fileno())
+        if not is_stream:
+            written.replace(target)
+    finally:
+        if not is_stream:
+            written.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -3,7 +3,7 @@ predictions."""
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +14,7 @@ from rich.console import Console
 from hf_roformer_lite.version import __version__
 
 from ..answers import SavedModel, open_model
+from ..api import EvaluationResult
 from ..data.splits import load_splits
 from ..data.tables import TableWriter
 from ..evaluation import Evaluation, evaluate
@@ -37,29 +38,6 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """The evaluation of a saved model.
-
-    Args:
-        found: The metrics and predictions.
-        results: The contents of `results.json`.
-        report: The metrics of each label, the labels that are confused most often, and the worst
-            predictions.
-        notes: Sentences about the metrics.
-    """
-
-    found: Evaluation
-    results: dict[str, Any]
-    report: str
-    notes: list[str]
-
-    @property
-    def table(self) -> list[dict[str, Any]]:
-        """The rows with their true values and predictions, as the table of predictions has them."""
-        return [{"origin": outcome.origin, **outcome.columns} for outcome in self.found.outcomes]
-
-
 def main(
     options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]
 ) -> None:
@@ -67,9 +45,11 @@ def main(
     # A file is read in less time than it takes to read a progress bar.
     disable_progress_bars()
     evaluated = evaluate_model(options, given, directory, argv)
+    results = evaluated.results
     print(evaluated.report)
-    _print_metrics(evaluated.results["task"], evaluated.found)
-    for note in [*evaluated.notes, *evaluated.found.warnings]:
+    metrics = {name: {"test": value} for name, value in evaluated.metrics.items()}
+    Console().print(table_of(metrics, results["task"], results["rows"]))
+    for note in results["notes"]:
         print(note)
     if options.output_dir is not None:
         print(f"The evaluation is saved in {options.output_dir}")
@@ -77,7 +57,7 @@ def main(
 
 def evaluate_model(
     options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]
-) -> EvaluatedModel:
+) -> EvaluationResult:
     """Evaluate a saved model, and write the output directory if there is one.
 
     Args:
@@ -118,16 +98,20 @@ def evaluate_model(
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
         "labels": {} if found.report is None else found.report.scores,
-        "evaluation_seconds": {"test": round(found.seconds, 1)},
         "rows": {"test": found.rows},
+        "notes": [*notes, *found.warnings],
         "arguments": arguments,
         "device": str(saved.model.device),
         "version": __version__,
     }
-    report = _report_text(found, options.examples)
-    evaluated = EvaluatedModel(found=found, results=results, report=report, notes=notes)
+    evaluated = EvaluationResult(
+        metrics=found.metrics,
+        rows=[{"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes],
+        report=_report_text(found, options.examples),
+        results=results,
+    )
     if options.output_dir is not None:
-        _save(evaluated, Path(options.output_dir), options)
+        _save(evaluated, found, Path(options.output_dir), options)
     return evaluated
 
 
@@ -181,25 +165,20 @@ def _report_text(found: Evaluation, examples: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_metrics(task: str, found: Evaluation) -> None:
-    metrics = {name: {"test": value} for name, value in found.metrics.items()}
-    title = f"{task}, {found.seconds:.1f} s"
-    Console().print(table_of(metrics, title, rows_of_splits={"test": found.rows}))
-
-
-def _save(evaluated: EvaluatedModel, target: Path, options: EvaluateArguments) -> None:
+def _save(
+    evaluated: EvaluationResult, found: Evaluation, target: Path, options: EvaluateArguments
+) -> None:
     """Write the output directory."""
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, EVALUATION_FILES
     ) as folder:
-        rows = evaluated.table
-        if rows:
+        if evaluated.rows:
             table_file = folder / f"predictions.{options.table_format}"
             with table_file.open("w", encoding="utf-8") as stream:
                 table = TableWriter(stream, f".{options.table_format}")
-                for row in rows:
+                for row in evaluated.rows:
                     table.write(row)
-        report = evaluated.found.report
+        report = found.report
         if report is not None and report.true:
             draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")

@@ -5,7 +5,6 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -139,7 +138,7 @@ def _answer_lines(
     recipe = saved.recipe
     size = files.batch_size * _BATCHES_AT_ONCE
     lines, pipe = _open_lines(files.input_file)
-    with _progress(files.input_file, _lines) as bar:
+    with _progress(files.input_file) as bar:
         for chunk in _chunks(lines, size, pipe):
             inputs = [_input_of_line(recipe, line) for line in chunk]
             for answer in saved.answers(inputs, files.batch_size, options, bar.update):
@@ -157,9 +156,9 @@ def _answer_table(
 ) -> None:
     table = _table_of_answers(files, path, output)
     columns = _columns_to_answer(saved.recipe, files)
-    read = partial(read_table, column_names=files.column_names, delimiter=files.delimiter)
-    with _progress(path, read) as bar:
-        for chunk in _chunks(read(path), files.batch_size * _BATCHES_AT_ONCE):
+    rows = read_table(path, files.column_names, files.delimiter)
+    with _progress(path) as bar:
+        for chunk in _chunks(rows, files.batch_size * _BATCHES_AT_ONCE):
             found = _answered(saved, chunk, columns, files.batch_size, options, bar.update)
             for row, cells in found:
                 table.add(row, cells)
@@ -257,15 +256,11 @@ class Pipe:
 def _open_lines(path: str | None) -> tuple[Iterator[str], Pipe | None]:
     """The lines of a file, of a named pipe or of standard input, and the pipe if it is one."""
     if path is not None and (Path(path).is_file() or path.endswith(".gz")):
-        return _lines(path), None
+        return (line for _, line in numbered_lines(path)), None
     # The type of standard input does not say that it is buffered.
     stream: Any = sys.stdin.buffer if path is None else open(path, "rb")
     pipe = Pipe(stream, path or "<stdin>")
     return pipe.lines(), pipe
-
-
-def _lines(path: str) -> Iterator[str]:
-    return (line for _, line in numbered_lines(path))
 
 
 def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Iterator[list[Item]]:
@@ -280,10 +275,7 @@ def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Itera
         yield chunk
 
 
-def _progress(path: str | None, read: Callable[[str], Iterable[Any]]) -> tqdm:
-    """A bar on standard error, if that is a terminal and the input is a file, which can be read
-    twice."""
-    total = None
-    if path is not None and Path(path).is_file() and sys.stderr.isatty():
-        total = sum(1 for _ in read(path))
-    return tqdm(total=total, unit=" texts", delay=1, disable=total is None)
+def _progress(path: str | None) -> tqdm:
+    """The number of answers on standard error, if that is a terminal and the input is a file."""
+    is_shown = path is not None and Path(path).is_file() and sys.stderr.isatty()
+    return tqdm(unit=" texts", delay=1, disable=not is_shown)

@@ -17,7 +17,7 @@ from ..options.common import MAX_SEED, TableArguments
 from ..options.formats import check_engine
 from ..options.models import MODEL_HELP, EngineArguments
 from ..options.parser import CommandParser, Given
-from ..output import check_answers_file, check_output_file
+from ..output import check_answers_file
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3
@@ -62,8 +62,6 @@ class ReadingArguments(TableArguments, EngineArguments):
             )
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
-        if self.output_file is not None:
-            check_output_file(self.output_file, "--output_file")
 
     @property
     def reads_table(self) -> bool:

@@ -114,9 +114,8 @@ def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
     for words, tags in zip(*train, strict=True):
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
-    overall = Counter(chain.from_iterable(train[1]))
-    default = max(overall, key=overall.__getitem__)
-    by_word = {word: max(tags, key=tags.__getitem__) for word, tags in counts.items()}
+    ((default, _),) = Counter(chain.from_iterable(train[1])).most_common(1)
+    by_word = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
     return defaultdict(lambda: default, by_word)
 
 

@@ -154,20 +154,22 @@ def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabe
             labels)`.
         labels: The labels, in the order of the columns.
     """
-    from sklearn.metrics import precision_recall_fscore_support
+    from sklearn.metrics import classification_report
 
-    columns = precision_recall_fscore_support(
-        true, predicted, labels=labels if np.ndim(true) == 1 else None, zero_division=0
+    names = list(map(str, range(len(labels))))
+    report: Any = classification_report(
+        true,
+        predicted,
+        labels=labels if np.ndim(true) == 1 else None,
+        target_names=names,
+        output_dict=True,
+        zero_division=0,
     )
-    names = ("precision", "recall", "f1", "support")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {
-        label: dict(zip(names, row, strict=True)) for label, row in zip(labels, rows, strict=True)
-    }
+    return {label: _scores(report[name]) for label, name in zip(labels, names, strict=True)}
 
 
 def _scores(row: dict[str, Any]) -> Metrics:
-    """A row of the report of seqeval."""
+    """A row of the report of scikit-learn or seqeval."""
     return {
         "precision": float(row["precision"]),
         "recall": float(row["recall"]),

@@ -175,40 +175,10 @@ class ModelArguments:
             refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
 
     @property
-    def pretrained(self) -> list[str]:
-        """The models whose weights the training starts from."""
-        return [] if self.model_name_or_path is None else [self.model_name_or_path]
-
-    @property
     def new_tokenizer(self) -> dict[str, Any]:
         """The options of a new tokenizer that were given."""
         names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-@dataclass
-class Seq2SeqModelArguments(ModelArguments):
-    """The model and its tokenizer, or the encoder of a new encoder–decoder.
-
-    Args:
-        encoder_name_or_path: Start from this encoder and its tokenizer, without its head. The
-            decoder is new; --size sets its size, and it shares the token embeddings of the encoder.
-    """
-
-    encoder_name_or_path: str | None = None
-
-    def __post_init__(self):
-        if self.encoder_name_or_path is not None:
-            if self.model_name_or_path is not None:
-                raise InputError("pass either --model_name_or_path or --encoder_name_or_path")
-            new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
-            refuse_ignored(new, "--encoder_name_or_path", "which has its own tokenizer")
-        super().__post_init__()
-
-    @property
-    def pretrained(self) -> list[str]:
-        encoder = self.encoder_name_or_path
-        return super().pretrained if encoder is None else [encoder]
 
 
 @dataclass

@@ -31,7 +31,6 @@ _FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # The options that name a model or a dataset, by its directory or by its name on the Hub.
 HUB_NAMES = (
     "model_name_or_path",
-    "encoder_name_or_path",
     "tokenizer",
     "teacher",
     "dataset_name",
@@ -100,7 +99,7 @@ class Run:
     @property
     def tokenizer_source(self) -> str | None:
         """The directory or name of an existing tokenizer to use; None if a new one is trained."""
-        given = self.model.tokenizer or next(iter(self.model.pretrained), None)
+        given = self.model.tokenizer or self.model.model_name_or_path
         if given or self.model.new_tokenizer:
             return given
         return getattr(self.data, "teacher", None)
@@ -109,14 +108,14 @@ class Run:
     def joins_baseline(self) -> bool:
         """Whether a baseline is to join the answer of the model, if the task has one."""
         wanted = getattr(self.data, "join_baseline", None)
-        return not self.model.pretrained if wanted is None else wanted
+        return self.model.model_name_or_path is None if wanted is None else wanted
 
     @property
     def teacher_of_tokens(self) -> str | None:
         """The teacher whose vectors initialise the token embeddings of a new model, which also uses
         its tokenizer; None if they are random."""
         teacher = getattr(self.data, "teacher", None)
-        is_new = not self.model.pretrained
+        is_new = self.model.model_name_or_path is None
         return teacher if is_new and self.tokenizer_source == teacher else None
 
     def content(self) -> dict[str, Any]:
@@ -221,7 +220,7 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
     return CommandParser(
         f"train {task}",
         f"Train a model for {arguments.summary}.",
-        [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
+        [arguments, ModelArguments, TrainingOptions, PublishingOptions],
         example=f"{arguments.example} --output_dir model",
         usual=usual,
         epilog=(

@@ -11,7 +11,6 @@ from ..errors import InputError, check_number, require_packages
 from .common import (
     DataArguments,
     ModelArguments,
-    Seq2SeqModelArguments,
     TrainingOptions,
     refuse_ignored,
 )
@@ -47,7 +46,6 @@ class TaskArguments(DataArguments):
         summary: Its description in the help.
         example: The options of an example in the help, without `--output_dir`.
         usual_options: Its options that `--help` shows.
-        model_arguments: The class of its model options.
         training_defaults: Its defaults of training options, if they differ from the usual ones.
         packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
@@ -58,7 +56,6 @@ class TaskArguments(DataArguments):
     summary: ClassVar[str]
     example: ClassVar[str] = "--train_file train.csv"
     usual_options: ClassVar[tuple[str, ...]] = ()
-    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     training_defaults: ClassVar[dict[str, Any]] = {}
     packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
@@ -120,7 +117,6 @@ class Seq2SeqDataArguments(TaskArguments):
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
     usual_options = ("source_column", "target_column")
-    model_arguments = Seq2SeqModelArguments
     measuring_options = (
         "source_column",
         "target_column",
@@ -295,7 +291,7 @@ class ClassifyDataArguments(LabelArguments):
         if self.teacher is not None:
             require_packages("--teacher", EmbedDataArguments.packages)
             refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
-            if model.pretrained or model.tokenizer:
+            if model.model_name_or_path or model.tokenizer:
                 raise InputError(
                     "--teacher is for a new model with the teacher's tokenizer; it can't be "
                     "combined with --model_name_or_path and --tokenizer"

@@ -32,7 +32,6 @@ from .training_directory import last_checkpoint
 
 # A checkpoint contains this file in addition to the weights that are trained.
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"
-SECONDS_BETWEEN_LINES = 60
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -42,21 +41,12 @@ class TrainingClock(TrainerCallback, ExportableState):
     Args:
         limit: Seconds, or None for no limit. The training stops after the first step that exceeds
             it.
-        command_started: The time of `time.monotonic` at which the command began.
     """
 
-    def __init__(self, limit: float | None, command_started: float):
+    def __init__(self, limit: float | None):
         self.limit = limit
         self.elapsed = 0.0
-        self._trained_before = 0.0
         self._last_tick = time.monotonic()
-        self.command_started = command_started
-
-    @property
-    def whole_command(self) -> float:
-        """The seconds of this command so far, plus the training time of earlier commands that it
-        continues."""
-        return self._trained_before + time.monotonic() - self.command_started
 
     def state(self) -> dict[str, Any]:
         """The part of `trainer_state.json` that belongs to the clock."""
@@ -72,7 +62,6 @@ class TrainingClock(TrainerCallback, ExportableState):
     ) -> None:
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self.elapsed = saved["attributes"]["elapsed"]
-        self._trained_before = self.elapsed
         self._last_tick = time.monotonic()
 
     def on_step_end(
@@ -101,12 +90,9 @@ class TrainingClock(TrainerCallback, ExportableState):
 
 
 class ProgressLines(TrainerCallback):
-    """Prints a line for each epoch and each evaluation instead of transformers' progress bars: the
-    losses, the metric that chooses the best checkpoint, and the remaining time. Long epochs get a
-    line per minute.
-
-    A line is printed when the next step begins, because the Trainer logs and evaluates between two
-    steps.
+    """Prints a line when the Trainer logs a loss or evaluates, instead of transformers' progress
+    bars: the loss and the remaining time, or the metric that chooses the best checkpoint and the
+    validation loss.
 
     Args:
         clock: The clock of the same training.
@@ -114,80 +100,31 @@ class ProgressLines(TrainerCallback):
 
     def __init__(self, clock: TrainingClock):
         self.clock = clock
-        self._is_due = False
-        self._printed_at = 0.0
-        # The number of entries of the log that earlier lines have shown.
-        self._num_shown = 0
 
-    def on_train_begin(
+    def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._num_shown = len(state.log_history)
-        self._printed_at = self.clock.elapsed
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._is_due:
-            self._print(args, state)
-
-    on_train_end = on_step_begin
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self.clock.elapsed - self._printed_at >= SECONDS_BETWEEN_LINES:
-            self._is_due = True
-            control.should_log = True
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._is_due = True
-        control.should_log = True
-
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._is_due = True
-
-    def _print(self, args: TrainingArguments, state: TrainerState) -> None:
-        metrics: dict[str, float] = {}
-        for entry in state.log_history[self._num_shown :]:
-            metrics |= entry
-        facts = []
-        for key, shown in (("loss", "loss"), ("eval_loss", "validation loss")):
-            if key in metrics:
-                facts.append(f"{shown} {metrics[key]:.3f}")
-        name = (args.metric_for_best_model or "loss").removeprefix("eval_")
-        if name != "loss" and f"eval_{name}" in metrics:
-            facts.append(f"{name} {metrics[f'eval_{name}']:.4f}")
-        left = self._seconds_left(state)
-        if left > 0:
-            facts.append(f"{timedelta(seconds=left)} left")
-        if state.is_world_process_zero:
-            print(f"{_place(args, state)}: {', '.join(facts)}", file=sys.stderr)
-        self._is_due = False
-        self._printed_at = self.clock.elapsed
-        self._num_shown = len(state.log_history)
+        logs = kwargs["logs"]
+        metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+        shown = {f"eval_{metric}": metric, "loss": "loss", "eval_loss": "validation loss"}
+        facts = [f"{shown[name]} {logs[name]:.4g}" for name in shown if name in logs]
+        if not facts or not state.is_world_process_zero:
+            return
+        place = f"Epoch {round(state.epoch or 0.0, 1):g}/{args.num_train_epochs:g}"
+        if args.max_steps > 0:
+            place = f"Step {state.global_step:,}/{state.max_steps:,}"
+        if "loss" in logs:
+            facts.append(f"{timedelta(seconds=self._seconds_left(state))} left")
+        print(f"{place}: {', '.join(facts)}", file=sys.stderr)
 
     def _seconds_left(self, state: TrainerState) -> int:
         """The estimated seconds until the last step or the time limit, from the mean time of a
         step."""
-        if state.global_step == 0:
-            return 0
         steps_left = state.max_steps - state.global_step
-        left = self.clock.elapsed / state.global_step * steps_left
+        left = self.clock.elapsed / max(state.global_step, 1) * steps_left
         if self.clock.limit is not None:
-            left = min(left, self.clock.limit - self.clock.elapsed)
+            left = min(left, max(0.0, self.clock.limit - self.clock.elapsed))
         return math.ceil(left)
-
-
-def _place(args: TrainingArguments, state: TrainerState) -> str:
-    """The progress of the training in epochs, or in steps if their number was given."""
-    if args.max_steps > 0:
-        return f"Step {state.global_step:,}/{state.max_steps:,}"
-    return f"Epoch {round(state.epoch or 0.0, 1):g}/{args.num_train_epochs:g}"
 
 
 class BestCheckpoint(TrainerCallback):

@@ -52,7 +52,6 @@ class CrossValidation:
     Args:
         folds: The number of the fold of each row; empty if nothing was cross-validated.
         is_possible: Whether the rows can be divided into folds.
-        is_fitted: Whether the head of the model could be fitted. If not, it is fine-tuned anyway.
         learns_from_pairs: Whether the encoder of each fold has learned from pairs. If not, the head
             reads the encoder before training.
         logits: The logits for each row of a model that has not seen it, `(rows, labels)`, by the
@@ -65,7 +64,6 @@ class CrossValidation:
 
     folds: list[int] = field(default_factory=list)
     is_possible: bool = True
-    is_fitted: bool = True
     learns_from_pairs: bool = True
     logits: list[list[float]] = field(default_factory=list)
     fitted_accuracy: float | None = None
@@ -75,9 +73,7 @@ class CrossValidation:
 
     @property
     def prefers_fine_tuning(self) -> bool:
-        """Whether the model is more accurate after fine-tuning, or needs it."""
-        if not self.is_fitted:
-            return True
+        """Whether the model is more accurate after fine-tuning."""
         if self.fitted_accuracy is None or self.fine_tuned_accuracy is None:
             return False
         return self.fine_tuned_accuracy > self.fitted_accuracy
@@ -95,8 +91,6 @@ class CrossValidation:
     @property
     def reason(self) -> str:
         """A sentence that says why the model was fine-tuned or not."""
-        if not self.is_fitted:
-            return "The model was then fine-tuned, because its new head could not be fitted before."
         if self.fine_tuned_accuracy is not None:
             choice = "then" if self.prefers_fine_tuning else "not"
             return (
@@ -104,18 +98,15 @@ class CrossValidation:
                 f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
                 f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
             )
-        if not self.is_possible:
-            return (
-                "After its head was fitted, the model was not fine-tuned, because there are too few "
-                "rows of each label to find out by cross-validation whether that would help."
+        why = "there are too few rows of each label for it"
+        if self.is_possible:
+            why = (
+                f"it would have taken about {self.minutes_to_compare:.1f} minutes, and the limit is "
+                f"{self.max_minutes:.1f} minutes"
             )
-        left = "the limit is"
-        if self.max_minutes < MAX_MINUTES:
-            left = "`--time_limit_minutes` leaves"
         return (
-            "After its head was fitted, the model was not fine-tuned, because it would have taken "
-            f"about {self.minutes_to_compare:.1f} minutes to find out by cross-validation whether "
-            f"that helps, and {left} {self.max_minutes:.1f} minutes."
+            "After its head was fitted, the model was not fine-tuned. Cross-validation would have "
+            f"shown whether that helps, but {why}."
         )
 
     @property
@@ -144,7 +135,6 @@ class CrossValidation:
             outcomes=measured.outcomes,
             by_row=measured.by_row,
             rows=len(rows),
-            seconds=0.0,
             report=recipe.report(measured.outcomes),
             system=self.system,
         )
@@ -166,10 +156,7 @@ class CrossValidation:
                 predicted[name][held_out] = by_split["test"]
         found: Baselines = {}
         for name, of_name in predicted.items():
-            measured = recipe.measured(of_name, rows)
-            accuracy = measured.metrics["accuracy"]
-            print(f"Baseline, accuracy: {name}: {self.split} {accuracy:.4f}", file=sys.stderr)
-            found[name] = {self.split: measured}
+            found[name] = {self.split: recipe.measured(of_name, rows)}
         return found
 
 
@@ -218,7 +205,6 @@ def cross_validate(
     pairs: PairTraining,
     recipe: Classify,
     rows: DatasetDict,
-    is_fitted: bool,
 ) -> CrossValidation:
     """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
     and if there are no test data, find out how good the model is, or at least how good its head is
@@ -233,8 +219,6 @@ def cross_validate(
         pairs: What the encoder has learned from pairs.
         recipe: The task.
         rows: The data.
-        is_fitted: Whether the head of the model is fitted. If not, it is fine-tuned anyway, and
-            only the fine-tuned model is worth measuring.
     """
     saved = saved_cross_validation(trainer.args)
     if saved is not None:
@@ -252,12 +236,10 @@ def cross_validate(
     is_compared = minutes_to_compare <= max_minutes
     found = CrossValidation(
         is_possible=folds is not None,
-        is_fitted=is_fitted,
         minutes_to_compare=minutes_to_compare,
         max_minutes=max_minutes,
     )
-    needs_figure = is_fitted and "test" not in rows
-    if folds is not None and (is_compared or needs_figure):
+    if folds is not None and (is_compared or "test" not in rows):
         found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= max_minutes)
         found = _run_folds(found, trainer.args, make_trainer, untrained, encoded, is_compared)
     write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))

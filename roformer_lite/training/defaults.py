@@ -36,18 +36,11 @@ MAX_FINE_TUNING_LENGTH = 256
 
 def own_weights(run: Run) -> bool:
     """Whether this command has trained all weights from scratch, in this or an earlier run."""
-    for name in run.model.pretrained:
-        training = read_optional_object(name, RESULTS_FILE).get("training")
-        if not isinstance(training, dict) or training.get("own_weights") is not True:
-            return False
-    return True
-
-
-def fine_tuning_defaults(run: Run) -> list[str]:
-    """The options that were not given and whose defaults differ in fine-tuning."""
-    if not run.model.pretrained:
-        return []
-    return [name for name in _FINE_TUNING if getattr(run.training, name) is None]
+    name = run.model.model_name_or_path
+    if name is None:
+        return True
+    training = read_optional_object(name, RESULTS_FILE).get("training")
+    return isinstance(training, dict) and training.get("own_weights") is True
 
 
 def with_defaults(run: Run) -> Run:
@@ -55,10 +48,10 @@ def with_defaults(run: Run) -> Run:
     depend on the task and the model, and with the maximum length of texts to classify."""
     data = run.data
     if isinstance(data, ClassifyDataArguments) and data.max_length is None:
-        max_length = MAX_FINE_TUNING_LENGTH if run.model.pretrained else MAX_LENGTH
+        max_length = MAX_FINE_TUNING_LENGTH if run.model.model_name_or_path else MAX_LENGTH
         data = replace(data, max_length=max_length)
     values: dict[str, Any] = {**_DEFAULTS, **run.data.training_defaults}
-    if run.model.pretrained:
+    if run.model.model_name_or_path:
         values |= _FINE_TUNING
         if own_weights(run):
             values["learning_rate"] = _OWN_WEIGHTS_LEARNING_RATE

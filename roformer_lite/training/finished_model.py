@@ -2,7 +2,7 @@
 and uploaded."""
 
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,14 @@ from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
-from ..baseline.join import Join
 from ..errors import InputError
-from ..evaluation import Evaluation, evaluate
+from ..evaluation import evaluate
 from ..measuring.confusion_picture import draw_reliability
-from ..measuring.significance import Baselines
 from ..options.common import PublishingOptions
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
-from ..recipes.base import Recipe
 from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, Measurements, summarise
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
@@ -61,13 +58,11 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         measured = measure_saved_model(finished, folder)
         state = finished.trainer.state
         if state.global_step:
-            draw_loss_curve(state.log_history, folder / CURVE_FILE, finished.chosen_step)
+            draw_loss_curve(state.log_history, folder / CURVE_FILE)
         last = measured.evaluations[-1] if measured.evaluations else None
         if last is not None and last.scores is not None:
             draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
-        results = summarise(
-            finished, measured.recipe, measured.evaluations, measured.parts, measured.join
-        )
+        results = summarise(finished, measured)
         run.save(folder)
         write_model_card(results, finished, folder)
         write_json(folder / RESULTS_FILE, results)
@@ -77,23 +72,6 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     if not run.training.keep_checkpoints:
         directory.clear()
     return results
-
-
-@dataclass
-class Measurements:
-    """The evaluations of a saved model.
-
-    Args:
-        recipe: The task, with the threshold that the validation data have chosen.
-        evaluations: One for each split.
-        parts: The metrics of the encoder alone, if a baseline joins the answer.
-        join: The weight of the encoder in the answer; None if no baseline joins it.
-    """
-
-    recipe: Recipe
-    evaluations: list[Evaluation] = field(default_factory=list)
-    parts: Baselines = field(default_factory=dict)
-    join: Join | None = None
 
 
 def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurements:
@@ -150,13 +128,12 @@ def with_baseline(saved: SavedModel, joined: JoinedBaseline, folder: Path) -> Sa
     return replace(saved, joined=load_joined(folder, type(joined.model)))
 
 
-def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None) -> None:
+def draw_loss_curve(history: list[dict[str, float]], path: Path) -> None:
     """Plot training and validation loss against the step.
 
     Args:
         history: `log_history` of a `TrainerState`.
         path: The PNG file to write.
-        chosen_step: The step of the checkpoint that is kept, which a line marks, if it is known.
     """
     # Unlike pyplot, this class needs no display and keeps no global state.
     from matplotlib.figure import Figure
@@ -167,10 +144,7 @@ def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: in
         steps = [entry["step"] for entry in history if key in entry]
         losses = [entry[key] for entry in history if key in entry]
         if steps:
-            marker = "." if len(steps) < 30 else None
-            axes.plot(steps, losses, label=label, marker=marker)
-    if chosen_step is not None:
-        axes.axvline(chosen_step, linestyle="--", color="gray", label="saved checkpoint")
+            axes.plot(steps, losses, label=label, marker=".")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     axes.grid(alpha=0.3)

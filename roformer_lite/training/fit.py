@@ -47,7 +47,6 @@ def make_trainer(
     args: TrainingArguments,
     rows: DatasetDict,
     encoded: DatasetDict,
-    started: float,
 ) -> RoFormerLiteTrainer:
     """Make the trainer of the task. The `args` that depend on the data are filled in.
 
@@ -56,7 +55,6 @@ def make_trainer(
         start: The start of the training.
         args: The arguments of the training.
         rows, encoded: The data as rows and as model inputs.
-        started: The time of `time.monotonic` at which the command began.
 
     Raises:
         InputError: for training arguments that the Trainer does not accept.
@@ -65,14 +63,8 @@ def make_trainer(
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
-    max_tokens = run.training.max_tokens_per_batch
-    if max_tokens and isinstance(train, Dataset):
+    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
         lengths = recipe.lengths(train)
-        if max(lengths) > max_tokens:
-            raise InputError(
-                f"--max_tokens_per_batch {max_tokens} is below the longest row, which has "
-                f"{max(lengths)} tokens; raise it, or truncate the rows to fewer tokens"
-            )
     parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
         return trainer_class(run.task)(
@@ -82,7 +74,6 @@ def make_trainer(
             **parts,
             options=run.training,
             lengths=lengths,
-            command_started=started,
         )
     except (ImportError, ValueError) as error:
         raise InputError(

@@ -40,8 +40,6 @@ MAX_FITTED_ITEMS = 20_000
 PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 # L-BFGS stops after this many iterations.
 MAX_ITERATIONS = 100
-# The fitted head is compared with the random one on this many texts.
-NUM_COMPARED_TEXTS = 256
 
 
 class EvaluateFirstStep(TrainerCallback):
@@ -122,26 +120,28 @@ def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
     layer.bias.copy_(torch.from_numpy(np.log(odds)))
 
 
-def fit_head(trainer: Trainer, train: Dataset) -> bool:
+def fit_head(trainer: Trainer, train: Dataset) -> None:
     """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
 
     The penalty on its weights is chosen by the loss on 20 % of the items. If there are
-    validation data, the model with the fitted head becomes the first checkpoint.
+    validation data, the model with the fitted head becomes the first checkpoint. A head without a
+    suitable layer, and one that FSDP shards, keeps its random weights.
 
     Args:
         trainer: The trainer, before it trains. If there are several processes, each does the same.
         train: The encoded training data, of which about 20,000 texts or words are used.
-
-    Returns:
-        Whether the head is fitted. It keeps its random weights if it has no suitable layer, or if
-        the random weights have a lower loss.
     """
     model = trainer.model
     layer = output_layer(model)
-    if layer is None:
-        _report_random_head(trainer, "it has no linear layer with a bias to fit")
-        return False
+    if layer is None or trainer.is_fsdp_enabled:
+        if trainer.is_world_process_zero():
+            print(
+                "the new head keeps its random weights: FSDP shards it, or it has no linear layer "
+                "with a bias to fit",
+                file=sys.stderr,
+            )
+        return
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).
     states, labels = _labelled_states(trainer, train, layer)
@@ -151,20 +151,8 @@ def fit_head(trainer: Trainer, train: Dataset) -> bool:
     fitted = _fit_with_best_penalty(states / scale, labels, layer.out_features, problem_type)
     weight = fitted.weight.detach() / scale
     bias = fitted.bias.detach() - weight @ mean
-    random_loss = _training_loss(trainer, train)
-    random_state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
     layer.load_state_dict({"weight": weight, "bias": bias})
-    if _training_loss(trainer, train) > random_loss:
-        layer.load_state_dict(random_state)
-        _report_random_head(trainer, "with dropout the fitted head has a higher loss")
-        return False
     trainer.add_callback(EvaluateFirstStep())
-    return True
-
-
-def _report_random_head(trainer: Trainer, why: str) -> None:
-    if trainer.is_world_process_zero():
-        print(f"the new head keeps its random weights: {why}", file=sys.stderr)
 
 
 def output_layer(model: PreTrainedModel) -> nn.Linear | None:
@@ -206,26 +194,6 @@ def _labelled_states(
     model.train(was_training)
     del vars(layer)["forward"]
     return torch.cat(states), torch.cat(labels)
-
-
-@torch.no_grad()
-def _training_loss(trainer: Trainer, train: Dataset) -> float:
-    """The loss of a few batches with dropout.
-
-    It reveals states that hardly differ, such as those of an untrained encoder: a head fitted to
-    them has weights so large that dropout outweighs the differences.
-    """
-    model: Any = trainer.model
-    rows = train.select(range(min(len(train), NUM_COMPARED_TEXTS)))
-    losses = []
-    was_training = model.training
-    model.train()
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
-            losses.append(model(**batch).loss.item())
-    model.train(was_training)
-    return sum(losses) / len(losses)
 
 
 @torch.enable_grad()

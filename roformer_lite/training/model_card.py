@@ -8,13 +8,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
-from transformers import PreTrainedConfig
 
-from ..data.data_files import Row
 from ..errors import is_hub_name
 from ..measuring.metrics import ByLabel
 from ..options.run import Run
-from ..recipes.base import Recipe
 from .results import FinishedTraining, comparison_table, not_worse, predict_command, seeds_sentence
 
 LIMITATIONS = (
@@ -24,9 +21,8 @@ LIMITATIONS = (
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 CODE_TEMPLATE = Path(__file__).with_name("model_card_code.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-# If there are more labels, the card only shows the metrics of the best and the worst ones.
+# If there are more labels, the card only shows the metrics of the worst ones.
 MAX_LABELS = 30
-NUM_BEST_AND_WORST = 10
 # The Hub's names for metrics, if they differ from the names in this program.
 HUB_METRICS = {"macro_f1": "f1"}
 
@@ -63,7 +59,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         quoted=partial(json.dumps, ensure_ascii=False),
     )
     card = ModelCard.from_template(
-        _metadata(results, finished, _widget(recipe, example, line)),
+        _metadata(results, finished),
         template_path=str(TEMPLATE),
         title=_title(run),
         summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
@@ -75,11 +71,10 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         snippet=code.rstrip(),
         command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
-        base=" and ".join(map(_shown_base, run.model.pretrained)),
+        base=_shown_base(run.model.model_name_or_path),
         begins_with_tokens=run.teacher_of_tokens is not None,
-        teacher=_shown_base(teacher) if teacher else "",
+        teacher=_shown_base(teacher),
         dataset_title=_dataset_title(run, "train"),
-        one_of_several=finished.is_one_of_several,
         limitations=run.card.limitations or LIMITATIONS,
     )
     card.save(folder / "README.md")
@@ -95,35 +90,22 @@ def add_seeds(results: dict[str, Any], folder: Path) -> None:
     path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
 
 
-def _shown_base(name: str) -> str:
-    """The name of the model that the training started from, without the path of its directory."""
+def _shown_base(name: str | None) -> str:
+    """The name of a model that the training started from, without the path of its directory; empty
+    if there is none."""
+    if name is None:
+        return ""
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _widget(recipe: Recipe, example: Row, line: str) -> list[dict[str, Any]] | None:
-    """The example of the card for the widget on the Hub's page, in the fields of the task. There is
-    no widget for pairs."""
-    if recipe.pipeline_tag == "sentence-similarity":
-        source, *others = recipe.texts([example])
-        return [{"source_sentence": source, "sentences": others}]
-    if "\t" in line:
-        return None
-    return [{"text": line}]
-
-
-def _metadata(
-    results: dict[str, Any], finished: FinishedTraining, widget: list | None
-) -> ModelCardData:
+def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardData:
     """The metadata for the Hub, which form the YAML block at the top of the card."""
     run = finished.run
     recipe = finished.recipe
     tags = [recipe.name]
     if finished.start.has_own_class:
-        tags = [*_own_tags(finished.model.config), recipe.name]
-    # A single base model is not written as a list.
-    bases: list[str] | str = [name for name in run.model.pretrained if is_hub_name(name)]
-    if len(bases) == 1:
-        bases = bases[0]
+        tags = ["roformer-lite", recipe.name]
+    base = run.model.model_name_or_path
     evaluations = _eval_results(results, finished)
     return ModelCardData(
         language=run.card.language or None,
@@ -132,11 +114,10 @@ def _metadata(
         pipeline_tag=recipe.pipeline_tag,
         tags=tags,
         datasets=_hub_datasets(run) or None,
-        base_model=bases or None,
+        base_model=base if base and is_hub_name(base) else None,
         metrics=sorted({result.metric_type for result in evaluations}) or None,
         model_name=_title(run),
         eval_results=evaluations or None,
-        widget=widget,
     )
 
 
@@ -171,20 +152,10 @@ def _hub_datasets(run: Run) -> list[str]:
     return [name]
 
 
-def _own_tags(config: PreTrainedConfig) -> list[str]:
-    """The tags of RoFormerLite models. Converted encoders often have learned positions."""
-    stacks = [config]
-    if config.is_encoder_decoder:
-        stacks = [config.encoder, config.decoder]
-    if any(stack.position_embedding_type == "rope" for stack in stacks):
-        return ["roformer-lite", "rope"]
-    return ["roformer-lite"]
-
-
 def _model_id(run: Run) -> str:
     """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
-    if run.card.push_to_hub and run.card.hub_model_id:
+    if run.card.hub_model_id:
         return run.card.hub_model_id
     if run.output_dir.is_absolute():
         return run.output_dir.name
@@ -192,11 +163,7 @@ def _model_id(run: Run) -> str:
 
 
 def _title(run: Run) -> str:
-    if run.card.title:
-        return run.card.title
-    if run.card.push_to_hub and run.card.hub_model_id:
-        return run.card.hub_model_id
-    return run.output_dir.name
+    return run.card.title or run.card.hub_model_id or run.output_dir.name
 
 
 def _dataset_title(run: Run, split: str) -> str:
@@ -211,19 +178,16 @@ def _dataset_title(run: Run, split: str) -> str:
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
     """The metrics of each label on the test data or, if there are none, on the validation data;
-    None without labels. If there are many labels, only the best and the worst ones are shown."""
+    None without labels. If there are many labels, only those with the lowest F1 are shown."""
     if not by_label:
         return None
-    split = list(by_label)[-1]
-    metrics = by_label[split]
-    parts = {"": list(metrics)}
+    split, metrics = list(by_label.items())[-1]
+    shown = list(metrics)
     if len(metrics) > MAX_LABELS:
         occurring = [label for label in metrics if metrics[label]["support"]]
-        best_first = sorted(occurring, key=lambda label: -metrics[label]["f1"])
-        best = f"The {NUM_BEST_AND_WORST} best of {len(metrics)} by F1:"
-        worst = f"The {NUM_BEST_AND_WORST} worst:"
-        parts = {
-            best: best_first[:NUM_BEST_AND_WORST],
-            worst: best_first[-NUM_BEST_AND_WORST:],
-        }
-    return {"split": split, "metrics": metrics, "parts": parts}
+        shown = sorted(occurring, key=lambda label: metrics[label]["f1"])[:MAX_LABELS]
+    return {
+        "split": split,
+        "number": len(metrics),
+        "metrics": {label: metrics[label] for label in shown},
+    }

@@ -1,16 +1,12 @@
-"""The initial model of a training: a new one, a pretrained one in its own class, or an
-encoder–decoder with a pretrained encoder."""
+"""The initial model of a training: a new one, or a pretrained one in its own class."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    AutoModel,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
@@ -21,9 +17,6 @@ from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from hf_roformer_lite.model.hub import AUTO_CLASSES
-from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
-    RoFormerLiteForConditionalGeneration,
-)
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free.switch import separates_documents
 
@@ -33,7 +26,6 @@ from ..recipes.base import Recipe, Start
 from ..recipes.teacher import open_teacher, take_over_tokens
 from ..saved.saved_model import (
     check_vocabulary,
-    load_config,
     load_with_new_head,
     max_positions,
 )
@@ -44,35 +36,31 @@ def make_start(
     recipe: Recipe,
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
-    given: Mapping[str, PreTrainedConfig],
+    given: PreTrainedConfig | None,
 ) -> Start:
-    """Make a pretrained model with a head for the recipe, an encoder–decoder with a pretrained
-    encoder, or a new model of the requested size, whose token embeddings may begin with the vectors
-    of a teacher.
+    """Make a pretrained model with a head for the recipe, or a new model of the requested size, whose
+    token embeddings may begin with the vectors of a teacher.
 
     Args:
         run, recipe, args: The run, its task, which has found the labels, and its arguments.
         tokenizer: The tokenizer. A pretrained model must have embeddings of all its tokens.
-        given: The configurations of the pretrained models by name.
+        given: The configuration of the pretrained model, if there is one.
 
     Raises:
         InputError: if the fields of the configuration are inconsistent, or a model cannot be
             loaded.
     """
     name = run.model.model_name_or_path
-    config_class = type(given[name]) if name else recipe.config_class
+    config_class = recipe.config_class if given is None else type(given)
     overrides = parse_overrides(run.model.config, config_class)
     has_new_head = False
     try:
-        if name:
+        if name is not None and given is not None:
             # The order of the labels determines whether the head fits.
-            recipe = recipe.in_order_of(given[name])
+            recipe = recipe.in_order_of(given)
             model, has_new_head = pretrained_for_task(
-                name, given[name], recipe, args, tokenizer, overrides
+                name, given, recipe, args, tokenizer, overrides
             )
-        elif given:
-            encoder, config = next(iter(given.items()))
-            model = encoder_of_a_pair(encoder, config, run.model.size, args, tokenizer, overrides)
         else:
             model = new_model(run.model.size, recipe, tokenizer, overrides)
     except InputError:
@@ -170,24 +158,6 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def pretrained_config(name: str) -> PreTrainedConfig:
-    """The configuration of a saved RoFormerLite model or stock model.
-
-    Raises:
-        InputError: if there is none, if a field is wrong, or if transformers has no class for it.
-    """
-    try:
-        return load_config(name)
-    except InputError as error:
-        # transformers' error says that it does not recognize the model type.
-        if "recogniz" not in str(error):
-            raise
-        raise InputError(
-            f"{error}; convert a model of another system with `roformer-lite convert {name} OUT "
-            "--from SYSTEM` (docs/conversion.md lists the systems) and pass OUT instead"
-        ) from error
-
-
 def pretrained_for_task(
     name: str,
     given: PreTrainedConfig,
@@ -212,12 +182,11 @@ def pretrained_for_task(
         InputError: if a file is missing or wrong, or if the model does not fit the options.
     """
     if given.is_encoder_decoder != (recipe.name == "seq2seq"):
-        kind = "a single stack"
-        fitting = "--encoder_name_or_path"
-        if given.is_encoder_decoder:
-            kind = "an encoder–decoder"
-            fitting = "--model_name_or_path of train seq2seq"
-        raise InputError(f"{name}: {given.model_type} is {kind}; pass it as {fitting}")
+        kind = "an encoder–decoder" if given.is_encoder_decoder else "a single stack"
+        raise InputError(
+            f"--model_name_or_path {name}: {given.model_type} is {kind}; train seq2seq takes "
+            "encoder–decoders, and all other tasks take single stacks"
+        )
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
@@ -281,71 +250,3 @@ def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
             value = merged(fields[name], value)
         found[name] = value
     return found
-
-
-def encoder_of_a_pair(
-    name: str,
-    given: PreTrainedConfig,
-    size: str | None,
-    args: TrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    overrides: dict[str, Any],
-) -> RoFormerLiteForConditionalGeneration:
-    """The encoder of `--encoder_name_or_path` with a new decoder, which shares the token embeddings
-    of the encoder. All other weights of the decoder are random.
-
-    Args:
-        name, given: The encoder and its configuration.
-        size: The size of the decoder.
-        args: The training arguments.
-        tokenizer: The tokenizer of the encoder.
-        overrides: Fields of the configuration to change. They must not change the shapes of the
-            encoder's weights.
-
-    Raises:
-        InputError: if the model has another architecture, or if a field would change a shape.
-    """
-    if not isinstance(given, RoFormerLiteConfig):
-        target = f"{Path(name).name}-converted"
-        command = shlex.join(["roformer-lite", "convert", name, target, "--from", "auto"])
-        raise InputError(
-            f"--encoder_name_or_path {name}: {given.model_type} is not a RoFormerLite encoder; "
-            f"pass {target}, after `{command}` has written it"
-        )
-    if given.is_decoder:
-        raise InputError(f"--encoder_name_or_path {name}: it is a causal model; pass an encoder")
-    check_vocabulary(tokenizer, given, name)
-    encoder_config = RoFormerLiteConfig.from_dict({**given.to_dict(), "add_pooling_layer": False})
-    encoder, _ = load_with_new_head(AutoModel, name, encoder_config)
-    fields = {
-        **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig),
-        "vocab_size": encoder.config.vocab_size,
-        "share_embeddings": True,
-        **overrides,
-    }
-    # A field that the configuration of the pair does not have changes both sides.
-    of_both = {
-        field: value
-        for field, value in overrides.items()
-        if field not in RoFormerLiteSeq2SeqConfig.__dataclass_fields__
-    }
-    fields["encoder"] = {**encoder.config.to_dict(), **of_both, **overrides.get("encoder", {})}
-    fields["decoder"] = {
-        "embedding_size": encoder.config.embedding_size,
-        **overrides.get("decoder", {}),
-    }
-    config = RoFormerLiteSeq2SeqConfig.from_preset(size or "mini", **fields)
-    model = RoFormerLiteForConditionalGeneration(config)
-    try:
-        model.model.encoder.load_state_dict(encoder.state_dict())
-        table = encoder.get_input_embeddings().state_dict()
-        model.model.decoder.get_input_embeddings().load_state_dict(table)
-    except RuntimeError as error:
-        raise InputError(
-            f"{reason(error)}; pass only --config fields that do not change the shapes of the "
-            "encoder, such as encoder.hidden_dropout=0.3"
-        ) from error
-    model.tie_weights()
-    if args.should_save:
-        print(f"{name}: the decoder is new except for its token embeddings", file=sys.stderr)
-    return model

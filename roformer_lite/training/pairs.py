@@ -128,7 +128,6 @@ class PairTrainer(RoFormerLiteTrainer):
                 word_dropout=0.0,
             ),
             lengths=(),
-            command_started=trainer.clock.command_started,
         )
 
     def make_batch_sampler(self) -> LabelBatchSampler:
@@ -187,7 +186,7 @@ class PairTraining:
     Args:
         steps: The number of steps.
         planned_steps: The number of steps without a time limit.
-        texts_per_batch: The number of texts in a batch.
+        texts_per_batch: The largest number of texts in a batch.
         pairs: The number of pairs in all batches together.
         learning_rate: The highest learning rate.
         seconds: The time of the training.
@@ -199,39 +198,6 @@ class PairTraining:
     pairs: int
     learning_rate: float
     seconds: float
-
-    @classmethod
-    def of(cls, stage: PairTrainer) -> "PairTraining":
-        """What was done in a finished stage, according to its last checkpoint."""
-        state = saved_state(stage)
-        sampler = stage.make_batch_sampler()
-        sizes: list[int] = []
-        for part in range(NUM_PARTS):
-            sampler.set_epoch(part)
-            sizes += map(len, sampler)
-        sizes = sizes[: state.global_step]
-        return cls(
-            steps=state.global_step,
-            planned_steps=stage.args.max_steps,
-            texts_per_batch=max(sizes, default=0),
-            pairs=sum(size * (size - 1) // 2 for size in sizes),
-            learning_rate=stage.args.learning_rate,
-            seconds=seconds_in(state),
-        )
-
-
-def saved_state(stage: PairTrainer) -> TrainerState:
-    """The state in the last checkpoint, or a new one if there is none."""
-    checkpoint = last_checkpoint(Path(stage.args.output_dir))
-    if checkpoint is None:
-        return TrainerState()
-    return TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
-
-
-def seconds_in(state: TrainerState) -> float:
-    """The time of the training that led to a state."""
-    clock = state.stateful_callbacks.get(TrainingClock.__name__)
-    return 0.0 if clock is None else clock["attributes"]["elapsed"]
 
 
 def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool) -> PairTraining:
@@ -245,7 +211,6 @@ def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool
     """
     folder = Path(trainer.args.output_dir) / PAIRS_FOLDER
     stage = PairTrainer(trainer, train, folder)
-    earlier_seconds = seconds_in(saved_state(stage))
     if not is_done:
         print(
             f"There are few rows, so the encoder first learns the labels from pairs of them, in "
@@ -253,8 +218,21 @@ def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool
             file=sys.stderr,
         )
         fit(stage, last_checkpoint(folder))
-    found = PairTraining.of(stage)
-    trainer.clock.command_started -= earlier_seconds
+    state = TrainerState.load_from_json(f"{last_checkpoint(folder)}/{STATE_FILE}")
+    sampler = stage.make_batch_sampler()
+    sizes: list[int] = []
+    for part in range(NUM_PARTS):
+        sampler.set_epoch(part)
+        sizes += map(len, sampler)
+    sizes = sizes[: state.global_step]
+    found = PairTraining(
+        steps=state.global_step,
+        planned_steps=stage.args.max_steps,
+        texts_per_batch=max(sizes),
+        pairs=sum(size * (size - 1) // 2 for size in sizes),
+        learning_rate=stage.args.learning_rate,
+        seconds=state.stateful_callbacks[TrainingClock.__name__]["attributes"]["elapsed"],
+    )
     if trainer.clock.limit is not None:
         trainer.clock.limit -= found.seconds
     return found

@@ -1,12 +1,10 @@
 """The results of a finished training, as they are saved in `results.json` and printed."""
 
-import os
 import platform
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p
 from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
-from .defaults import fine_tuning_defaults, own_weights
+from .defaults import own_weights
 from .stages import Stages
 
 # The training arguments that shape the result.
@@ -76,7 +74,6 @@ class FinishedTraining:
         rows, encoded: The data as rows and as model inputs.
         baselines: The metrics of the baselines.
         joined: The baseline that joins the answer; None for the answer of the model alone.
-        is_one_of_several: Whether this is one of several seeds.
         stages: What was done before the steps of the trainer.
         cross_validated: The evaluation by cross-validation, if there is one.
     """
@@ -88,7 +85,6 @@ class FinishedTraining:
     encoded: DatasetDict
     baselines: Baselines
     joined: FittedBaseline | None
-    is_one_of_several: bool = False
     stages: Stages = field(default_factory=Stages)
     cross_validated: Evaluation | None = None
 
@@ -101,12 +97,6 @@ class FinishedTraining:
     def model(self) -> PreTrainedModel:
         """The trained model."""
         return self.start.model
-
-    @property
-    def stopped_early(self) -> bool:
-        """Whether the training ended before its last step and before a time limit."""
-        state = self.trainer.state
-        return state.global_step < state.max_steps and not self.trainer.clock.is_over
 
     @property
     def chosen_step(self) -> int | None:
@@ -134,23 +124,28 @@ class FinishedTraining:
         return self.recipe.neutral_example
 
 
-def summarise(
-    finished: FinishedTraining,
-    recipe: Recipe,
-    evaluations: Sequence[Evaluation],
-    parts: Baselines,
-    join: Join | None,
-) -> dict[str, Any]:
-    """All results, in the form of `results.json`.
+@dataclass
+class Measurements:
+    """The evaluations of a saved model.
 
     Args:
-        finished: The training.
         recipe: The task, with the threshold that the validation data have chosen.
-        evaluations: The evaluations of the saved model.
-        parts: The metrics of its encoder alone, if a baseline joins the answer.
+        evaluations: One for each split.
+        parts: The metrics of the encoder alone, if a baseline joins the answer.
         join: The weight of the encoder in the answer; None if no baseline joins it.
     """
+
+    recipe: Recipe
+    evaluations: list[Evaluation] = field(default_factory=list)
+    parts: Baselines = field(default_factory=dict)
+    join: Join | None = None
+
+
+def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, Any]:
+    """All results, in the form of `results.json`."""
     run = finished.run
+    recipe = measured.recipe
+    evaluations = measured.evaluations
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
     notes = recipe.notes()
     warnings = []
@@ -160,8 +155,8 @@ def summarise(
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
             warnings.append(note_on_seen(recipe.main_metric, evaluation, rows))
-    if join is not None:
-        notes.append(note_on_join(finished, join))
+    if measured.join is not None:
+        notes.append(note_on_join(finished, measured.join))
     if evaluations and evaluations[-1].scores is not None:
         last = evaluations[-1]
         notes.append(note_on_scores(last))
@@ -189,13 +184,12 @@ def summarise(
         "example_line": recipe.example_line(
             finished.example(run.card.card_example), finished.start.tokenizer
         ),
-        "parts": metrics_of(parts),
+        "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
-        "p_values": p_values(recipe.main_metric, evaluations, {**parts, **finished.baselines}),
+        "p_values": p_values(
+            recipe.main_metric, evaluations, {**measured.parts, **finished.baselines}
+        ),
         "verdict": verdict(recipe.main_metric, evaluations, finished.baselines),
-        "evaluation_seconds": {
-            evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations
-        },
         "rows": finished.row_counts,
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(finished.start.tokenizer),
@@ -213,7 +207,6 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
-        "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
         "what_happened": what_happened(finished),
         "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
@@ -222,17 +215,10 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "best_metric": state.best_metric,
         "arguments": shown_arguments(args, trainer.options),
         "own_weights": own_weights(finished.run),
-        "fine_tuning_defaults": fine_tuning_defaults(finished.run),
     }
     pairs = finished.stages.pairs
     if pairs is not None:
-        facts["pairs"] = {
-            "steps": pairs.steps,
-            "texts_per_batch": pairs.texts_per_batch,
-            "pairs": pairs.pairs,
-            "learning_rate": pairs.learning_rate,
-            "minutes": round(pairs.seconds / 60, 2),
-        }
+        facts["pairs"] = asdict(pairs)
     validated = finished.stages.cross_validation
     if validated is not None:
         facts["cross_validation"] = {
@@ -241,7 +227,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
             "minutes_to_compare": round(validated.minutes_to_compare, 2),
         }
     if not state.global_step:
-        facts |= {"arguments": {"seed": args.seed}, "fine_tuning_defaults": []}
+        facts["arguments"] = {"seed": args.seed}
     return facts
 
 
@@ -249,15 +235,7 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
     device = f"CPU ({platform.machine()})"
     if args.device.type == "cuda":
         device = torch.cuda.get_device_name(args.device)
-    cores = os.cpu_count()
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    return {
-        "device": device,
-        "processes": args.world_size,
-        "threads": torch.get_num_threads(),
-        "cores": cores,
-    }
+    return {"device": device, "processes": args.world_size, "threads": torch.get_num_threads()}
 
 
 def note_on_join(finished: FinishedTraining, join: Join) -> str:
@@ -372,57 +350,37 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
 def what_happened(finished: FinishedTraining) -> str:
     """Sentences for the summary and the card about learning from pairs, about the choice between
     the fitted head and fine-tuning, and about the checkpoint that is kept."""
-    sentences = []
-    if finished.stages.pairs is not None:
-        pairs = finished.stages.pairs
-        sentences.append(
-            f"The encoder learned from pairs of texts, as in SetFit: {pairs.steps} steps with up to "
-            f"{pairs.texts_per_batch} texts each, which form {pairs.pairs:,} pairs."
-        )
-        sentences.append(sentence_on_limit("training on pairs", pairs.steps, pairs.planned_steps))
-    if finished.stages.cross_validation is not None:
-        sentences.append(finished.stages.cross_validation.reason)
-        sentences.append(finished.stages.cross_validation.meaning)
+    stages = finished.stages
     state = finished.trainer.state
-    if finished.trainer.clock.is_over and state.global_step:
-        sentences.append(sentence_on_limit("training", state.global_step, state.max_steps))
-    sentences += sentences_on_checkpoint(finished)
+    sentences = []
+    if stages.pairs is not None:
+        sentences.append(
+            f"The encoder learned from {stages.pairs.pairs:,} pairs of texts, as in SetFit, in "
+            f"{stages.pairs.steps:,} steps with up to {stages.pairs.texts_per_batch} texts each."
+        )
+        if stages.pairs.steps < stages.pairs.planned_steps:
+            sentences.append(
+                "`--time_limit_minutes` ended this stage, for which "
+                f"{stages.pairs.planned_steps:,} steps were planned."
+            )
+    if stages.cross_validation is not None:
+        sentences.append(stages.cross_validation.reason)
+        sentences.append(stages.cross_validation.meaning)
+    if finished.trainer.clock.is_over and state.global_step < state.max_steps:
+        sentences.append(
+            f"`--time_limit_minutes` ended the training after {state.global_step:,} of "
+            f"{state.max_steps:,} steps."
+        )
+    if finished.chosen_step is not None:
+        metric = finished.trainer.args.metric_for_best_model.removeprefix("eval_")
+        owner = "its encoder" if finished.joined else "it"
+        sentences.append(
+            f"The checkpoint of step {finished.chosen_step:,} is kept, because {owner} has the best "
+            f"validation {metric.replace('_', ' ')}, {state.best_metric:.4g}."
+        )
     if finished.row_counts.keys() <= {"train"}:
         sentences.append("The model was not measured: there are no validation or test data.")
     return " ".join(filter(None, sentences))
-
-
-def sentence_on_limit(stage: str, steps: int, planned_steps: int) -> str:
-    """A sentence about a stage that the time limit has ended; empty if it has made all its steps."""
-    if steps >= planned_steps:
-        return ""
-    limit = "`--time_limit_minutes`"
-    return f"{limit} ended the {stage} after {steps:,} of {planned_steps:,} steps."
-
-
-def sentences_on_checkpoint(finished: FinishedTraining) -> list[str]:
-    """Sentences about the checkpoint that is kept, if it is the best one of several."""
-    args = finished.trainer.args
-    metric = args.metric_for_best_model.removeprefix("eval_")
-    key = f"eval_{metric}"
-    measured = [entry for entry in finished.trainer.state.log_history if key in entry]
-    if not args.load_best_model_at_end or not measured:
-        return []
-    choose = max if args.greater_is_better else min
-    # The first one of equally good checkpoints is kept.
-    best = choose(measured, key=itemgetter(key))
-    last = measured[-1]
-    owner = "its encoder" if finished.joined else "it"
-    sentences = [
-        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, because "
-        f"{owner} has the best validation {metric.replace('_', ' ')}, {best[key]:.4g}."
-    ]
-    if finished.stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
-        sentences.append(
-            f"Training stopped after epoch {last['epoch']:.4g}, because the metric no longer "
-            "improved."
-        )
-    return sentences
 
 
 def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -472,12 +430,10 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     mean = seeds["mean"][split][metric]
     deviation = seeds["standard_deviation"][split][metric]
     name, value = chosen_by(results)
-    of_all = seeds["chosen_values"].values()
     return (
         f"Over the seeds {', '.join(seeds['metrics'])}, the {metric} on the {split} data is "
         f"{mean:.4f} ± {deviation:.4f} (mean and standard deviation). The model of seed "
-        f"{seeds['kept']} is kept, because it has the best validation {name}, {value:.4f} (from "
-        f"{min(of_all):.4f} to {max(of_all):.4f})."
+        f"{seeds['kept']} is kept, because it has the best validation {name}, {value:.4f}."
     )
 
 
@@ -525,20 +481,17 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
 
 
 def durations_sentence(training: dict[str, Any]) -> str:
-    """The steps and minutes of the stages of a training, and the minutes of the whole command."""
+    """The steps and minutes of the stages of a training."""
     parts = []
     if "pairs" in training:
         pairs = training["pairs"]
-        parts.append(
-            f"{_counted(pairs['steps'], 'step')} on pairs, {_counted(pairs['minutes'], 'minute')}"
-        )
+        parts.append(f"{pairs['steps']:,} steps on pairs in {pairs['seconds'] / 60:.2f} minutes")
     if training["steps"]:
         parts.append(
-            f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}, "
-            f"{_counted(training['minutes'], 'minute')}"
+            f"{training['steps']:,} steps, {training['epochs']:g} epochs, in "
+            f"{training['minutes']:g} minutes"
         )
-    parts.append(f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command")
-    return "; ".join(parts)
+    return f"Training: {'; '.join(parts)}"
 
 
 def table_of(
@@ -553,7 +506,7 @@ def table_of(
     table = Table(title=title)
     table.add_column(overflow="fold")
     for split in splits:
-        heading = f"{split}\n{_counted(rows_of_splits[split], 'row')}"
+        heading = f"{split}\n{rows_of_splits[split]:,} rows"
         table.add_column(heading, justify="right", no_wrap=True)
     for name, by_split in values.items():
         cells = [
@@ -562,10 +515,3 @@ def table_of(
         ]
         table.add_row(name, *cells)
     return table
-
-
-def _counted(number: float, word: str) -> str:
-    """A number with its unit, such as `1 epoch` or `2.5 minutes`."""
-    shown = f"{number:,.2f}".removesuffix("0").removesuffix("0").removesuffix(".")
-    plural = "" if number == 1 else "s"
-    return f"{shown} {word}{plural}"

@@ -60,19 +60,13 @@ def train_seeds(run: Run) -> dict[str, Any]:
         found = _finished(run)
         best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
-        minutes = sum(results["seeds"]["whole_minutes"].values())
-        results["training"]["whole_command_minutes"] = round(minutes, 2)
         with complete_directory(
             run.output_dir, overwrite=run.training.overwrite_output_dir
         ) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
             add_seeds(results, folder)
             write_json(folder / RESULTS_FILE, results)
-        if run.training.keep_checkpoints:
-            for path in directory.path.iterdir():
-                if path.is_dir() and path.name != f"seed-{best}.training":
-                    shutil.rmtree(path)
-        else:
+        if not run.training.keep_checkpoints:
             directory.clear()
         return results
 
@@ -119,14 +113,9 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
     return {
         "kept": best,
         "chosen_by": f"validation {chosen_by(found[best])[0]}",
-        "chosen_values": {str(seed): chosen_by(results)[1] for seed, results in found.items()},
         "mean": _of_each(statistics.fmean, list(metrics.values())),
         "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
         "metrics": metrics,
-        "whole_minutes": {
-            str(seed): results["training"]["whole_command_minutes"]
-            for seed, results in found.items()
-        },
     }
 
 

@@ -1,15 +1,13 @@
 """Runs the stages of a training: with few rows the encoder learns from pairs of them, a new head is
 fitted, and the model is trained or fine-tuned."""
 
-import sys
-import time
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from ..options.run import Run
@@ -77,12 +75,10 @@ def train_in_stages(
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
         else:
-            is_fitted = _fit_new_head(trainer, train)
+            fit_head(trainer, train)
             if pairs is not None and is_final:
                 make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
-                validated = cross_validate(
-                    trainer, make_fold, untrained, pairs, start.recipe, rows, is_fitted
-                )
+                validated = cross_validate(trainer, make_fold, untrained, pairs, start.recipe, rows)
                 set_seed(trainer.args.seed)
     if is_faster_in_bfloat16(trainer, start.recipe):
         use_bfloat16(trainer)
@@ -96,15 +92,6 @@ def _fits_head(start: Start) -> bool:
     """Whether the model has a new head that is to be fitted."""
     options = start.recipe.options
     return start.has_new_head and isinstance(options, LabelArguments) and options.fit_head
-
-
-def _fit_new_head(trainer: RoFormerLiteTrainer, train: Dataset) -> bool:
-    """Fit the head unless FSDP shards it. Returns whether it is fitted."""
-    if not trainer.is_fsdp_enabled:
-        return fit_head(trainer, train)
-    if trainer.is_world_process_zero():
-        print("with FSDP the new head keeps its random weights", file=sys.stderr)
-    return False
 
 
 def _trainer_of_fold(
@@ -123,5 +110,4 @@ def _trainer_of_fold(
         args,
         rows=DatasetDict(train=rows["train"].select(learned)),
         encoded=DatasetDict(train=encoded["train"].select(learned)),
-        started=time.monotonic(),
     )

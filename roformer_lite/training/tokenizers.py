@@ -1,6 +1,5 @@
 """The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def set_up_tokenizer(
 def train_tokenizer(
     texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any]
 ) -> RoFormerLiteTokenizer:
-    """Train a new tokenizer. If it has fewer tokens than requested, this is reported.
+    """Train a new tokenizer.
 
     Args:
         texts: The training texts.
@@ -110,16 +109,9 @@ def train_tokenizer(
     if arguments.get("algorithm") in (None, of_task.get("algorithm")):
         arguments = {**of_task, **arguments}
     try:
-        tokenizer = RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
+        return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
-    if len(tokenizer) < arguments.get("vocab_size", 0):
-        print(
-            f"the training data yield {len(tokenizer):,} tokens; {asked_for.vocab_size:,} were "
-            "requested",
-            file=sys.stderr,
-        )
-    return tokenizer
 
 
 def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:

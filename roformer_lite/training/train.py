@@ -1,7 +1,6 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,21 +16,19 @@ from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Recipe, Start
 from ..recipes.loaded_model import LoadedModel
-from ..saved.saved_model import leave_out_segments
+from ..saved.saved_model import leave_out_segments, load_config
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import create_repository, save_finished_model
 from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder, start_at_log_odds
-from .models import make_start, pretrained_config
+from .models import make_start
 from .results import FinishedTraining
 from .stages import Stages, train_in_stages
 from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
-# Data of at least this many bytes get progress bars.
-MIN_BYTES_FOR_PROGRESS = 50 * 2**20
 # With fewer rows a pretrained encoder is clearly better than a new model (docs/fine_tuning.md).
 MIN_ROWS_FOR_NEW_MODEL = 10_000
 TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
@@ -52,17 +49,17 @@ def train(run: Run) -> dict[str, Any] | None:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
             another process trains into the same directory, and if the training diverges.
     """
-    started = time.monotonic()
     options = with_defaults(run)
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
     with directory.opened(args) as cache:
         start = convert_sentence_encoder(run, args, cache / "encoder")
-        given = {name: pretrained_config(name) for name in start.model.pretrained}
+        name = start.model.model_name_or_path
+        given = None if name is None else load_config(name)
         if run.card.push_to_hub and args.should_save:
             # A missing login is reported before the data are read.
             create_repository(run.card, args, run.output_dir.name)
-        if not shows_progress_bars(run, args):
+        if not shows_progress_bars(args):
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
@@ -75,14 +72,14 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
         encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
-        if begun.has_new_head or not start.model.pretrained:
+        if begun.has_new_head or name is None:
             start_at_log_odds(begun.model, encoded["train"])
         fitted = None
         baselines: Baselines = {}
         if args.should_save:
             fitted, baselines = fit_baselines(run, begun, args, rows, encoded)
         generation_config = recipe.prepare_generation(begun.model, args)
-        trainer = make_trainer(options, begun, args, rows, encoded, started)
+        trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
         stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
         with naming_the_weights(run.checkpoints):
@@ -101,7 +98,6 @@ def train(run: Run) -> dict[str, Any] | None:
                 encoded=encoded,
                 baselines=baselines,
                 joined=fitted if run.joins_baseline else None,
-                is_one_of_several=run.whole is not None,
                 stages=stages,
                 cross_validated=cross_validated,
             )
@@ -110,15 +106,9 @@ def train(run: Run) -> dict[str, Any] | None:
             return save_finished_model(finished, directory)
 
 
-def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data, which is only
-    useful if that takes long."""
-    if args.disable_tqdm or not args.should_save:
-        return False
-    if run.data.dataset_name is not None:
-        return True
-    size = sum(Path(file).stat().st_size for file in run.data.train_file or ())
-    return size >= MIN_BYTES_FOR_PROGRESS
+def shows_progress_bars(args: TrainingArguments) -> bool:
+    """Whether this process shows progress bars for reading and encoding the data."""
+    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(
@@ -214,7 +204,7 @@ def with_cross_validation(
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
     """Recommend a pretrained model if a new model would be trained on few rows."""
     has_teacher = getattr(run.data, "teacher", None) is not None
-    is_new = not run.model.pretrained and not has_teacher
+    is_new = run.model.model_name_or_path is None and not has_teacher
     if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
             f"This model starts from random weights and has only {len(train):,} rows to learn "

@@ -60,7 +60,6 @@ class RoFormerLiteTrainer(Trainer):
     Args:
         options: The training options of the run.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        command_started: Time at which the command began, for the clock.
     """
 
     args_class: type[TrainingArguments] = TrainingArguments
@@ -70,7 +69,6 @@ class RoFormerLiteTrainer(Trainer):
         *args: Any,
         options: TrainingOptions,
         lengths: Sequence[int],
-        command_started: float,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
@@ -93,7 +91,7 @@ class RoFormerLiteTrainer(Trainer):
         seconds = None
         if options.time_limit_minutes is not None:
             seconds = options.time_limit_minutes * 60
-        self.clock = TrainingClock(seconds, command_started)
+        self.clock = TrainingClock(seconds)
         self.averaging: WeightAveraging | None = None
         self._add_callbacks()
 

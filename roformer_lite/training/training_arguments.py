@@ -29,8 +29,8 @@ DEFAULTS = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
     "save_total_limit": 2,
-    "logging_steps": 50,
-    "logging_first_step": True,
+    # A training logs 20 losses.
+    "logging_steps": 0.05,
     "report_to": "none",
     # The trainer sets this number once the data are known.
     "num_train_epochs": float(MAX_EPOCHS),

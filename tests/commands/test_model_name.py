@@ -24,7 +24,7 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
     (tmp_path / "models" / "reviews").mkdir(parents=True)
     check_model_name("models/reviews")
     for name in ("models/reveiws", "./models/reveiws/", str(tmp_path / "models" / "reveiws")):
-        message = r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$"
+        message = r"reveiws/?: there is no such directory$"
         with pytest.raises(InputError, match=message):
             check_model_name(name)
     (tmp_path / "model.bin").touch()

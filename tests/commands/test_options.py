@@ -163,16 +163,13 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
         return capsys.readouterr().err
 
     monkeypatch.chdir(tmp_path)
-    Path("dangling").symlink_to("nowhere/model")
     Path("file").write_text("")
-    message = "--output_dir dangling is a link to nowhere/model, which does not exist"
-    assert message in refused("dangling")
     assert "names no new directory; pass a name" in refused(".")
     assert "is a mount point" in refused("/proc")
     assert "Not a directory" in refused("file/model")
     # The name is too long only with the ending that it has while the model is written.
     assert "File name too long" in refused("m" * 242)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
     run = parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"])

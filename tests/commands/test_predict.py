@@ -594,8 +594,7 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
     predict(models / "classify", "lines.txt", "answers.txt", status=status)
     if status == 2:
-        message = "--output_file answers.txt: no space left on the disk"
-        assert message in capsys.readouterr().err
+        assert "no space left on the disk" in capsys.readouterr().err
     assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
 
 
@@ -603,7 +602,7 @@ def test_files_that_are_written_directly(models, place, capsys):
     """Neither /dev/full, which takes nothing, nor a pipe is a regular file that a complete one
     could replace."""
     predict(models / "classify", "lines.txt", "/dev/full", status=2)
-    assert "--output_file /dev/full: no space left on the disk" in capsys.readouterr().err
+    assert "no space left on the disk" in capsys.readouterr().err
     os.mkfifo("pipe")
     reader = threading.Thread(target=lambda: Path("read.txt").write_text(Path("pipe").read_text()))
     reader.start()
@@ -643,6 +642,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(
         predict_command, "open_model", lambda *_: pytest.fail("the model was loaded")
     )
+    Path("m").mkdir()
     too_long = "y" * 250
     lines = "--input_file lines.txt --output_file"
     for options, message in (
@@ -673,7 +673,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
-    assert sorted(os.listdir()) == ["lines.txt", "x.csv", "x.jsonl", "y.txt"]
+    assert sorted(os.listdir()) == ["lines.txt", "m", "x.csv", "x.jsonl", "y.txt"]
 
 
 def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):

@@ -33,7 +33,6 @@ RIGHT = {
     "evaluate": "classify --test_file rows.csv",
     "export": "mlm out",
     "convert": "mlm out --to roformer",
-    "verify": "roformer --from roformer",
     "app": "mlm",
 }
 WRONG = {
@@ -48,7 +47,6 @@ READ = (
     "test_file",
     "input_file",
     "model_name_or_path",
-    "encoder_name_or_path",
     "tokenizer",
     "teacher",
 )
@@ -93,7 +91,6 @@ def only_options(monkeypatch) -> None:
         "evaluate": ("open_model",),
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
-        "verify": ("verify",),
         "app": ("open_model",),
     }
     for command, names in works.items():
@@ -153,11 +150,11 @@ CONTRADICTIONS = [
     ("predict", "--greedy --beams 2"),
     ("predict", "--output_file rows.csv/x.csv"),
     ("evaluate", "--dataset_name x"),
-    ("export", "--format torch --quantization int8"),
+    ("export", "--format gguf --padded"),
     ("export", "--format gguf --embeddings"),
     ("train mlm", "--model_name_or_path classify"),
     ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
-    ("train seq2seq", "--encoder_name_or_path mlm"),
+    ("train seq2seq", "--model_name_or_path mlm"),
     ("train tag", "--token_column tags --tag_column tags"),
 ]
 

@@ -124,7 +124,7 @@ def test_an_interrupted_fine_tuning_after_pairs(encoder, tmp_path, monkeypatch):
     results = train(encoder, data, tmp_path / "m", *options)
     assert results["metrics"] == whole["metrics"] and "validation" in whole["metrics"]
     assert results["training"]["steps"] == whole["training"]["steps"] > 50
-    for name in ("steps", "texts_per_batch", "pairs", "learning_rate"):
+    for name in ("steps", "texts_per_batch", "learning_rate"):
         assert results["training"]["pairs"][name] == whole["training"]["pairs"][name]
     weights = load_file(tmp_path / "m" / "model.safetensors")
     for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
@@ -144,10 +144,8 @@ def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     found = results["training"]["cross_validation"]
     is_tuned = results["training"]["steps"] > 0
     assert accuracy == found["fine_tuned_accuracy" if is_tuned else "fitted_accuracy"]
-    captured = capsys.readouterr()
-    if "keeps its random weights" not in captured.err:
-        assert is_tuned == (found["fine_tuned_accuracy"] > found["fitted_accuracy"])
-    summary = captured.out
+    assert is_tuned == (found["fine_tuned_accuracy"] > found["fitted_accuracy"])
+    summary = capsys.readouterr().out
     # Values that are not significantly worse than the best one are bold.
     card = (tmp_path / "m" / "README.md").read_text().replace("**", "")
     for baseline in results["baselines"].values():
@@ -158,8 +156,7 @@ def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     pairs = results["training"]["pairs"]
     per_batch = min(number, 48)
     assert pairs["texts_per_batch"] == per_batch
-    assert pairs["pairs"] == pairs["steps"] * per_batch * (per_batch - 1) // 2
-    assert f"{pairs['steps']} steps" in summary and f"{pairs['pairs']:,} pairs" in card
+    assert f"{pairs['steps']} steps" in summary and f"{pairs['steps']} steps" in card
     assert ("num_train_epochs" in card) == is_tuned
 
 
@@ -224,7 +221,7 @@ def test_a_time_limit_leaves_no_time_for_training_in_folds(encoder, tmp_path, ca
     assert results["training"]["pairs"]["steps"] == 1
     card = (tmp_path / "m" / "README.md").read_text()
     for text in (card, capsys.readouterr().out):
-        assert "1 of 32 steps" in text and "`--time_limit_minutes` leaves 0.0 minutes" in text
+        assert "in 1 steps" in text and "the limit is 0.0 minutes" in text
 
 
 def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_path, capsys):
@@ -250,10 +247,6 @@ def test_folds():
         assert seen.isdisjoint(" ".join(texts[row].lower().split()) for row in held_out)
     assert folds_of(["a", "A ", "b", "c"], [0, 0, 1, 2]) is None
     assert folds_of(["a", "b", "c"], [0, 0, 0]) is None
-
-
-def test_a_head_that_cannot_be_fitted_is_trained():
-    assert CrossValidation(is_fitted=False).prefers_fine_tuning
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Training from given models: heads are kept or new, and an encoder gets a decoder."""
 
 import json
-import re
-import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +21,7 @@ from roformer_lite.options.run import parse_run, read_run_file
 from roformer_lite.recipes.classify_rows import ClassifyReader
 from roformer_lite.training import stages
 from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.cross_validation import CrossValidation
 from roformer_lite.training.defaults import with_defaults
 from roformer_lite.training.few_rows import decide
 from roformer_lite.training.pairs import PAIRS_FOLDER
@@ -200,31 +199,6 @@ def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
     assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
 
 
-def test_converted_encoder(folder, tmp_path, monkeypatch, capsys):
-    """The message about an encoder that is not converted has the command that converts it."""
-    monkeypatch.chdir(tmp_path)
-    words = sorted({word for text in TEXTS for word in f"{text} {text.upper()}".split()})
-    save_bert(tmp_path / "bert", words, do_lower_case=False)
-    start = ["--encoder_name_or_path", tmp_path / "bert", "--size", "tiny", *UNCHANGED]
-    train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start, status=2)
-    command = re.search(r"`roformer-lite (.*)`", capsys.readouterr().err)
-    assert command is not None and main(shlex.split(command[1])) == 0
-    start[1] = tmp_path / "bert-converted"
-    out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
-    config = config_of(out)
-    bert = tensors(tmp_path / "bert")
-    assert (
-        config["encoder"]["norm_placement"] == "post"
-        and config["decoder"]["norm_placement"] == "pre"
-    )
-    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (2, 3)
-    ours = tensors(out, "model.encoder.layers.0.")
-    assert torch.equal(
-        ours["mlp.up_proj.weight"], bert["encoder.layer.0.intermediate.dense.weight"]
-    )
-    assert torch.equal(tensors(out)[f"model.decoder.{TABLE}"], bert[TABLE])
-
-
 @pytest.fixture
 def encoder(tmp_path) -> Path:
     """A BERT with a token for each letter, and its tokenizer."""
@@ -329,11 +303,10 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
 def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     is_kept, encoder, tmp_path, monkeypatch
 ):
-    """With a fitted head the training makes no step, and without one it trains all epochs."""
+    """Cross-validation decides whether the training makes no step or trains all epochs."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    fit_head = stages.fit_head
-    monkeypatch.setattr(stages, "fit_head", lambda *args: fit_head(*args) and is_kept)
+    monkeypatch.setattr(CrossValidation, "prefers_fine_tuning", not is_kept)
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         is_on_pairs = Path(args.output_dir).name == PAIRS_FOLDER
@@ -359,10 +332,9 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
 ):
     """The fitted head is final here, so that no step of the training shows it."""
 
-    def fit_head(trainer, train) -> bool:
+    def fit_head(trainer, train) -> None:
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(torch.nan)
-        return True
 
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')

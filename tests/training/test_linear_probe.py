@@ -169,7 +169,6 @@ def test_texts_of_a_label_come_together(tmp_path):
                 encoded,
                 options=TrainingOptions(output_dir=str(tmp_path)),
                 lengths=(),
-                command_started=0.0,
             )
             learn_from_pairs(trainer, encoded, is_done=False)
         seen = []
@@ -202,5 +201,5 @@ def test_one_process_says_that_a_head_stays_random(is_main, tmp_path, capsys):
     # The last layer of this model has no bias.
     model = RoFormerLiteForMaskedLM(RoFormerLiteConfig(vocab_size=300, **SMALL))
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
-    assert not head.fit_head(OneOfSeveral(model, args), Dataset.from_list([]))
+    head.fit_head(OneOfSeveral(model, args), Dataset.from_list([]))
     assert bool(capsys.readouterr().err) == is_main

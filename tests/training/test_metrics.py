@@ -303,7 +303,7 @@ def test_scores_that_are_no_probabilities_are_named(score):
         Outcome(f"a:{number}", {}, severity=number % 2, score=score) for number in range(40)
     ]
     by_row = mean(np.ones(40))
-    found = Evaluation("test", {}, outcomes, by_row=by_row, rows=40, seconds=0.0, report=None)
+    found = Evaluation("test", {}, outcomes, by_row=by_row, rows=40, report=None)
     assert found.calibration_error == pytest.approx(score - 0.5)
     assert bool(found.warnings) == (score > 0.6)
     found.outcomes = [Outcome("a:1", {}, severity=0)]

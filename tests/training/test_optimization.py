@@ -117,18 +117,18 @@ def run_until_stopped(clock: TrainingClock, fake_time, steps: int, control: Trai
 
 def test_the_training_stops_and_is_saved_at_the_limit(fake_time):
     control = TrainerControl()
-    clock = TrainingClock(limit=50.0, command_started=100.0)
+    clock = TrainingClock(limit=50.0)
     assert run_until_stopped(clock, fake_time, 1_000, control) == 100
     assert control.should_save
 
 
 def test_time_spent_survives_a_checkpoint(fake_time):
-    clock = TrainingClock(limit=50.0, command_started=100.0)
+    clock = TrainingClock(limit=50.0)
     assert run_until_stopped(clock, fake_time, 60, TrainerControl()) == 60
     state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
     # The machine is off for a while.
     fake_time.now += 10_000
-    resumed = TrainingClock(limit=50.0, command_started=fake_time.now)
+    resumed = TrainingClock(limit=50.0)
     resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
     assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
 

@@ -77,13 +77,6 @@ def results_of(model: Path) -> dict:
     return json.loads((model / "results.json").read_text("utf-8"))
 
 
-def of_seeds(model: Path) -> dict:
-    """Return all that `results.json` says of the seeds, without the time that they took."""
-    return {
-        name: value for name, value in results_of(model)["seeds"].items() if name != "whole_minutes"
-    }
-
-
 @pytest.mark.slow
 def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole):
     results = results_of(whole)
@@ -140,7 +133,9 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
         re.findall(r"^Seed (\d+), ", messages, re.MULTILINE) == SEEDS[2:]
         and "Resuming from step 6" in messages
     )
-    assert of_seeds(folder / "killed") == of_seeds(whole) and not left.exists()
+    assert (
+        results_of(folder / "killed")["seeds"] == results_of(whole)["seeds"] and not left.exists()
+    )
     weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
     assert weights[0] == weights[1]
 
@@ -207,7 +202,8 @@ def test_one_upload_of_the_model_that_is_kept(folder, whole, tmp_path):
         assert done.stdout.count("Uploaded to me/uploaded") == 1
         there = {name: file.content for name, file in hub.files("me/uploaded").items()}
     here = {path.name: path.read_bytes() for path in (folder / "uploaded").iterdir()}
-    assert here.items() <= there.items() and of_seeds(folder / "uploaded") == of_seeds(whole)
+    assert here.items() <= there.items()
+    assert results_of(folder / "uploaded")["seeds"] == results_of(whole)["seeds"]
     assert (
         b'from_pretrained("me/uploaded")' in here["README.md"]
         and b"### Over 3 seeds" in here["README.md"]

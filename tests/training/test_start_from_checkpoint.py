@@ -248,7 +248,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
     assert found["arguments"]["learning_rate"] == 1e-4 and not found["own_weights"]
     small = ["--size", "tiny", "--vocab_size", 270]
     scratch = train("mlm", tmp_path / "b", rows, None, *small, *SHORT)["training"]
-    assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
+    assert scratch["arguments"]["learning_rate"] == 5e-4
     own = train("classify", tmp_path / "c", rows, tmp_path / "b", *SHORT)["training"]
     assert own["arguments"]["learning_rate"] == 3e-4
     # These options ask for the values of a training from scratch.
@@ -257,7 +257,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
     assert (
         again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
     )
-    assert again["own_weights"] and again["fine_tuning_defaults"] == ["word_dropout", "ema_decay"]
+    assert again["own_weights"]
 
 
 def test_a_head_for_a_number_is_continued(folder, tmp_path, capsys):

@@ -29,7 +29,7 @@ def tokenizer() -> rl.RoFormerLiteTokenizer:
 
 def make_trainer(*args, **kwargs) -> RoFormerLiteTrainer:
     options = TrainingOptions(output_dir="m")
-    return RoFormerLiteTrainer(*args, options=options, lengths=(), command_started=0.0, **kwargs)
+    return RoFormerLiteTrainer(*args, options=options, lengths=(), **kwargs)
 
 
 def logged(trainer: Trainer, name: str = "loss") -> list[float]:
