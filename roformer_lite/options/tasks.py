@@ -149,12 +149,8 @@ class LanguageModelDataArguments(TaskArguments):
 
     Args:
         text_column: Column of the text in tables and datasets.
-        block_size: Split documents into blocks of at most this many tokens. Default: 256.
+        block_size: Split documents into blocks of at most this many tokens.
         line_by_line: Every line of a .txt file is a document.
-        packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
-            each other. Documents are then split at this length, unless --block_size is passed.
-        streaming: Read the training data during training, without a copy on disk; needs
-            --max_steps.
     """
 
     task = "causal"
@@ -165,42 +161,12 @@ class LanguageModelDataArguments(TaskArguments):
     measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
-    block_size: int | None = None
+    block_size: int = 256
     line_by_line: bool = False
-    packing: int | None = None
-    streaming: bool = False
 
     def __post_init__(self):
-        check_number("packing", self.packing, minimum=MIN_BLOCK_SIZE)
-        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
-        if self.packing is not None and self.packing < self.longest_block:
-            raise InputError(
-                f"--packing {self.packing} is below the length of the blocks; pass at least "
-                f"{self.longest_block}"
-            )
-        if self.streaming and self.validation_fraction:
-            raise InputError(
-                f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
-                "pass --validation_file, or leave the option out to hold out the first rows "
-                "(--validation_fraction 0 holds out none)"
-            )
         super().__post_init__()
-
-    @property
-    def longest_block(self) -> int:
-        """`block_size`, or its default."""
-        return self.block_size or self.packing or 256
-
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_combination(model, training)
-        for name in ("packing", "streaming"):
-            if getattr(self, name) and training.max_tokens_per_batch:
-                raise InputError(
-                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of "
-                    "the two"
-                )
-        if self.streaming and training.max_steps is None:
-            raise InputError("--streaming needs --max_steps, because a stream has no known length")
+        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
 
 
 @dataclass

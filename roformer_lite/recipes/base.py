@@ -247,7 +247,7 @@ class Recipe(ABC):
         Trainer.
 
         Args:
-            rows: The rows of a split, a dataset or a stream.
+            rows: The rows of a split.
             tokenizer: The tokenizer.
             training: Whether the model is trained on the rows.
         """

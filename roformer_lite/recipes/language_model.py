@@ -23,7 +23,7 @@ from transformers import (
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
+from ..data.blocks import BlockCollator, batches, blocks, document_tokens
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import EvalPrediction
 
-# The blocks of a stream are shuffled within a buffer of this size.
-NUM_SHUFFLED_BLOCKS = 10_000
 MAX_NEW_TOKENS = 50
 # The defaults of sampling if neither the user nor the model sets them. A top_k of 0 is no limit.
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
@@ -102,40 +100,30 @@ class LanguageModel(Recipe):
 
     options: LanguageModelDataArguments
 
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "block_size": self.options.longest_block}
-
     # Encoding.
 
     @property
     def max_length(self) -> int:
-        return self.options.longest_block
+        return self.options.block_size
 
     def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
-        """The blocks of the rows, packed for training if that is requested."""
-        from datasets import Dataset, IterableDataset
+        """The blocks of the rows."""
+        from datasets import Dataset
         from datasets.fingerprint import generate_fingerprint
 
         options = {
             "tokenizer": tokenizer,
-            "block_size": self.options.longest_block,
+            "block_size": self.options.block_size,
             "is_causal": self.is_causal,
         }
-        if isinstance(rows, IterableDataset):
-            encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
-            encoded = encoded.shuffle(seed=0, buffer_size=NUM_SHUFFLED_BLOCKS)
-        else:
-            require_word(rows, options)
-            encoded = Dataset.from_generator(
-                blocks,
-                gen_kwargs={"rows": rows, **options},
-                cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
-                # The library would hash the tokenizer for a fingerprint of its own.
-                fingerprint=generate_fingerprint(rows),
-            )
-        if training and self.options.packing:
-            return packed(encoded, self.options.packing)
-        return encoded
+        require_word(rows, options)
+        return Dataset.from_generator(
+            blocks,
+            gen_kwargs={"rows": rows, **options},
+            cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+            # The library would hash the tokenizer for a fingerprint of its own.
+            fingerprint=generate_fingerprint(rows),
+        )
 
     # Choosing a checkpoint.
 
@@ -181,7 +169,7 @@ class LanguageModel(Recipe):
         found: list[bool] = []
         for _, document in groupby(rows, key=itemgetter("document")):
             lines = list(document)
-            own = blocks(lines, saved.tokenizer, self.options.longest_block, self.is_causal)
+            own = blocks(lines, saved.tokenizer, self.options.block_size, self.is_causal)
             found += [lines[0][SEEN]] * sum(1 for _ in own)
         return np.array(found)
 

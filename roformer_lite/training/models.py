@@ -25,7 +25,6 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
     RoFormerLiteForConditionalGeneration,
 )
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
-from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
 from ..options.run import Run
@@ -239,33 +238,14 @@ def pretrained_for_task(
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
-    messages += _make_padding_free(model, recipe)
+    try:
+        padding_free(model)
+    except PaddingFreeError as error:
+        messages.append(f"{error} Its padding is computed")
     if messages and args.should_save:
         # Its directory may be one of the training, with a converted sentence encoder.
         print(f"--model_name_or_path: {'; '.join(messages)}", file=sys.stderr)
     return model, bool(why_new_head or new)
-
-
-def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
-    """Make the model padding-free, or return a message if it does not support that.
-
-    Raises:
-        InputError: if rows are to be packed, and the model would not keep their documents apart.
-    """
-    messages = []
-    keeps_apart = False
-    try:
-        padding_free(model)
-        keeps_apart = separates_documents(model)
-    except PaddingFreeError as error:
-        messages.append(f"{error} Its padding is computed")
-    if getattr(recipe.options, "packing", False) and not keeps_apart:
-        raise InputError(
-            f"--packing: in {type(model).__name__} the documents of one row would attend to each "
-            "other; leave the option out, or start from a model that separates them by "
-            "position_ids, such as Llama"
-        )
-    return messages
 
 
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
