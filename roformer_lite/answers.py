@@ -21,6 +21,7 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
+from .options.parser import typed_options
 from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Recipe
@@ -168,11 +169,10 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     settings = results.get("settings", {})
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-    known = {
-        name: settings[name] for name in kind.options_class.measuring_options & settings.keys()
-    }
+    known = {name: settings.get(name) for name in kind.options_class.measuring_options}
     try:
-        return kind.of_model(kind.options_class(dataset_name="-", **known), config, settings)
+        options = typed_options(kind.options_class, {**known, "dataset_name": "-"})
+        return kind.of_model(options, config, settings)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
 

@@ -149,7 +149,7 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             InputError: for a value of another type, and if the dataclasses reject a value.
         """
-        return tuple(_make(kind, values) for kind in self.options)
+        return tuple(typed_options(kind, values) for kind in self.options)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Reject names that are neither options nor positional arguments.
@@ -204,7 +204,8 @@ def _form(name: str, hint: Any) -> dict[str, Any]:
     return form
 
 
-def _make(kind: type, values: Mapping[str, Any]) -> Any:
+def typed_options(kind: type, values: Mapping[str, Any]) -> Any:
+    """An object of a dataclass of options, as `CommandParser.objects` makes it."""
     hints = get_type_hints(kind)
     found: dict[str, Any] = {}
     for option in fields(kind):

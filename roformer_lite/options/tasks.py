@@ -22,20 +22,6 @@ MIN_PAIR_LENGTH = 5
 MIN_BLOCK_SIZE = 8
 # The options of all tasks that limit the number of tokens.
 LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
-# The tokenizers of sacrebleu, which is only imported for evaluation.
-BleuTokenizer = Literal[
-    "13a",
-    "zh",
-    "char",
-    "intl",
-    "none",
-    "ja-mecab",
-    "ko-mecab",
-    "spm",
-    "flores101",
-    "flores200",
-    "spBLEU-1K",
-]
 
 
 @dataclass
@@ -111,10 +97,10 @@ class Seq2SeqDataArguments(TaskArguments):
         max_source_length: Truncate inputs to this many tokens.
         max_target_length: Truncate target texts to this many tokens. Generated texts are limited to
             it as well, unless --max_new_tokens is passed.
-        bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
-            sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
-            targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
-            languages without spaces, otherwise 13a.
+        bleu_tokenizer: Tokenizer of sacrebleu, such as intl. Those for Japanese and Korean, and
+            those of sentencepiece (spm, flores200, spBLEU-1K), need further packages. Default: zh
+            for Chinese targets, ja-mecab (or char, if it is not installed) for Japanese, char for
+            other languages without spaces, otherwise 13a.
     """
 
     task = "seq2seq"
@@ -133,7 +119,7 @@ class Seq2SeqDataArguments(TaskArguments):
     target_column: str = "target"
     max_source_length: int = 128
     max_target_length: int = 128
-    bleu_tokenizer: BleuTokenizer | None = None
+    bleu_tokenizer: str = ""
 
     def __post_init__(self):
         super().__post_init__()
@@ -223,6 +209,7 @@ class ClassifyDataArguments(LabelArguments):
         "text_pair_column",
         "label_column",
         "label_separator",
+        "class_weights",
         "max_length",
     )
 
@@ -320,7 +307,7 @@ class SentenceDataArguments(TaskArguments):
     usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
     packages = ("sentence_transformers",)
-    measuring_options = ("max_length",)
+    measuring_options: ClassVar[tuple[str, ...]] = ("max_length",)
 
     max_length: int = 128
 
@@ -358,6 +345,7 @@ class EmbedDataArguments(SentenceDataArguments):
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
     usual_options = ("max_length", "teacher")
+    measuring_options = ("max_length", "matryoshka")
 
     teacher: str | None = None
     matryoshka: list[int] = field(default_factory=list)

@@ -450,9 +450,10 @@ class Recipe(ABC):
             )
         return texts
 
-    @abstractmethod
     def input_of_row(self, row: Row) -> Input:
         """The input in a row of labelled data."""
+        texts = [row[name] for name in self.reader_class.input_columns if name in row]
+        return texts if self.takes_pairs else texts[0]
 
     def answers(
         self,

@@ -175,14 +175,9 @@ class Classify(LabelRecipe):
         problem_type = problem_type_of(config)
         # Checkpoints of other programs do not say whether they take pairs.
         takes_pairs = settings.get("pairs", options.text_pair_column is not None)
-        if not isinstance(takes_pairs, bool):
-            raise InputError(f"pairs must be true or false, not {takes_pairs!r}")
         if takes_pairs and options.text_pair_column is None:
             options = replace(options, text_pair_column="text_pair")
         check_pair_column(options.text_pair_column, takes_pairs)
-        separator = options.label_separator
-        if separator is not None and not isinstance(separator, str):
-            raise InputError(f"label_separator must be text, not {separator!r}")
         return cls(
             replace(options, problem_type=problem_type),
             labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),
@@ -339,11 +334,6 @@ class Classify(LabelRecipe):
         if self.options.text_pair_column is not None:
             columns.append(self.options.text_pair_column)
         return columns
-
-    def input_of_row(self, row: Row) -> Input:
-        if self.takes_pairs:
-            return [row["text"], row["text_pair"]]
-        return row["text"]
 
     def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """A table of positions limits what a model can read, so it reads windows. For pairs, and

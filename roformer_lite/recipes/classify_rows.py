@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
@@ -75,12 +75,6 @@ class ClassifyReader(LabelReader):
         fits = self.problem_type != SINGLE or len(names) == 1
         require(fits, row, f"one label is needed, not {label!r}")
         return names
-
-    def is_empty(self, row: Row) -> bool:
-        return not row["text"] or row.get("text_pair") == ""
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
 
 
 def problem_type_in(options: ClassifyDataArguments, rows: DatasetDict) -> str:

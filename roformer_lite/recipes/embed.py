@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.poolings import POOLINGS
 
-from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
 from ..errors import InputError
 from ..measuring.baselines import ScoredPairs, retrieval_scores
@@ -51,9 +49,6 @@ class Embed(SentenceRecipe):
 
     The model is an encoder, and the vector of a text is the mean of its tokens' states. It learns
     from pairs, triplets or scored pairs, or from the vectors of a teacher.
-
-    Args:
-        widths: The Matryoshka dimensions, to which vectors may be cut.
     """
 
     options_class = EmbedDataArguments
@@ -66,7 +61,6 @@ class Embed(SentenceRecipe):
     ranking_metrics = ("mrr@10", "accuracy@1", "accuracy@10")
 
     options: EmbedDataArguments
-    widths: tuple[int, ...] = ()
 
     @classmethod
     def sentence_class(cls) -> type[SentenceTransformer]:
@@ -85,21 +79,12 @@ class Embed(SentenceRecipe):
             )
         if "texts" in (found.kind, found.measured_kind) and teacher is None:
             raise InputError(ONLY_TEXTS)
-        return replace(found, widths=tuple(options.matryoshka))
+        return found
 
-    @classmethod
-    def of_model(
-        cls, options: EmbedDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
-    ) -> Self:
-        found = super().of_model(options, config, settings)
-        widths = settings.get("matryoshka", [])
-        is_list = isinstance(widths, list)
-        if not is_list or not all(type(width) is int and width > 0 for width in widths):
-            raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
-        return replace(found, widths=tuple(widths))
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "matryoshka": list(self.widths)}
+    @property
+    def widths(self) -> list[int]:
+        """The Matryoshka dimensions, to which vectors may be cut."""
+        return self.options.matryoshka
 
     # Encoding.
 
@@ -143,7 +128,8 @@ class Embed(SentenceRecipe):
         for part in self.widths:
             if part > width:
                 raise InputError(f"--matryoshka {part}: the model's vectors have {width} numbers")
-        return replace(self, widths=tuple(sorted({*self.widths} - {width}, reverse=True)))
+        widths = sorted({*self.widths} - {width}, reverse=True)
+        return replace(self, options=replace(self.options, matryoshka=widths))
 
     def loss(self, model: Any) -> torch.nn.Module:
         from sentence_transformers.sentence_transformer import losses
@@ -197,9 +183,6 @@ class Embed(SentenceRecipe):
     def text_columns(self) -> list[str]:
         first, *_ = KINDS[self.kind or "texts"]
         return [first]
-
-    def input_of_row(self, row: Row) -> Input:
-        return next(self.texts([row]))
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]

@@ -4,7 +4,7 @@ blocks."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -83,9 +83,6 @@ class LanguageModelReader(Reader):
                 keys[number] = hash(origin)
         return keys
 
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row["text"] for row in rows)
-
 
 @dataclass(frozen=True)
 class LanguageModel(Recipe):
@@ -135,11 +132,6 @@ class LanguageModel(Recipe):
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
         return self.measured(np.asarray(prediction.predictions), rows).metrics
-
-    # Answering.
-
-    def input_of_row(self, row: Row) -> Input:
-        return row["text"]
 
     # Measuring.
 

@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
@@ -94,9 +93,6 @@ class Rerank(SentenceRecipe):
     def text_columns(self) -> list[str]:
         first, second, *_ = KINDS[self.kind or "pairs"]
         return [first, second]
-
-    def input_of_row(self, row: Row) -> Input:
-        return list(self.texts([row]))[:2]
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]

@@ -4,7 +4,7 @@ library's trainers, losses and evaluators."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
+from ..data.data_files import Row, file_format, read_lines, read_table
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
@@ -52,6 +52,7 @@ class SentenceReader(Reader):
 
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     input_columns = ("sentence1", "sentence2", "anchor", "positive", "text")
+    target_columns = ("negative",)
 
     options: SentenceDataArguments
 
@@ -69,15 +70,6 @@ class SentenceReader(Reader):
     def select_columns(self, row: Row) -> Row:
         _, selected = row_of_kind(row, self.kinds, None)
         return selected
-
-    def is_empty(self, row: Row) -> bool:
-        return not all(self.texts([row]))
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            for value in columns_of(row).values():
-                if isinstance(value, str):
-                    yield value
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,6 @@ class TagReader(LabelReader):
         require(are_texts(value), row, message)
         return value
 
-    def is_empty(self, row: Row) -> bool:
-        return not row["tokens"]
-
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (" ".join(row["tokens"]) for row in rows)
 

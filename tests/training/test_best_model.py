@@ -200,6 +200,7 @@ def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     recall = {}
     options = [*OPTIONS.split(), "--join_baseline", "true", "--num_train_epochs", "2"]
+    options += ["--baselines", "true"]
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
@@ -209,6 +210,8 @@ def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
         results = json.loads((model / "results.json").read_text())
         recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
         assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
+        # The model, its encoder and the baselines are compared by the same metric.
+        assert len(results["p_values"]["validation"]) == 4
     assert recall == {"": 0, "balanced": 1}
 
 
