@@ -9,7 +9,6 @@ lines of any length, because it is read in pieces.
 
 import codecs
 import csv
-import difflib
 import gzip
 import json
 import logging
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from unicodedata import normalize
 
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 
 Row = dict[str, Any]
 
@@ -534,7 +533,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
             raise InputError(
                 f"{row['origin']}: no column {column!r}; the columns are: {listed(columns)}; "
                 f"{remedy}pass --column_names if the file has no header line, or --delimiter if "
-                f"another character separates its columns{_similar_column(column, columns)}"
+                f"another character separates its columns{did_you_mean(column, columns)}"
             )
         value = value[part]
     return value
@@ -543,13 +542,6 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
 def listed(columns: Iterable[str]) -> str:
     """The names of columns for a message, in which invisible characters are escaped."""
     return ", ".join(name if name.isprintable() else repr(name) for name in columns)
-
-
-def _similar_column(column: str, columns: Iterable[str]) -> str:
-    """The column that was probably meant, to be appended to a message; empty if none is similar."""
-    by_lower_case = {name.lower(): name for name in columns}
-    close = difflib.get_close_matches(column.lower(), by_lower_case, n=1)
-    return f"; did you mean {listed([by_lower_case[close[0]]])}?" if close else ""
 
 
 def number_of(value: Any) -> float | None:

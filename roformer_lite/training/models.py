@@ -1,7 +1,6 @@
 """The initial model of a training: a new one, a pretrained one in its own class, or an
 encoder–decoder with a pretrained encoder."""
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -128,15 +127,12 @@ def _token_ids(
     return ids
 
 
-def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Parse assignments such as `["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` into
-    arguments of `config_class.from_preset`.
-
-    Values are JSON (`0.3`, `true`, `null`, `["full_attention"]`); anything else is text.
+def parse_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """Turn fields such as `{"hidden_dropout": 0.3, "decoder.num_hidden_layers": 3}` into arguments of
+    `config_class.from_preset`.
 
     Raises:
-        InputError: for an assignment without `=`, and for a field that `config_class` does not
-            have.
+        InputError: for a field that `config_class` does not have.
     """
     of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
     # The valid fields of the model, whose side is "", and those of each of its stacks.
@@ -144,29 +140,19 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
     if issubclass(config_class, RoFormerLiteSeq2SeqConfig):
         valid = {"": valid[""] | of_stack, "encoder": of_stack, "decoder": of_stack}
     fields: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
+    for name, value in given.items():
         side, _, field = name.rpartition(".")
         known = valid.get(side, set()) - {"encoder", "decoder"}
-        if not equals or field not in known:
+        if field not in known:
             raise InputError(
-                f"--config {assignment}: name=value with a field of {config_class.__name__} is "
-                f"needed{did_you_mean(field, known)}"
+                f"--config {name}: {config_class.__name__} has no such field"
+                f"{did_you_mean(field, known)}"
             )
         if field == "vocab_size":
-            raise InputError(
-                f"--config {assignment}: the tokenizer determines it; use --vocab_size"
-            )
+            raise InputError(f"--config {name}: the tokenizer determines it; use --vocab_size")
         changed = fields.setdefault(side, {}) if side else fields
-        changed[field] = _json_or_text(text)
+        changed[field] = value
     return fields
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
