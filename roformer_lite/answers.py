@@ -4,7 +4,6 @@ All commands use the same predictions: `predict` writes them as a table, and `ev
 the verdict, the thresholds and the page are based on them.
 """
 
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,11 +34,6 @@ from .saved.saved_model import (
     try_tokenizer,
     without_reports,
 )
-
-logger = logging.getLogger(__name__)
-
-# In these types of rotary positions, the angles depend on the longest text of a batch.
-BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @dataclass(kw_only=True)
@@ -135,14 +129,6 @@ def open_model(
         joined=joined,
     )
     try_model(saved, directory)
-    batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))
-    if batch_dependent:
-        logger.warning(
-            "%s has positions of the type %s, which are scaled by the longest text of a batch: "
-            "predictions depend on the batch (with --batch_size 1 each text has a batch of its own)",
-            directory,
-            ", ".join(sorted(batch_dependent)),
-        )
     return saved
 
 
@@ -182,30 +168,13 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
     number comes from the configuration, because the tables of a graph are not accessible."""
     if isinstance(model, torch.nn.Module):
         return max_positions(model)
+    stacks: list[Any] = [config, getattr(config, "encoder", None), getattr(config, "decoder", None)]
     tables = [
         stack.max_position_embeddings
-        for stack in configs_of_stacks(config)
+        for stack in stacks
         if getattr(stack, "position_embedding_type", None) == "learned"
     ]
     return min(tables, default=None)
-
-
-def configs_of_stacks(config: PreTrainedConfig) -> list[Any]:
-    """The configuration of a model, followed by those of its encoder and decoder if it has two."""
-    parts = (config, getattr(config, "encoder", None), getattr(config, "decoder", None))
-    return [part for part in parts if part is not None]
-
-
-def rope_types_of(config: PreTrainedConfig) -> set[str]:
-    """The types of rotary positions of a model. They may differ between encoder and decoder and
-    between kinds of layers."""
-    found = set()
-    for part in configs_of_stacks(config):
-        parameters = getattr(part, "rope_parameters", None) or {}
-        for each in (parameters, *parameters.values()):
-            if isinstance(each, dict):
-                found.add(each.get("rope_type", "default"))
-    return found
 
 
 def try_model(saved: SavedModel, directory: str) -> None:

@@ -25,7 +25,7 @@ from ..data.data_files import (
     read_table,
     row_of,
 )
-from ..data.tables import AnswerTable, with_answer
+from ..data.tables import TableWriter, with_answer
 from ..errors import InputError
 from ..options.models import SEED
 from ..output import complete_file
@@ -156,19 +156,21 @@ def _answer_table(
     output: TextIO,
 ) -> None:
     table = _table_of_answers(files, path, output)
+    prefix = files.prefix or ""
     columns = _columns_to_answer(saved.recipe, files)
     read = partial(read_table, column_names=files.column_names, delimiter=files.delimiter)
     with _progress(path, read) as bar:
         for chunk in _chunks(read(path), files.batch_size * _BATCHES_AT_ONCE):
             found = _answered(saved, chunk, columns, files.batch_size, options, bar.update)
             for row, cells in found:
-                table.add(row, cells)
+                table.write(with_answer(row, cells, prefix), row["origin"])
             output.flush()
     has_header = table.kind == ".jsonl" or bool(table.columns)
     if not has_header and Path(path).is_file():
         # The table has no rows.
         header = header_of(path, files.column_names, files.delimiter)
-        table.add_header(header, saved.recipe.answer_columns(options))
+        cells = dict.fromkeys(saved.recipe.answer_columns(options))
+        table.begin(with_answer(header, cells, prefix))
 
 
 def _answered(
@@ -206,7 +208,7 @@ def _input_of_line(recipe: Recipe, line: str) -> Input:
     return recipe.input_of_line(line) if line.strip() else ""
 
 
-def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> AnswerTable:
+def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> TableWriter:
     """The table to write. It has the format of the input, including the delimiter and the byte
     order mark, unless `--output_file` has another suffix."""
     kind = file_format(files.output_file or path)
@@ -218,7 +220,7 @@ def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> Ans
             delimiter = delimiter or delimiter_of(path, files.column_names)
             if begins_with_mark(path):
                 output.write("\ufeff")
-    return AnswerTable(output, kind, files.prefix or "", delimiter)
+    return TableWriter(output, kind, delimiter)
 
 
 class Pipe:

@@ -70,7 +70,6 @@ from .classify_rows import (
     ClassifyReader,
     numbers_first,
     problem_type_in,
-    warn_of_equal_numbers,
     warn_of_ids,
 )
 from .classify_scores import (
@@ -165,7 +164,6 @@ class Classify(LabelRecipe):
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
         separator = found.label_separator if problem_type == MULTI else None
         cls.check_labels(names, separator)
-        warn_of_equal_numbers(names)
         if problem_type == SINGLE:
             warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
@@ -90,18 +90,6 @@ def problem_type_in(options: ClassifyDataArguments, rows: DatasetDict) -> str:
         return given
     has_list = any(True in split.unique("is_list") for split in rows.values())
     return MULTI if has_list else SINGLE
-
-
-def warn_of_equal_numbers(labels: Iterable[str]) -> None:
-    """Warn about labels that are the same number in two spellings."""
-    known: dict[float, str] = {}
-    for label in labels:
-        number = number_of(label)
-        if number is None:
-            continue
-        other = known.setdefault(number, label)
-        if other != label:
-            logger.warning("%s and %s are the same number, but two labels", other, label)
 
 
 def warn_of_ids(labels: Sequence[str], num_rows: int, column: str) -> None:

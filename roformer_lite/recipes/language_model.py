@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -21,15 +21,12 @@ from transformers import (
     set_seed,
 )
 
-from hf_roformer_lite.model.losses import IGNORE_INDEX
-
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
-from ..measuring.report import Outcome
 from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
@@ -139,23 +136,14 @@ class LanguageModel(Recipe):
     # made in inference mode.
     @torch.no_grad()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, saved.tokenizer, training=False)
         set_seed(seed)
         collator = self.collator(saved.model, saved.tokenizer)
         scores: list[np.ndarray] = []
-        true: list[np.ndarray] = []
         for batch in batches(saved.model, encoded, collator, batch_size):
-            labels = batch["labels"]
             logits = saved.model(**batch).logits
-            scores.extend(self.reduce_logits(logits, labels).cpu().numpy())
-            true.extend(labels.cpu().numpy())
-        measured = zip(encoded["input_ids"], scores, true, strict=True)
-        outcomes = [
-            self.outcome_of_block(saved.tokenizer, number, *block)
-            for number, block in enumerate(measured, 1)
-        ]
-        return replace(self.measured(np.stack(scores), rows), outcomes=outcomes)
+            scores.append(self.reduce_logits(logits, batch["labels"]).cpu().numpy())
+        return self.measured(np.concatenate(scores), rows)
 
     def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
         found: list[bool] = []
@@ -168,35 +156,6 @@ class LanguageModel(Recipe):
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         """The metrics of the rows from the `token_scores` of all their blocks."""
         return Measured(perplexity_metrics(predicted), perplexity(predicted[:, 0], predicted[:, 1]))
-
-    def outcome_of_block(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        number: int,
-        ids: list[int],
-        scores: np.ndarray,
-        labels: np.ndarray,
-    ) -> Outcome:
-        """The outcome of a block of text, with its loss as severity. The row that it comes from is
-        not known."""
-        text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
-        loss, tokens, right = scores.tolist()
-        mean = loss / max(tokens, 1)
-        columns = {
-            "text": text,
-            **self.measured_tokens(tokenizer, labels),
-            "tokens": int(tokens),
-            "loss": round(mean, 4),
-            "right": int(right),
-        }
-        return Outcome(f"block {number}", columns, severity=mean)
-
-    def measured_tokens(
-        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
-    ) -> dict[str, str]:
-        """A table column with the tokens of a block that the model had to predict; empty if it had
-        to predict all of them."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -246,15 +205,6 @@ class MaskedLM(LanguageModel):
             text = filled(tokenizer, text, own_best[own_masks].tolist())
             answers.append({"prediction": text.strip()})
         return answers
-
-    # Measuring.
-
-    def measured_tokens(
-        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
-    ) -> dict[str, str]:
-        masked = [[token] for token in labels[labels != IGNORE_INDEX].tolist()]
-        texts = tokenizer.batch_decode(masked)
-        return {"masked": " ".join(text.strip() for text in texts)}
 
     # What the card shows.
 

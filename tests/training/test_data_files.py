@@ -263,16 +263,6 @@ def test_whole_numbers_of_type_float_are_labels():
         reader.select_columns({**row, "label": 0.5})
 
 
-def test_labels_that_are_one_number_are_named(caplog):
-    options = ClassifyDataArguments(dataset_name="any", problem_type=SINGLE)
-    recipe = RECIPES["classify"].inspect(
-        options, labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"])
-    )
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and all("are the same number, but two labels" in line for line in said)
-    assert len(recipe.labels) == 7
-
-
 @pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
 def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
     options = ClassifyDataArguments(
