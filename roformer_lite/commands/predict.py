@@ -243,7 +243,7 @@ class Pipe:
 
     def lines(self) -> Iterator[str]:
         """The lines without line ends."""
-        return (line.rstrip("\r\n") for _, line, _ in lines_of(self, self.name))
+        return (line.rstrip("\r\n") for _, line in lines_of(self, self.name))
 
     def readline(self, limit: int) -> bytes:
         """The next line, or a part of at least `limit` bytes if it is longer; empty at the end."""
