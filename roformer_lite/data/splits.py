@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import (
@@ -40,13 +39,6 @@ NUM_INSPECTED_ROWS = 100
 logger = logging.getLogger(__name__)
 
 
-class Source(NamedTuple):
-    """The rows of a split, which can be read more than once, and their name in messages."""
-
-    name: str
-    rows: Callable[[], Iterator[Row]]
-
-
 def load_splits(
     reader: Reader, args: DataArguments, cache_dir: Path, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
@@ -63,8 +55,8 @@ def load_splits(
     """
     return DatasetDict(
         {
-            split: _collect_rows(source, reader, cache_dir / split)
-            for split, source in _open_splits(reader, args, wanted).items()
+            split: _collect_rows(name, rows, reader, cache_dir / split)
+            for split, (name, rows) in _open_splits(reader, args, wanted).items()
         }
     )
 
@@ -163,20 +155,20 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     return marked
 
 
-def _open_splits(reader: Reader, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
-    """The sources of the rows of each split."""
+def _open_splits(
+    reader: Reader, args: DataArguments, wanted: Sequence[str]
+) -> dict[str, tuple[str, Iterator[Row]]]:
+    """The rows of each split, after their name in messages."""
     if args.dataset_name:
         if args.validation_fraction is not None:
             wanted = [split for split in wanted if split != "validation"]
         return {
-            split: Source(
-                f"{args.dataset_name} [{split}]", partial(_hub_rows, reader, args, dataset)
-            )
+            split: (f"{args.dataset_name} [{split}]", _hub_rows(reader, args, dataset))
             for split, dataset in _hub_splits(args, wanted).items()
         }
     files = {split: getattr(args, f"{split}_file") for split in wanted}
     return {
-        split: Source(", ".join(paths), partial(reader.read_rows, paths))
+        split: (", ".join(paths), reader.read_rows(paths))
         for split, paths in files.items()
         if paths
     }
@@ -275,17 +267,24 @@ def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator
         )
 
 
-def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
+def _collect_rows(name: str, rows: Iterator[Row], reader: Reader, cache_dir: Path) -> Dataset:
     """Store the rows with text in `cache_dir`.
+
+    Args:
+        name: The name of the rows in messages.
+        rows: The rows.
+        reader: What reads them.
+        cache_dir: The directory.
 
     Raises:
         InputError: if no row has text.
     """
     left_out: list[str] = []
+    first = list(islice(rows, 1))
 
     def rows_with_text() -> Iterator[Row]:
         has_text = False
-        for row in source.rows():
+        for row in chain(first, rows):
             if reader.is_empty(row):
                 left_out.append(row["origin"])
                 continue
@@ -293,13 +292,13 @@ def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
             has_text = has_text or any(text.strip() for text in reader.texts([row]))
             yield row
         if not has_text:
-            raise InputError(f"{source.name}: there is no row with text")
+            raise InputError(f"{name}: there is no row with text")
 
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
             rows_with_text,
-            features=_features_of(next(source.rows(), {})),
+            features=_features_of(first[0]) if first else None,
             cache_dir=str(cache_dir),
             fingerprint=cache_dir.name,
         )
@@ -314,7 +313,7 @@ def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
     return dataset
 
 
-def _features_of(row: Row) -> Features | None:
+def _features_of(row: Row) -> Features:
     """The types of the columns: texts, lists of texts, numbers and truth values. The library would
     infer them from the first thousand rows, whose lists may all be empty."""
     types = {
@@ -323,4 +322,4 @@ def _features_of(row: Row) -> Features | None:
         float: Value("float64"),
         bool: Value("bool"),
     }
-    return Features({name: types[type(value)] for name, value in row.items()}) or None
+    return Features({name: types[type(value)] for name, value in row.items()})

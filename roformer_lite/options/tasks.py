@@ -4,7 +4,7 @@
 `recipes/`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number, require_packages
@@ -339,21 +339,13 @@ class EmbedDataArguments(SentenceDataArguments):
             vectors of the texts in the column text are learned. A new model also uses its tokenizer
             and is initialised from its vectors of single tokens, unless options such as
             --vocab_size request a new tokenizer.
-        matryoshka: Make vectors usable when cut to these dimensions, for example 128 64.
     """
 
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
     usual_options = ("max_length", "teacher")
-    measuring_options = ("max_length", "matryoshka")
 
     teacher: str | None = None
-    matryoshka: list[int] = field(default_factory=list)
-
-    def __post_init__(self):
-        super().__post_init__()
-        for width in self.matryoshka:
-            check_number("matryoshka", width, minimum=1)
 
 
 @dataclass

@@ -180,6 +180,11 @@ def window_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     }
 
 
+def line_of(given: Input) -> str:
+    """A text, or a pair of texts separated by a tab."""
+    return given if isinstance(given, str) else "\t".join(given)
+
+
 def is_empty(given: Input) -> bool:
     parts = [given] if isinstance(given, str) else given
     return not parts or not all(part.strip() for part in parts)

@@ -225,16 +225,14 @@ def test_below_the_threshold_there_is_no_label(models, place):
     plain = [line.split("\t") for line in lines_of(models / "classify") if line]
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
-    for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
-        lines = lines_of(models / "classify", "--threshold", str(between), *options)
-        found = [line.split("\t") for line in lines]
-        expected = [[label if float(score) > between else none, score] for label, score in plain]
-        assert [row for row in found if len(row) > 1] == expected
-        assert none in {label for label, _ in expected}
+    lines = lines_of(models / "classify", "--threshold", str(between))
+    found = [line.split("\t") for line in lines]
+    expected = [[label if float(score) > between else "-", score] for label, score in plain]
+    assert [row for row in found if len(row) > 1] == expected
+    assert "-" in {label for label, _ in expected}
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    options = ["--threshold", "1.0", "--none_label", "none of these"]
-    assert set(lines_of(models / "labels", *options)) == {"none of these", ""}
+    assert set(lines_of(models / "labels", "--threshold", "1.0")) == {"-", ""}
     half = [row["label"] for row in table_of(models / "labels", "x.csv", "y.csv")]
     assert half == lines_of(models / "labels")
 
@@ -359,9 +357,8 @@ REFUSED = [
     (
         "classify",
         "--greedy",
-        "--greedy is not for classify models, which take --top_k, --threshold, --none_label",
+        "--greedy is not for classify models, which take --top_k, --threshold",
     ),
-    ("classify", "--none_label a", "--none_label a has no effect without a threshold"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
     (

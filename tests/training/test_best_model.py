@@ -238,11 +238,7 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
     (tmp_path / "lines.txt").write_text("red red\n")
     files = ["--input_file", str(tmp_path / "lines.txt")]
     files += ["--output_file", str(tmp_path / "out.txt")]
-    for options, answer in (
-        ([], "-"),
-        (["--none_label", "unsure"], "unsure"),
-        (["--threshold", "0"], None),
-    ):
+    for options, answer in (([], "-"), (["--threshold", "0"], None)):
         assert main(["predict", str(tmp_path / "m"), *files, *options]) == 0
         label = (tmp_path / "out.txt").read_text().split("\t")[0]
         assert label == answer if answer else label in COLOURS
