@@ -125,7 +125,6 @@ def open_model(
         tokenizer=tokenizer,
         positions=positions,
         results=results,
-        pipeline_tag=recipe.pipeline_tag,
         joined=joined,
     )
     try_model(saved, directory)

@@ -227,13 +227,7 @@ class ClassifyDataArguments(LabelArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.min_precision is not None:
-            check_number("min_precision", self.min_precision, above=0, maximum=1)
-            if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
-                raise InputError(
-                    "--validation_fraction 0 leaves no data for choosing the threshold of "
-                    "--min_precision; leave out one of the two"
-                )
+        check_number("min_precision", self.min_precision, above=0, maximum=1)
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, minimum=shortest)
         for name in ("text_column", "text_pair_column"):

@@ -30,7 +30,7 @@ from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
 from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
-from .loaded_model import Input, LoadedModel, right_sided
+from .loaded_model import Input, LoadedModel, right_sided, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -247,7 +247,7 @@ class CausalLM(LanguageModel):
     )
 
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
-        # The pipeline of this task needs padding on the left, but then the first token of a block
+        # Generation needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
         return BlockCollator(right_sided(tokenizer), mlm=False)
 
@@ -270,15 +270,23 @@ class CausalLM(LanguageModel):
         prompts = [f"{first}{text}" for text in inputs]
         saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
         # A [SEP] would end the text, so no special tokens are added.
-        found = saved.pipe(
+        encoded = saved.tokenizer(
             prompts,
             add_special_tokens=False,
-            return_full_text=False,
-            batch_size=len(prompts),
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+            verbose=False,
+        ).to(saved.model.device)
+        token_ids = encoded["input_ids"]
+        found = saved.model.generate(
+            token_ids,
+            attention_mask=encoded["attention_mask"],
+            pad_token_id=saved.tokenizer.pad_token_id,
             max_new_tokens=new_tokens,
             **choice_of_tokens(saved.model.generation_config, options),
         )
-        return [{"prediction": texts[0]["generated_text"].strip()} for texts in found]
+        return texts_of(found[:, token_ids.shape[1] :], saved.tokenizer)
 
     # Measuring.
 

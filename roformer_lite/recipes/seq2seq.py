@@ -41,7 +41,7 @@ from .base import (
     AnsweringRecipe,
     FittedBaseline,
 )
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -199,7 +199,7 @@ class Seq2Seq(AnsweringRecipe):
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The generated text as `prediction`. Transformers has no pipeline for this task."""
+        """The generated text as `prediction`."""
         if "max_new_tokens" in options:
             positions = saved.positions
             if isinstance(saved.model, PreTrainedModel):
@@ -268,14 +268,6 @@ class Seq2Seq(AnsweringRecipe):
             "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
-
-
-def texts_of(
-    token_ids: np.ndarray | torch.Tensor, tokenizer: PreTrainedTokenizerBase
-) -> list[Answer]:
-    """The text of generated tokens `(rows, length)`, as answers."""
-    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-    return [{"prediction": text.strip()} for text in texts]
 
 
 def is_plain_text(path: str) -> bool:
