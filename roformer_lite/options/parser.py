@@ -103,13 +103,6 @@ class CommandParser(argparse.ArgumentParser):
             if "metavar" in option.metadata:
                 form["metavar"] = option.metadata["metavar"]
             group.add_argument(f"--{name}", dest=option.name, help=text.replace("%", "%%"), **form)
-            if option.default is True:
-                group.add_argument(
-                    f"--no_{name}",
-                    dest=option.name,
-                    action="store_false",
-                    help=argparse.SUPPRESS,
-                )
 
     def parse(self, options: Given) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.

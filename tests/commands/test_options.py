@@ -81,7 +81,7 @@ def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant, ca
 def test_spellings_of_options():
     run = parse_run(
         "classify",
-        "--dataset-name x --output-dir m --use_cpu --baselines false --no_fit_head --bf16".split(),
+        "--dataset-name x --output-dir m --use_cpu --baselines false --fit_head no --bf16".split(),
     )
     assert run.data.dataset_name == "x" and run.training.use_cpu and run.training.bf16
     assert not run.training.baselines and not run.data.fit_head
