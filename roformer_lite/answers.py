@@ -4,7 +4,6 @@ All commands use the same predictions: `predict` writes them as a table, and `ev
 the verdict, the thresholds and the page are based on them.
 """
 
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
+from .options.parser import typed_options
 from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Recipe
@@ -34,11 +34,6 @@ from .saved.saved_model import (
     try_tokenizer,
     without_reports,
 )
-
-logger = logging.getLogger(__name__)
-
-# In these types of rotary positions, the angles depend on the longest text of a batch.
-BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @dataclass(kw_only=True)
@@ -130,18 +125,9 @@ def open_model(
         tokenizer=tokenizer,
         positions=positions,
         results=results,
-        pipeline_tag=recipe.pipeline_tag,
         joined=joined,
     )
     try_model(saved, directory)
-    batch_dependent = BATCH_DEPENDENT_ROPE.intersection(rope_types_of(config))
-    if batch_dependent:
-        logger.warning(
-            "%s has positions of the type %s, which are scaled by the longest text of a batch: "
-            "predictions depend on the batch (with --batch_size 1 each text has a batch of its own)",
-            directory,
-            ", ".join(sorted(batch_dependent)),
-        )
     return saved
 
 
@@ -168,11 +154,10 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     settings = results.get("settings", {})
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-    known = {
-        name: settings[name] for name in kind.options_class.measuring_options & settings.keys()
-    }
+    known = {name: settings.get(name) for name in kind.options_class.measuring_options}
     try:
-        return kind.of_model(kind.options_class(dataset_name="-", **known), config, settings)
+        options = typed_options(kind.options_class, {**known, "dataset_name": "-"})
+        return kind.of_model(options, config, settings)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
 
@@ -182,30 +167,13 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
     number comes from the configuration, because the tables of a graph are not accessible."""
     if isinstance(model, torch.nn.Module):
         return max_positions(model)
+    stacks: list[Any] = [config, getattr(config, "encoder", None), getattr(config, "decoder", None)]
     tables = [
         stack.max_position_embeddings
-        for stack in configs_of_stacks(config)
+        for stack in stacks
         if getattr(stack, "position_embedding_type", None) == "learned"
     ]
     return min(tables, default=None)
-
-
-def configs_of_stacks(config: PreTrainedConfig) -> list[Any]:
-    """The configuration of a model, followed by those of its encoder and decoder if it has two."""
-    parts = (config, getattr(config, "encoder", None), getattr(config, "decoder", None))
-    return [part for part in parts if part is not None]
-
-
-def rope_types_of(config: PreTrainedConfig) -> set[str]:
-    """The types of rotary positions of a model. They may differ between encoder and decoder and
-    between kinds of layers."""
-    found = set()
-    for part in configs_of_stacks(config):
-        parameters = getattr(part, "rope_parameters", None) or {}
-        for each in (parameters, *parameters.values()):
-            if isinstance(each, dict):
-                found.add(each.get("rope_type", "default"))
-    return found
 
 
 def try_model(saved: SavedModel, directory: str) -> None:

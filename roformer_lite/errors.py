@@ -48,10 +48,16 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
         known: The valid names.
         prefix: Text before a name, such as `--`.
     """
-    name = name.replace("-", "_")
+    name = name.lower().replace("-", "_")
+    by_lower_case = {each.lower().replace("-", "_"): each for each in known}
     meant = [synonym for synonym in _SYNONYMS.get(name, []) if synonym in known]
-    meant += difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"; did you mean {prefix}{meant[0]}?" if meant else ""
+    close = difflib.get_close_matches(name, by_lower_case, n=1, cutoff=0.7)
+    meant += [by_lower_case[each] for each in close]
+    if not meant:
+        return ""
+    # Characters that cannot be seen are shown as escape sequences.
+    shown = meant[0] if meant[0].isprintable() else repr(meant[0])
+    return f"; did you mean {prefix}{shown}?"
 
 
 def check_number(

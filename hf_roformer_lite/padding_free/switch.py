@@ -105,11 +105,6 @@ def is_own(model: PreTrainedModel) -> bool:
     return model.config.model_type.startswith("roformer_lite")
 
 
-def separates_documents(model: PreTrainedModel) -> bool:
-    """Whether a padding-free causal model keeps the documents of packed rows apart."""
-    return is_own(model) or switch_of(model).separates_documents
-
-
 def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
     """The transformers models in `module` that are not part of another one."""
     if isinstance(module, PreTrainedModel):

@@ -83,7 +83,6 @@ def evaluate_model(
         rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
         recipe = recipe.for_rows(saved, rows)
         found = evaluate(
-            # Its pipeline is made again, with the given lengths.
             replace(saved, recipe=recipe),
             recipe,
             split="test",

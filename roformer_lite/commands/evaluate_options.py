@@ -17,7 +17,7 @@ from ..errors import (
 from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser, Given, help_texts
-from ..options.run import words_of
+from ..options.run import command_words
 from ..options.tasks import TASK_ARGUMENTS
 from ..output import RESULTS_FILE, check_output_dir, check_place
 
@@ -110,5 +110,5 @@ def parse(options: Given) -> tuple[EvaluateArguments, dict[str, Any], str, Seque
         others = {
             name: value for name, value in options.items() if name != "dir" and value is not None
         }
-        options = [directory, *words_of(others)]
+        options = [directory, *command_words(others)]
     return own, given, directory, options

@@ -24,7 +24,7 @@ from ..data.data_files import (
     read_table,
     row_of,
 )
-from ..data.tables import AnswerTable, with_answer
+from ..data.tables import TableWriter, with_answer
 from ..errors import InputError
 from ..options.models import SEED
 from ..output import complete_file
@@ -155,19 +155,21 @@ def _answer_table(
     output: TextIO,
 ) -> None:
     table = _table_of_answers(files, path, output)
+    prefix = files.prefix or ""
     columns = _columns_to_answer(saved.recipe, files)
     rows = read_table(path, files.column_names, files.delimiter)
     with _progress(path) as bar:
         for chunk in _chunks(rows, files.batch_size * _BATCHES_AT_ONCE):
             found = _answered(saved, chunk, columns, files.batch_size, options, bar.update)
             for row, cells in found:
-                table.add(row, cells)
+                table.write(with_answer(row, cells, prefix), row["origin"])
             output.flush()
     has_header = table.kind == ".jsonl" or bool(table.columns)
     if not has_header and Path(path).is_file():
         # The table has no rows.
         header = header_of(path, files.column_names, files.delimiter)
-        table.add_header(header, saved.recipe.answer_columns(options))
+        cells = dict.fromkeys(saved.recipe.answer_columns(options))
+        table.begin(with_answer(header, cells, prefix))
 
 
 def _answered(
@@ -205,7 +207,7 @@ def _input_of_line(recipe: Recipe, line: str) -> Input:
     return recipe.input_of_line(line) if line.strip() else ""
 
 
-def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> AnswerTable:
+def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> TableWriter:
     """The table to write. It has the format of the input, including the delimiter and the byte
     order mark, unless `--output_file` has another suffix."""
     kind = file_format(files.output_file or path)
@@ -217,7 +219,7 @@ def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> Ans
             delimiter = delimiter or delimiter_of(path, files.column_names)
             if begins_with_mark(path):
                 output.write("\ufeff")
-    return AnswerTable(output, kind, files.prefix or "", delimiter)
+    return TableWriter(output, kind, delimiter)
 
 
 class Pipe:
@@ -240,7 +242,7 @@ class Pipe:
 
     def lines(self) -> Iterator[str]:
         """The lines without line ends."""
-        return (line.rstrip("\r\n") for _, line, _ in lines_of(self, self.name))
+        return (line.rstrip("\r\n") for _, line in lines_of(self, self.name))
 
     def readline(self, limit: int) -> bytes:
         """The next line, or a part of at least `limit` bytes if it is longer; empty at the end."""

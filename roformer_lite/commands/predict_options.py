@@ -98,10 +98,9 @@ class AnsweringArguments:
     Args:
         top_k: classify: return this many labels, the most probable first. causal: sample from this
             many of the most probable tokens. Default: one label; all tokens.
-        threshold: classify: leave out labels with a lower probability. Default: the threshold that
-            the training chose; if it chose none, 0.5 for texts with several labels, and no
+        threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
+            that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one.
-        none_label: classify: output for a label below the threshold. Default: -
         beams: seq2seq, causal: number of beams. Default: as saved with the model.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
             otherwise as saved with the model.
@@ -117,7 +116,6 @@ class AnsweringArguments:
 
     top_k: int | None = None
     threshold: float | None = None
-    none_label: str | None = None
     beams: int | None = None
     max_new_tokens: int | None = None
     greedy: bool = False

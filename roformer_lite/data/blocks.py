@@ -1,11 +1,10 @@
-"""Splits tokenized documents into blocks for language models, packs them into rows, and collates
-encoded rows of any task into batches."""
+"""Splits tokenized documents into blocks for language models, and collates encoded rows of any task
+into batches."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,11 @@ from ..errors import InputError
 from .data_files import Row, in_pieces
 
 if TYPE_CHECKING:
-    from datasets import Dataset, IterableDataset
+    from datasets import Dataset
 
 # The tokenizer gets at most this many pieces of 8 KiB at once, because it needs a hundred times as
 # much memory.
 NUM_PIECES_AT_ONCE = 128
-# This many consecutive blocks are packed at a time.
-NUM_BLOCKS_AT_ONCE = 10_000
 
 
 def cut_blocks(
@@ -116,81 +113,12 @@ def _tokenized_pieces(
             yield document, ids
 
 
-def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | IterableDataset:
-    """Pack whole blocks into rows of up to `capacity` tokens.
-
-    `position_ids` restart in every block, which defines the document boundaries for the model.
-    """
-
-    def pack(batch: dict[str, list]) -> dict[str, list]:
-        ids = batch["input_ids"]
-        bins = best_fit([len(block) for block in ids], capacity)
-        rows = [list(chain.from_iterable(ids[place] for place in places)) for places in bins]
-        positions = [[at for place in places for at in range(len(ids[place]))] for places in bins]
-        return {
-            "input_ids": rows,
-            "attention_mask": [[1] * len(row) for row in rows],
-            "position_ids": positions,
-        }
-
-    # A stream does not know its columns.
-    columns = encoded.column_names or ["input_ids", "attention_mask"]
-    return encoded.map(pack, batched=True, batch_size=NUM_BLOCKS_AT_ONCE, remove_columns=columns)
-
-
-def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Pack items into as few bins of at most `capacity` as possible, and return the indices of the
-    items in each bin.
-
-    The longest item comes first, and each is put into the fullest bin that still has room for it
-    (best fit decreasing: Johnson 1974). No item is cut. Concatenating documents and splitting them
-    every `capacity` tokens would harm the model (Ding et al. 2024, arXiv:2404.10830).
-
-    Args:
-        lengths: The lengths of the items.
-        capacity: The largest sum of lengths in a bin.
-    """
-    bins: list[list[int]] = []
-    # Each bin has an entry with the room that is left, the negative time at which it was last
-    # filled, and its number. They are sorted, so the latest of several equal bins comes first.
-    rooms: list[tuple[int, int, int]] = []
-    longest_first = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    for time, place in enumerate(longest_first):
-        at = bisect_left(rooms, (lengths[place], -time, 0))
-        if at < len(rooms):
-            room, _, number = rooms.pop(at)
-        else:
-            room = capacity
-            number = len(bins)
-            bins.append([])
-        bins[number].append(place)
-        insort(rooms, (room - lengths[place], -time, number))
-    return bins
-
-
 class BlockCollator(DataCollatorForLanguageModeling):
-    """The transformers collator, extended to packed rows. Every batch gets at least one masked
-    token.
+    """The transformers collator, with at least one masked token in every batch.
 
     In a batch of a few tokens, the random choice may mask none of them. A model could not learn
     from such a batch, and very short text could not be evaluated at all.
     """
-
-    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
-        plain: list[Any] = [
-            {name: row[name] for name in row if name != "position_ids"} for row in examples
-        ]
-        batch = dict(super().torch_call(plain))
-        if "position_ids" in examples[0]:
-            # The shape is (B, L).
-            positions = torch.zeros_like(batch["input_ids"])
-            real = batch["attention_mask"].bool()
-            positions[real] = torch.cat([torch.as_tensor(row["position_ids"]) for row in examples])
-            batch["position_ids"] = positions
-            # No block may predict the first token of the next one.
-            is_first = real & (positions == 0)
-            batch["labels"] = batch["labels"].masked_fill(is_first, IGNORE_INDEX)
-        return batch
 
     def torch_mask_tokens(
         self,

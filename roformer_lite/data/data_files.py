@@ -4,27 +4,25 @@ A row is a dictionary of the file's columns and of `origin`, the place it came f
 `file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
 finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
 and lines that are too long for one text raise an error. Only the text of language models may have
-lines of any length, because it is read in pieces.
+lines of any length, because it is divided into pieces.
 """
 
 import codecs
 import csv
-import difflib
 import gzip
 import json
 import logging
 import re
 import shlex
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
-from itertools import chain, groupby, islice, zip_longest
+from functools import cache
+from itertools import chain, count, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from unicodedata import normalize
 
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 
 Row = dict[str, Any]
 
@@ -41,9 +39,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # This is the largest number of float32.
 MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # The limit also holds for a field of a .csv file. The tokens and tensors of a line need a hundred
-# times as much memory as its text.
+# times as much memory as its text. Running text is divided into pieces.
 MAX_LINE_BYTES = 2**24
 MAX_PIECE_BYTES = 2**13
+NO_LIMIT = -1
 _IN_QUOTES = re.compile(r'"[^"]*"')
 # Parts of the messages of the csv module, and what is wrong with the file.
 _CSV_FAULTS = {
@@ -55,9 +54,6 @@ _CSV_FAULTS = {
 }
 # Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
 _DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
-# The number of a word in the first column of a CoNLL-U file, `3-4` for a range, or `3.1` for an
-# empty node.
-_LINE_NUMBER = re.compile(r"\d+([-.]\d+)?")
 # Long lines are cut at the last match of the first pattern that matches: before a single space,
 # where a word ends for all tokenizers that split at white space; after a punctuation mark before a
 # Chinese character; or before any character, which costs a token or two.
@@ -85,7 +81,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    for number, text, _ in _read(path, MAX_LINE_BYTES):
+    for number, text in _read(path, MAX_LINE_BYTES):
         yield number, text.rstrip("\r\n")
 
 
@@ -98,30 +94,31 @@ def read_lines(path: str | Path) -> Iterator[Row]:
 def read_running_text(path: str | Path) -> Iterator[Row]:
     """Rows `{"text", "origin"}` of continuous text, with the line ends. A line of more than 8 KiB
     is split into several rows, at spaces if it has any."""
-    for number, text, is_end in _read(path, MAX_PIECE_BYTES):
-        if is_end:
-            text = text.rstrip("\r\n") + "\n"
-        yield {"text": text, "origin": f"{path}:{number}"}
+    for number, text in _read(path, NO_LIMIT):
+        for piece in in_pieces(text.rstrip("\r\n") + "\n"):
+            yield {"text": piece, "origin": f"{path}:{number}"}
 
 
 def in_pieces(text: str) -> Iterator[str]:
-    """Cut a text into pieces of at most 8 KiB, as `read_running_text` cuts long lines."""
+    """Cut a text into pieces of at most 8 KiB."""
     raw = text.encode()
     start = 0
     while len(raw) - start > MAX_PIECE_BYTES:
-        end = start + _cut(raw[start : start + MAX_PIECE_BYTES])
-        yield raw[start:end].decode()
-        start = end
+        piece = raw[start : start + MAX_PIECE_BYTES]
+        # The last pattern finds a place in any text.
+        found = next(filter(None, (cut.match(piece) for cut in _CUTS)))
+        yield found.group().decode()
+        start += found.end()
     yield raw[start:].decode()
 
 
-def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
+def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
         with _opened(path) as stream:
-            for number, text, is_end in lines_of(stream, str(path), longest):
-                yield number, text, is_end
+            for number, text in lines_of(stream, str(path), longest):
+                yield number, text
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
     except OSError as error:
@@ -150,41 +147,31 @@ class LineReader(Protocol):
 
 def lines_of(
     stream: LineReader, name: str, longest: int = MAX_LINE_BYTES
-) -> Iterator[tuple[int, str, bool]]:
-    """Yield lines, or parts of long lines.
+) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of lines from 1, and the lines with their line ends.
 
     Args:
         stream: Bytes of UTF-8.
         name: The name of the stream in messages.
-        longest: A longer line is cut into parts if this is at most `MAX_PIECE_BYTES`, and rejected
-            otherwise.
-
-    Returns:
-        The number of the line, the text with the line end, and whether the line ends there.
+        longest: A line with more bytes is rejected, unless this is `NO_LIMIT`.
     """
-    number = 1
-    # The number of bytes in the previous parts of the line.
-    before = 0
-    # Bytes that have been read, but belong to the next part.
-    rest = b""
-    while raw := rest + stream.readline(longest - len(rest)):
-        is_end = raw.endswith(b"\n") or len(raw) < longest
-        is_start = number == 1 and not before
-        if not is_end and longest > MAX_PIECE_BYTES:
+    for number in count(1):
+        raw = stream.readline(longest)
+        if not raw:
+            return
+        if len(raw) == longest and not raw.endswith(b"\n"):
             raise InputError(
                 f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one "
                 "text; divide it into lines (only mlm and causal cut the long lines of a .txt file)"
             )
-        end = len(raw) if is_end else _cut(raw)
-        rest = raw[end:]
         try:
-            text = raw[:end].decode("utf-8")
+            text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte {before + error.start + 1} of the line "
-                f"(0x{raw[error.start]:02x}) is not UTF-8; {_conversion(name, raw)}"
+                f"{name}:{number}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
+                f"is not UTF-8; {_conversion(name, raw)}"
             ) from error
-        if is_start:
+        if number == 1:
             # Some programs write more than one byte order mark.
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
@@ -192,12 +179,7 @@ def lines_of(
                     f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; "
                     f"{_conversion(name, raw)}"
                 )
-        yield number, text, is_end
-        if is_end:
-            number += 1
-            before = 0
-        else:
-            before += end
+        yield number, text
 
 
 def _conversion(name: str, raw: bytes) -> str:
@@ -224,15 +206,6 @@ def _conversion(name: str, raw: bytes) -> str:
     elif path.is_file():
         command += f" {source} > {target}"
     return f"it is probably in {encoding}{others}; `{command}` converts it"
-
-
-def _cut(raw: bytes) -> int:
-    """The position at which to cut a part of a line."""
-    for cut in _CUTS:
-        found = cut.match(raw)
-        if found:
-            return found.end()
-    return len(raw)
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
@@ -307,7 +280,7 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
 
 
 def _lines_with_ends(path: str | Path) -> Iterator[str]:
-    return (line for _, line, _ in _read(path, MAX_LINE_BYTES))
+    return (line for _, line in _read(path, MAX_LINE_BYTES))
 
 
 def _header_lines(lines: Iterator[str]) -> list[str]:
@@ -346,9 +319,7 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             continue
         origin = f"{path}:{number}"
         try:
-            value = json.loads(line, object_pairs_hook=partial(_object, origin))
-        except InputError:
-            raise
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
@@ -359,17 +330,6 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
                 "valid text"
             )
         yield row_of(value, origin)
-
-
-def _object(origin: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object with these keys and values. The json module would keep only the last value of a
-    repeated key, so repeated keys raise an error."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = Counter(key for key, _ in pairs)
-        (repeated, _), *_ = keys.most_common(1)
-        raise InputError(f"{origin}: the key {repeated!r} appears twice; leave out one of them")
-    return found
 
 
 def _read_delimited(
@@ -446,11 +406,10 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
     The `-DOCSTART-` of CoNLL-2003 is skipped.
 
     Raises:
-        InputError: for a line without a token or a tag, for a line with another number of columns
-            than the first line, and if all tokens are numbers of lines.
+        InputError: for a line without a token or a tag, and for a line with another number of
+            columns than the first line.
     """
     width = 0
-    has_word = False
     for sentence in _sentences(path):
         row: Row = {"tokens": [], "tags": []}
         for origin, fields in sentence:
@@ -458,17 +417,11 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
                 continue
             width = width or len(fields)
             _check_fields(fields, width, origin)
-            has_word = has_word or not _LINE_NUMBER.fullmatch(fields[0])
             row.setdefault("origin", origin)
             row["tokens"].append(fields[0])
             row["tags"].append(fields[-1])
         if row["tokens"]:
             yield row
-    if width and not has_word:
-        raise InputError(
-            f"{path}: the first column has only numbers; it must have the tokens (in CoNLL-U, they "
-            "are in the second column: `cut -f 2,4` selects them and the parts of speech)"
-        )
 
 
 def _sentences(path: str | Path) -> Iterator[list[tuple[str, list[str]]]]:
@@ -534,7 +487,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
             raise InputError(
                 f"{row['origin']}: no column {column!r}; the columns are: {listed(columns)}; "
                 f"{remedy}pass --column_names if the file has no header line, or --delimiter if "
-                f"another character separates its columns{_similar_column(column, columns)}"
+                f"another character separates its columns{did_you_mean(column, columns)}"
             )
         value = value[part]
     return value
@@ -543,13 +496,6 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
 def listed(columns: Iterable[str]) -> str:
     """The names of columns for a message, in which invisible characters are escaped."""
     return ", ".join(name if name.isprintable() else repr(name) for name in columns)
-
-
-def _similar_column(column: str, columns: Iterable[str]) -> str:
-    """The column that was probably meant, to be appended to a message; empty if none is similar."""
-    by_lower_case = {name.lower(): name for name in columns}
-    close = difflib.get_close_matches(column.lower(), by_lower_case, n=1)
-    return f"; did you mean {listed([by_lower_case[close[0]]])}?" if close else ""
 
 
 def number_of(value: Any) -> float | None:

@@ -25,7 +25,8 @@ class Reader(ABC):
 
     Attributes:
         rows_are_independent: Whether rows may be shuffled.
-        input_columns: The columns of the input, among those that the rows have.
+        input_columns: The columns of the input. A row may have only some of them.
+        target_columns: The columns of other text.
 
     Args:
         options: The options of the task.
@@ -33,6 +34,7 @@ class Reader(ABC):
 
     rows_are_independent: ClassVar[bool] = True
     input_columns: ClassVar[tuple[str, ...]] = ("text",)
+    target_columns: ClassVar[tuple[str, ...]] = ()
 
     options: TaskArguments
 
@@ -50,13 +52,14 @@ class Reader(ABC):
             InputError: if a column is missing.
         """
 
-    @abstractmethod
     def is_empty(self, row: Row) -> bool:
         """Whether a row contains nothing to learn from. Such rows are left out and counted."""
+        return not all(self.texts([row]))
 
-    @abstractmethod
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         """The text of the rows."""
+        columns = (*self.input_columns, *self.target_columns)
+        return (row[name] for row in rows for name in columns if name in row)
 
     def keys(self, rows: Dataset) -> np.ndarray:
         """A number for each row, `(rows,)`, which is equal for rows with the same input, up to case

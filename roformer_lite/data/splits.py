@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import (
@@ -16,7 +15,6 @@ from datasets import (
     Dataset,
     DatasetDict,
     Features,
-    IterableDataset,
     List,
     Value,
     load_dataset,
@@ -35,27 +33,16 @@ HELD_OUT_FRACTION = 0.1
 # Training data with fewer rows are not split by default.
 MIN_ROWS_TO_SPLIT = 100
 MAX_HELD_OUT_ROWS = 2000
-# For a stream, the rows to hold out are a fraction of at most this many of its first rows.
-MAX_COUNTED_ROWS = 10_000
-
 # A split hides its labels if this many rows have none.
 NUM_INSPECTED_ROWS = 100
 
 logger = logging.getLogger(__name__)
 
 
-class Source(NamedTuple):
-    """The rows of a split, which can be read more than once, and their name in messages."""
-
-    name: str
-    rows: Callable[[], Iterator[Row]]
-
-
 def load_splits(
     reader: Reader, args: DataArguments, cache_dir: Path, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
     """Load the splits `train`, `validation` and `test` that exist; the last two are optional.
-    From a stream, the rows to hold out are taken at once.
 
     Args:
         reader: Reads the rows.
@@ -66,25 +53,12 @@ def load_splits(
     Raises:
         InputError: for a file, a line or a column that cannot be used.
     """
-    sources = _open_splits(reader, args, wanted)
-    splits = DatasetDict()
-    if getattr(args, "streaming", False):
-        streamed = sources.pop("train")
-        num_first = 0
-        if "validation" not in sources and args.validation_fraction is None:
-            counted = sum(1 for _ in islice(streamed.rows(), MAX_COUNTED_ROWS))
-            num_first = _rows_to_hold_out(counted, None)
-        if num_first:
-            _report_held_out(num_first, f"first {counted} training rows")
-            sources["validation"] = Source(
-                streamed.name, lambda: islice(streamed.rows(), num_first)
-            )
-        splits["train"] = IterableDataset.from_generator(
-            _stream, gen_kwargs={"reader": reader, "source": streamed, "num_skipped": num_first}
-        )
-    for split, source in sources.items():
-        splits[split] = _collect_rows(source, reader, cache_dir / split)
-    return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
+    return DatasetDict(
+        {
+            split: _collect_rows(name, rows, reader, cache_dir / split)
+            for split, (name, rows) in _open_splits(reader, args, wanted).items()
+        }
+    )
 
 
 def hold_out(
@@ -108,7 +82,7 @@ def hold_out(
         InputError: if no row would be left for training, or none to hold out.
     """
     train = rows["train"]
-    if not isinstance(train, Dataset) or "validation" in rows:
+    if "validation" in rows:
         return rows
     amount = _rows_to_hold_out(len(train), args.validation_fraction, min_rows)
     if not amount:
@@ -129,7 +103,13 @@ def hold_out(
     )
     if args.validation_fraction is None:
         which = "chosen at random" if reader.rows_are_independent else "the last ones"
-        _report_held_out(len(held_out), f"{len(train)} training rows ({which})")
+        logger.info(
+            "there are no validation data: %d of the %d training rows (%s) are held out to choose "
+            "the best checkpoint (--validation_fraction 0 holds out none)",
+            len(held_out),
+            len(train),
+            which,
+        )
     kept, held_out = _with_all_labels(reader, train, keys, kept, held_out)
     if not len(held_out):
         if args.validation_fraction is None:
@@ -148,13 +128,11 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
 
     Args:
         reader: What has read the rows.
-        rows: The splits. Training data that are a stream are not compared.
+        rows: The splits.
     """
     marked = DatasetDict(rows)
     train = rows["train"]
     others = [name for name in rows if name != "train"]
-    if not isinstance(train, Dataset) or not others:
-        return marked
     known = reader.keys(train)
     for split in others:
         own = reader.keys(rows[split])
@@ -177,42 +155,26 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     return marked
 
 
-def _open_splits(reader: Reader, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
-    """The sources of the rows of each split."""
+def _open_splits(
+    reader: Reader, args: DataArguments, wanted: Sequence[str]
+) -> dict[str, tuple[str, Iterator[Row]]]:
+    """The rows of each split, after their name in messages."""
     if args.dataset_name:
         if args.validation_fraction is not None:
             wanted = [split for split in wanted if split != "validation"]
         return {
-            split: Source(
-                f"{args.dataset_name} [{split}]", partial(_hub_rows, reader, args, dataset)
-            )
+            split: (f"{args.dataset_name} [{split}]", _hub_rows(reader, args, dataset))
             for split, dataset in _hub_splits(args, wanted).items()
         }
     files = {split: getattr(args, f"{split}_file") for split in wanted}
     return {
-        split: Source(", ".join(paths), partial(reader.read_rows, paths))
+        split: (", ".join(paths), reader.read_rows(paths))
         for split, paths in files.items()
         if paths
     }
 
 
-def _stream(reader: Reader, source: Source, num_skipped: int) -> Iterator[Row]:
-    for row in islice(source.rows(), num_skipped, None):
-        if not reader.is_empty(row):
-            yield row
-
-
-def _report_held_out(number: int, of_which: str) -> None:
-    """Warn that rows are held out by default. `of_which` describes the rows."""
-    logger.info(
-        "there are no validation data: %d of the %s are held out to choose the best checkpoint "
-        "(--validation_fraction 0 holds out none)",
-        number,
-        of_which,
-    )
-
-
-def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int = MIN_ROWS_TO_SPLIT) -> int:
+def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int) -> int:
     """The number of training rows to hold out if there are no validation data.
 
     Raises:
@@ -254,8 +216,7 @@ def _with_all_labels(
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:
     try:
-        streaming = getattr(args, "streaming", False)
-        loaded = load_dataset(args.dataset_name, args.dataset_config_name, streaming=streaming)
+        loaded = load_dataset(args.dataset_name, args.dataset_config_name)
     # The library raises many kinds of errors: no such dataset, no network, no such configuration.
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
@@ -299,26 +260,31 @@ def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator
             return [named(item, inner) for item in value]
         return value
 
-    # The features of a stream may be unknown.
-    features = dataset.features or {}
     for number, row in enumerate(dataset):
-        row = {column: named(value, features.get(column)) for column, value in row.items()}
+        row = {column: named(value, dataset.features[column]) for column, value in row.items()}
         yield reader.select_columns(
             row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
         )
 
 
-def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
+def _collect_rows(name: str, rows: Iterator[Row], reader: Reader, cache_dir: Path) -> Dataset:
     """Store the rows with text in `cache_dir`.
+
+    Args:
+        name: The name of the rows in messages.
+        rows: The rows.
+        reader: What reads them.
+        cache_dir: The directory.
 
     Raises:
         InputError: if no row has text.
     """
     left_out: list[str] = []
+    first = list(islice(rows, 1))
 
     def rows_with_text() -> Iterator[Row]:
         has_text = False
-        for row in source.rows():
+        for row in chain(first, rows):
             if reader.is_empty(row):
                 left_out.append(row["origin"])
                 continue
@@ -326,13 +292,13 @@ def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
             has_text = has_text or any(text.strip() for text in reader.texts([row]))
             yield row
         if not has_text:
-            raise InputError(f"{source.name}: there is no row with text")
+            raise InputError(f"{name}: there is no row with text")
 
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
             rows_with_text,
-            features=_features_of(next(source.rows(), {})),
+            features=_features_of(first[0]) if first else None,
             cache_dir=str(cache_dir),
             fingerprint=cache_dir.name,
         )
@@ -347,7 +313,7 @@ def _collect_rows(source: Source, reader: Reader, cache_dir: Path) -> Dataset:
     return dataset
 
 
-def _features_of(row: Row) -> Features | None:
+def _features_of(row: Row) -> Features:
     """The types of the columns: texts, lists of texts, numbers and truth values. The library would
     infer them from the first thousand rows, whose lists may all be empty."""
     types = {
@@ -356,4 +322,4 @@ def _features_of(row: Row) -> Features | None:
         float: Value("float64"),
         bool: Value("bool"),
     }
-    return Features({name: types[type(value)] for name, value in row.items()}) or None
+    return Features({name: types[type(value)] for name, value in row.items()})

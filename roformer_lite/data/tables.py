@@ -35,7 +35,7 @@ class TableWriter:
     """Writes rows that all have the same columns.
 
     Files in .csv and .tsv format begin with a header. In them, lists and objects are written as
-    JSON, and None as an empty field.
+    JSON, and None as an empty field. In a .tsv file, tabs and line breaks become spaces.
 
     Args:
         stream: The file, opened for writing text.
@@ -49,11 +49,6 @@ class TableWriter:
         self.kind = kind
         self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
         self.columns: list[str] = []
-
-    @property
-    def has_quotes(self) -> bool:
-        """Whether fields may be in quotation marks and therefore contain any character."""
-        return self.kind != ".tsv" or self.delimiter != "\t"
 
     def begin(self, columns: Iterable[str]) -> None:
         """Write the header, unless it is already there or the format has none."""
@@ -70,8 +65,8 @@ class TableWriter:
             origin: The origin of the row, for error messages.
 
         Raises:
-            InputError: if the columns differ from those of the first row, and for a tab or a line
-                break in a .tsv file. A .jsonl file takes any row.
+            InputError: if the columns differ from those of the first row. A .jsonl file takes any
+                row.
         """
         if self.kind == ".jsonl":
             self.stream.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -82,19 +77,13 @@ class TableWriter:
                 f"{origin}: the columns are {', '.join(row)}, but those of the first row are "
                 f"{', '.join(self.columns)}; write a .jsonl file, in which rows may differ"
             )
-        cells = {name: _cell(value) for name, value in row.items()}
-        broken = [name for name, cell in cells.items() if _BREAK.search(cell)]
-        if broken and not self.has_quotes:
-            raise InputError(
-                f"{origin}: column {broken[0]!r} holds a tab or a line break, which a .tsv file "
-                "cannot; write a .csv or .jsonl file"
-            )
-        self._write_cells(list(cells.values()), quoted=_RETURN)
+        self._write_cells(list(map(_cell, row.values())), quoted=_RETURN)
 
     def _write_cells(self, cells: list[str], quoted: re.Pattern[str]) -> None:
         """Write a line. All its cells are quoted if one of them contains what `quoted` matches."""
-        if not self.has_quotes:
-            self.stream.write("\t".join(cells) + "\n")
+        if self.kind == ".tsv" and self.delimiter == "\t":
+            # Quotation marks have no meaning in such a file.
+            self.stream.write("\t".join(_BREAK.sub(" ", cell) for cell in cells) + "\n")
             return
         is_quoted = any(quoted.search(cell) for cell in cells)
         writer = csv.writer(
@@ -104,40 +93,6 @@ class TableWriter:
             quoting=csv.QUOTE_ALL if is_quoted else csv.QUOTE_MINIMAL,
         )
         writer.writerow(cells)
-
-
-class AnswerTable(TableWriter):
-    """Writes the rows of a table with the answers to them in further columns.
-
-    Args:
-        stream, kind, delimiter: As for `TableWriter`.
-        prefix: Text before the names of the answers' columns.
-    """
-
-    def __init__(self, stream: TextIO, kind: str, prefix: str, delimiter: str | None = None):
-        super().__init__(stream, kind, delimiter)
-        self.prefix = prefix
-
-    def add(self, row: Row, answer: dict[str, Any]) -> None:
-        """Write a row with its answer, whose tabs and line breaks become spaces in a .tsv file.
-
-        Raises:
-            InputError: as `write`, and if the row already has a column of the answer.
-        """
-        self.write(self._with_answer(row, answer), row["origin"])
-
-    def add_header(self, row: Row, answer_columns: Iterable[str]) -> None:
-        """Write the header of a table without rows, whose columns are those of `row`.
-
-        Raises:
-            InputError: if there already is a column of the answers.
-        """
-        self.begin(self._with_answer(row, dict.fromkeys(answer_columns)))
-
-    def _with_answer(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
-        if not self.has_quotes:
-            answer = {name: _BREAK.sub(" ", _cell(value)) for name, value in answer.items()}
-        return with_answer(row, answer, self.prefix)
 
 
 def with_answer(row: Row, answer: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -9,12 +9,10 @@ Nothing here imports torch, so that `--help` and error messages appear quickly.
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import yaml
-
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
 from .hub_metadata import check_datasets, check_languages, check_license
-from .values import assignment_of
+from .values import shown_value
 
 MAX_SEED = 2**32 - 1
 
@@ -162,7 +160,7 @@ class ModelArguments:
     tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
     tokenizer_min_frequency: int | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
-    config: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
     model_name_or_path: str | None = None
 
     def __post_init__(self):
@@ -284,7 +282,7 @@ class TrainingOptions:
     def _check_training_arguments(self) -> None:
         """Reject arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
-            given = f"--training_arguments {assignment_of(name, value)}"
+            given = f"--training_arguments {shown_value({name: value})}"
             if name in _REFUSED:
                 raise InputError(f"{given}: {_REFUSED[name]}")
             if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
@@ -340,38 +338,3 @@ class PublishingOptions:
         if self.license is not None:
             check_license(self.license)
         check_datasets(self.datasets)
-
-
-def assignments(given: Any) -> dict[str, Any]:
-    """The arguments of transformers by name.
-
-    Args:
-        given: Texts such as `name=value`, whose values are parsed as YAML, or a mapping.
-
-    Raises:
-        InputError: for a text of another form.
-    """
-    found: dict[str, Any] = {}
-    if isinstance(given, dict):
-        found = {str(name): value for name, value in given.items()}
-    else:
-        for text in given if isinstance(given, list) else [given]:
-            name, value = _assignment(str(text))
-            found[name] = value
-    for name, value in found.items():
-        if value is False and name.endswith("_strategy"):
-            # In YAML, the `no` of eval_strategy=no means false.
-            found[name] = "no"
-    return found
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--training_arguments {text}: name=value is needed")
-    try:
-        return name, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(
-            f"--training_arguments {text}: the value is not YAML: {' '.join(str(error).split())}"
-        ) from error

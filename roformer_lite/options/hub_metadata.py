@@ -5,13 +5,12 @@ that the Hub does not take.
 """
 
 import json
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, require_packages
+from ..errors import InputError, did_you_mean, require_packages
 
 # The Hub's names for text in several languages and for programming languages.
 SPECIAL_LANGUAGES = {"multilingual", "code"}
@@ -32,18 +31,6 @@ LICENSES = frozenset(
 )
 
 
-def suggestion(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """A suggestion to append to a message; empty if no known name is similar.
-
-    Args:
-        name: The name that the user probably means.
-        known: The valid names.
-        cutoff: The least similarity, from 0 to 1.
-    """
-    similar = get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"; did you mean {similar[0]}?" if similar else ""
-
-
 def check_languages(codes: Iterable[str]) -> None:
     """Reject languages that are not ISO 639 codes.
 
@@ -57,7 +44,7 @@ def check_languages(codes: Iterable[str]) -> None:
             language = code.lower().replace("_", "-").partition("-")[0]
             raise InputError(
                 f"--language {code}: the Hub takes ISO 639 codes in lower case, such as en, de, zh "
-                f"or ja, and multilingual{suggestion(language, known, cutoff=1.0)}"
+                f"or ja, and multilingual{did_you_mean(language, known & {language})}"
             )
 
 
@@ -80,7 +67,7 @@ def check_license(name: str) -> None:
         raise InputError(
             f"--license {name}: not one of the licences in "
             "https://huggingface.co/docs/hub/repositories-licenses, such as apache-2.0, mit or "
-            f"other{suggestion(name.lower(), LICENSES)}"
+            f"other{did_you_mean(name, LICENSES)}"
         )
 
 

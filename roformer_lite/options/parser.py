@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, get_type_hints
 
 from ..errors import InputError, did_you_mean
-from .values import choices_of, converted, kinds_of
+from .values import choices_of, converted, kinds_of, shown_value
 
 # The options of a command: the words of a command line, or values by name.
 Given = Sequence[str] | Mapping[str, Any]
@@ -17,9 +17,6 @@ _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 # What stands for the value in `--help`, by the end of the option's name or by its type. All other
 # options have their own names there.
 _METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
-# argparse takes a word that begins with a hyphen for an option. This character, which no command
-# line can contain, is put before words with a single hyphen, so that a column may be called `-x`.
-_SHIELD = "\0"
 
 
 def help_texts(options: type) -> dict[str, str]:
@@ -106,13 +103,6 @@ class CommandParser(argparse.ArgumentParser):
             if "metavar" in option.metadata:
                 form["metavar"] = option.metadata["metavar"]
             group.add_argument(f"--{name}", dest=option.name, help=text.replace("%", "%%"), **form)
-            if option.default is True:
-                group.add_argument(
-                    f"--no_{name}",
-                    dest=option.name,
-                    action="store_false",
-                    help=argparse.SUPPRESS,
-                )
 
     def parse(self, options: Given) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
@@ -134,10 +124,10 @@ class CommandParser(argparse.ArgumentParser):
         if isinstance(options, Mapping):
             self.check_names(options)
             return {name: value for name, value in options.items() if value is not None}
-        namespace, unknown = self.parse_known_args([_shielded(word) for word in options])
+        namespace, unknown = self.parse_known_args(list(map(_with_underscores, options)))
         if unknown:
-            raise InputError(self.unknown_message(unknown[0].removeprefix(_SHIELD)))
-        return {name: _unshielded(value) for name, value in vars(namespace).items()}
+            raise InputError(self.unknown_message(unknown[0]))
+        return vars(namespace)
 
     def objects(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Objects of the dataclasses.
@@ -149,7 +139,7 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             InputError: for a value of another type, and if the dataclasses reject a value.
         """
-        return tuple(_make(kind, values) for kind in self.options)
+        return tuple(typed_options(kind, values) for kind in self.options)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Reject names that are neither options nor positional arguments.
@@ -204,7 +194,8 @@ def _form(name: str, hint: Any) -> dict[str, Any]:
     return form
 
 
-def _make(kind: type, values: Mapping[str, Any]) -> Any:
+def typed_options(kind: type, values: Mapping[str, Any]) -> Any:
+    """An object of a dataclass of options, as `CommandParser.objects` makes it."""
     hints = get_type_hints(kind)
     found: dict[str, Any] = {}
     for option in fields(kind):
@@ -218,23 +209,9 @@ def _make(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**found)
 
 
-def shown_value(value: Any) -> str:
-    """A value as it is typed on a command line."""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shielded(word: str) -> str:
-    """A word in the form that argparse needs. All options except `-h` begin with two hyphens, and
-    hyphens in their names stand for underscores."""
-    if word.startswith("--"):
-        name, equals, value = word[2:].partition("=")
-        return f"--{name.replace('-', '_')}{equals}{value}"
-    return _SHIELD + word if word.startswith("-") and word != "-h" else word
-
-
-def _unshielded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [word.removeprefix(_SHIELD) for word in value]
-    return value.removeprefix(_SHIELD) if isinstance(value, str) else value
+def _with_underscores(word: str) -> str:
+    """A word in whose option name hyphens stand for underscores."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"

@@ -18,11 +18,10 @@ from .common import (
     ModelArguments,
     PublishingOptions,
     TrainingOptions,
-    assignments,
 )
-from .parser import CommandParser, Given, shown_value
+from .parser import CommandParser, Given
 from .tasks import TASK_ARGUMENTS, TaskArguments
-from .values import assignment_of
+from .values import assignments, shown_value, words_of
 
 RUN_FILE = "run.yaml"
 # The options that are paths. In the file they are relative to its directory, so that a folder with
@@ -152,7 +151,7 @@ class Run:
     def command(self) -> str:
         """The command line of this run in a form suited to a public card."""
         options = self.content()
-        words = ["roformer-lite", "train", options.pop("task"), *words_of(options)]
+        words = ["roformer-lite", "train", options.pop("task"), *command_words(options)]
         return shown_command(words)
 
     def difference(self, before: Mapping[str, Any]) -> str:
@@ -200,10 +199,10 @@ def parse_run(task: str, options: Given) -> Run:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     given = parser.given(options)
-    if "training_arguments" in given:
-        # Each argument overrides the same argument of the file.
-        own = values.get("training_arguments") or {}
-        given["training_arguments"] = own | assignments(given["training_arguments"])
+    for name in ("config", "training_arguments"):
+        if name in given and name in values:
+            # Each name overrides the same name of the file.
+            given[name] = assignments(values[name]) | assignments(given[name])
     data, model, training, card = parser.objects(values | given)
     run = Run(data=data, model=model, training=training, card=card)
     for group, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
@@ -248,8 +247,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
-    if content.get("training_arguments") is not None:
-        content["training_arguments"] = assignments(content["training_arguments"])
     folder = os.path.realpath(os.path.dirname(path))
     return _with_paths(
         content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder
@@ -286,15 +283,9 @@ def _absolute(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def words_of(content: Mapping[str, Any]) -> list[str]:
-    """The options of a run as the words of a command line."""
-    words: list[str] = []
-    for name, value in content.items():
-        if isinstance(value, dict):
-            value = [assignment_of(*argument) for argument in value.items()]
-        words.append(f"--{name}")
-        words += map(shown_value, value if isinstance(value, list) else [value])
-    return words
+def command_words(options: Mapping[str, Any]) -> list[str]:
+    """Options and their values as the words of a command line."""
+    return [word for name, value in options.items() for word in (f"--{name}", *words_of(value))]
 
 
 def _given(options: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 `recipes/`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number, require_packages
@@ -21,20 +21,6 @@ MIN_PAIR_LENGTH = 5
 MIN_BLOCK_SIZE = 8
 # The options of all tasks that limit the number of tokens.
 LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
-# The tokenizers of sacrebleu, which is only imported for evaluation.
-BleuTokenizer = Literal[
-    "13a",
-    "zh",
-    "char",
-    "intl",
-    "none",
-    "ja-mecab",
-    "ko-mecab",
-    "spm",
-    "flores101",
-    "flores200",
-    "spBLEU-1K",
-]
 
 
 @dataclass
@@ -108,10 +94,10 @@ class Seq2SeqDataArguments(TaskArguments):
         max_source_length: Truncate inputs to this many tokens.
         max_target_length: Truncate target texts to this many tokens. This also limits generated
             texts, unless --max_new_tokens is passed.
-        bleu_tokenizer: Tokenizer of sacrebleu. Those for Japanese and Korean, and those of
-            sentencepiece (spm, flores, spBLEU), need further packages. Default: zh for Chinese
-            targets, ja-mecab (or char, if it is not installed) for Japanese, char for other
-            languages without spaces, otherwise 13a.
+        bleu_tokenizer: Tokenizer of sacrebleu, such as intl. Those for Japanese and Korean, and
+            those of sentencepiece (spm, flores200, spBLEU-1K), need further packages. Default: zh
+            for Chinese targets, ja-mecab (or char, if it is not installed) for Japanese, char for
+            other languages without spaces, otherwise 13a.
     """
 
     task = "seq2seq"
@@ -129,7 +115,7 @@ class Seq2SeqDataArguments(TaskArguments):
     target_column: str = "target"
     max_source_length: int = 128
     max_target_length: int = 128
-    bleu_tokenizer: BleuTokenizer | None = None
+    bleu_tokenizer: str = ""
 
     def __post_init__(self):
         super().__post_init__()
@@ -145,12 +131,8 @@ class LanguageModelDataArguments(TaskArguments):
 
     Args:
         text_column: Column of the text in tables and datasets.
-        block_size: Split documents into blocks of at most this many tokens. Default: 256.
+        block_size: Split documents into blocks of at most this many tokens.
         line_by_line: Every line of a .txt file is a document.
-        packing: Fill the rows of a batch up to this many tokens with blocks that do not attend to
-            each other. Documents are then split at this length, unless --block_size is passed.
-        streaming: Read the training data during training, without a copy on disk; needs
-            --max_steps.
     """
 
     task = "causal"
@@ -161,42 +143,12 @@ class LanguageModelDataArguments(TaskArguments):
     measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
-    block_size: int | None = None
+    block_size: int = 256
     line_by_line: bool = False
-    packing: int | None = None
-    streaming: bool = False
 
     def __post_init__(self):
-        check_number("packing", self.packing, minimum=MIN_BLOCK_SIZE)
-        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
-        if self.packing is not None and self.packing < self.longest_block:
-            raise InputError(
-                f"--packing {self.packing} is below the length of the blocks; pass at least "
-                f"{self.longest_block}"
-            )
-        if self.streaming and self.validation_fraction:
-            raise InputError(
-                f"--validation_fraction {self.validation_fraction} is not possible for a stream; "
-                "pass --validation_file, or leave the option out to hold out the first rows "
-                "(--validation_fraction 0 holds out none)"
-            )
         super().__post_init__()
-
-    @property
-    def longest_block(self) -> int:
-        """`block_size`, or its default."""
-        return self.block_size or self.packing or 256
-
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_combination(model, training)
-        for name in ("packing", "streaming"):
-            if getattr(self, name) and training.max_tokens_per_batch:
-                raise InputError(
-                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of "
-                    "the two"
-                )
-        if self.streaming and training.max_steps is None:
-            raise InputError("--streaming needs --max_steps, because a stream has no known length")
+        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
 
 
 @dataclass
@@ -253,6 +205,7 @@ class ClassifyDataArguments(LabelArguments):
         "text_pair_column",
         "label_column",
         "label_separator",
+        "class_weights",
         "max_length",
     )
 
@@ -270,13 +223,7 @@ class ClassifyDataArguments(LabelArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.min_precision is not None:
-            check_number("min_precision", self.min_precision, above=0, maximum=1)
-            if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
-                raise InputError(
-                    "--validation_fraction 0 leaves no data for choosing the threshold of "
-                    "--min_precision; leave out one of the two"
-                )
+        check_number("min_precision", self.min_precision, above=0, maximum=1)
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, minimum=shortest)
         for name in ("text_column", "text_pair_column"):
@@ -350,7 +297,7 @@ class SentenceDataArguments(TaskArguments):
     usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
     packages = ("sentence_transformers",)
-    measuring_options = ("max_length",)
+    measuring_options: ClassVar[tuple[str, ...]] = ("max_length",)
 
     max_length: int = 128
 
@@ -382,7 +329,6 @@ class EmbedDataArguments(SentenceDataArguments):
             vectors of the texts in the column text are learned. A new model also uses its tokenizer
             and is initialised from its vectors of single tokens, unless options such as
             --vocab_size request a new tokenizer.
-        matryoshka: Make vectors usable when cut to these dimensions, for example 128 64.
     """
 
     task = "embed"
@@ -390,12 +336,6 @@ class EmbedDataArguments(SentenceDataArguments):
     usual_options = ("max_length", "teacher")
 
     teacher: str | None = None
-    matryoshka: list[int] = field(default_factory=list)
-
-    def __post_init__(self):
-        super().__post_init__()
-        for width in self.matryoshka:
-            check_number("matryoshka", width, minimum=1)
 
 
 @dataclass

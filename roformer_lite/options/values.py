@@ -6,6 +6,8 @@ import types
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ..errors import InputError
+
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
     **dict.fromkeys(("false", "no", "f", "n", "0"), False),
@@ -15,7 +17,7 @@ _DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     str: "a text",
-    dict: "a mapping of names to values",
+    dict: "name=value",
 }
 
 
@@ -42,9 +44,51 @@ def converted(value: Any, hint: Any) -> Any:
     raise ValueError(f"{' or '.join(map(_description, kinds))} is needed{surplus}")
 
 
-def assignment_of(name: str, value: Any) -> str:
-    """The form `name=value`, which `--config` and `--training_arguments` accept."""
-    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+def assignments(given: Any) -> dict[str, Any]:
+    """Values by name.
+
+    Args:
+        given: Texts such as `name=value`, whose values are JSON or text, or a mapping.
+
+    Raises:
+        InputError: for a text of another form.
+    """
+    if not isinstance(given, dict):
+        texts = given if isinstance(given, list | tuple) else [given]
+        pairs = [str(text).partition("=") for text in texts]
+        if not all(equals for _, equals, _ in pairs):
+            raise InputError(f"{shown_value(given)}: name=value is needed")
+        given = {name: _json_or_text(value) for name, _, value in pairs}
+    found = {str(name): value for name, value in given.items()}
+    for name, value in found.items():
+        if value is False and name.endswith("_strategy"):
+            # In YAML, the `no` of `eval_strategy: no` means false.
+            found[name] = "no"
+    return found
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def words_of(value: Any) -> list[str]:
+    """A value as the words that are typed on a command line after its option."""
+    if isinstance(value, dict):
+        return [
+            f"{name}={each if isinstance(each, str) else json.dumps(each)}"
+            for name, each in value.items()
+        ]
+    if isinstance(value, list):
+        return list(map(str, value))
+    return [str(value).lower() if isinstance(value, bool) else str(value)]
+
+
+def shown_value(value: Any) -> str:
+    """A value as it is typed on a command line."""
+    return " ".join(words_of(value))
 
 
 def kinds_of(hint: Any) -> list[Any]:
@@ -67,12 +111,10 @@ def _converted_to(kind: Any, value: Any) -> Any:
     plain = _plain(kind)
     if plain is list:
         (item,) = get_args(kind)
-        if isinstance(value, dict):
-            value = [assignment_of(*pair) for pair in value.items()]
         items = value if isinstance(value, list | tuple) else [value]
         return [converted(each, item) for each in items]
     if plain is dict:
-        return dict(value)
+        return assignments(value)
     if isinstance(value, list | tuple | dict):
         raise ValueError("a single value is needed")
     text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -38,7 +38,7 @@ from ..measuring.report import LabelReport, Outcome
 from ..measuring.significance import Measured
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved.saved_model import load_complete_model, model_class_of
-from .loaded_model import Input, LoadedModel, is_empty
+from .loaded_model import Input, LoadedModel, is_empty, line_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -247,7 +247,7 @@ class Recipe(ABC):
         Trainer.
 
         Args:
-            rows: The rows of a split, a dataset or a stream.
+            rows: The rows of a split.
             tokenizer: The tokenizer.
             training: Whether the model is trained on the rows.
         """
@@ -450,9 +450,10 @@ class Recipe(ABC):
             )
         return texts
 
-    @abstractmethod
     def input_of_row(self, row: Row) -> Input:
         """The input in a row of labelled data."""
+        texts = [row[name] for name in self.reader_class.input_columns if name in row]
+        return texts if self.takes_pairs else texts[0]
 
     def answers(
         self,
@@ -597,8 +598,7 @@ class Recipe(ABC):
 
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
         """A line of input for `predict`, made from a row."""
-        given = self.input_of_row(row)
-        return given if isinstance(given, str) else "\t".join(given)
+        return line_of(self.input_of_row(row))
 
 
 class AnsweringRecipe(Recipe):

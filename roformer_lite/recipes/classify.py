@@ -43,7 +43,6 @@ from ..measuring.report import (
     LabelReport,
     Outcome,
     are_right,
-    report_of_classes,
     report_of_sets,
     scores_of,
 )
@@ -70,7 +69,6 @@ from .classify_rows import (
     ClassifyReader,
     numbers_first,
     problem_type_in,
-    warn_of_equal_numbers,
     warn_of_ids,
 )
 from .classify_scores import (
@@ -79,11 +77,10 @@ from .classify_scores import (
     importance_of_rows,
     joint_logits,
     losses_of_rows,
-    measure_logits,
     weighted_loss,
 )
 from .labels import LabelRecipe, labels_of
-from .loaded_model import Input, LoadedModel, window_options
+from .loaded_model import Input, LoadedModel, line_of, window_options
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -95,7 +92,7 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-LABEL_OPTIONS = ("top_k", "threshold", "none_label")
+LABEL_OPTIONS = ("top_k", "threshold")
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
 # No score reaches this threshold.
@@ -165,7 +162,6 @@ class Classify(LabelRecipe):
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
         separator = found.label_separator if problem_type == MULTI else None
         cls.check_labels(names, separator)
-        warn_of_equal_numbers(names)
         if problem_type == SINGLE:
             warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
@@ -175,14 +171,9 @@ class Classify(LabelRecipe):
         problem_type = problem_type_of(config)
         # Checkpoints of other programs do not say whether they take pairs.
         takes_pairs = settings.get("pairs", options.text_pair_column is not None)
-        if not isinstance(takes_pairs, bool):
-            raise InputError(f"pairs must be true or false, not {takes_pairs!r}")
         if takes_pairs and options.text_pair_column is None:
             options = replace(options, text_pair_column="text_pair")
         check_pair_column(options.text_pair_column, takes_pairs)
-        separator = options.label_separator
-        if separator is not None and not isinstance(separator, str):
-            raise InputError(f"label_separator must be text, not {separator!r}")
         return cls(
             replace(options, problem_type=problem_type),
             labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),
@@ -285,8 +276,12 @@ class Classify(LabelRecipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        logits = np.asarray(prediction.predictions)[: len(rows)]
-        return measure_logits(self.problem_type, logits, self.truth(rows))
+        answers = self.answers_of_logits(np.asarray(prediction.predictions)[: len(rows)])
+        recipe = self
+        if self.problem_type == MULTI:
+            best = best_threshold(self.scores_in(answers), self.truth(rows))
+            recipe = replace(self, threshold=best)
+        return recipe.measured(recipe.predicted(answers), rows).metrics
 
     def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
         """The task with the threshold of the scores for `predict`: the best one for rows with several
@@ -325,11 +320,6 @@ class Classify(LabelRecipe):
         ranking = [name for name in LABEL_OPTIONS if name in given]
         if ranking and self.problem_type == REGRESSION:
             raise InputError(f"--{ranking[0]} is for labels, but this model predicts a number")
-        if "none_label" in given and "threshold" not in given and self.threshold is None:
-            raise InputError(
-                f"--none_label {given['none_label']} has no effect without a threshold; pass "
-                "--threshold"
-            )
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
         check_pair_column(given.get("text_pair_column"), self.takes_pairs)
@@ -339,11 +329,6 @@ class Classify(LabelRecipe):
         if self.options.text_pair_column is not None:
             columns.append(self.options.text_pair_column)
         return columns
-
-    def input_of_row(self, row: Row) -> Input:
-        if self.takes_pairs:
-            return [row["text"], row["text_pair"]]
-        return row["text"]
 
     def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """A table of positions limits what a model can read, so it reads windows. For pairs, and
@@ -359,20 +344,20 @@ class Classify(LabelRecipe):
         """The score of each label with the highest first, or the number as `value`. If a baseline
         joins the answer, these are the joint scores."""
         logits = np.stack(self.encoder_logits(saved, inputs))
-        if self.problem_type == REGRESSION:
-            return [{"value": value} for value in logits[:, 0].tolist()]
         if saved.joined is not None:
-            texts = [text_for_baseline(given) for given in inputs]
+            texts = [line_of(given) for given in inputs]
             distances = saved.joined.model.scores(texts)
             logits = joint_logits(saved.joined.join, logits, distances)
         return self.answers_of_logits(logits)
 
     def answers_of_logits(self, logits: np.ndarray) -> list[Answer]:
-        """The score of each label with the highest first.
+        """The score of each label with the highest first, or the number.
 
         Args:
             logits: `(rows, labels)`.
         """
+        if self.problem_type == REGRESSION:
+            return [{"value": value} for value in logits[:, 0].tolist()]
         joint = torch.from_numpy(logits)
         scores = joint.sigmoid() if self.problem_type == MULTI else joint.softmax(dim=-1)
         answers = []
@@ -451,7 +436,7 @@ class Classify(LabelRecipe):
         found: list[str | float] = []
         for label, score in list(answer.items())[: options.get("top_k", 1)]:
             is_sure = score >= options.get("threshold", 0)
-            found.append(label if is_sure else options.get("none_label", NO_LABEL))
+            found.append(label if is_sure else NO_LABEL)
             found.append(round(score, 4))
         texts = [label_text(value) if isinstance(value, str) else f"{value:.4f}" for value in found]
         columns = dict(zip(self.answer_columns(options), found, strict=True))
@@ -462,7 +447,7 @@ class Classify(LabelRecipe):
         chosen = self.labels_in(answer, options.get("threshold"))
         label = self.label_separator.join(chosen)
         if not chosen and "threshold" in options:
-            label = options.get("none_label", NO_LABEL)
+            label = NO_LABEL
         scores = self.label_separator.join(f"{answer[name]:.4f}" for name in chosen)
         return Shown(line=label_text(label), columns={"label": label, "score": scores})
 
@@ -560,17 +545,15 @@ class Classify(LabelRecipe):
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         if self.problem_type == REGRESSION:
             return None
+        if self.problem_type == SINGLE:
+            return super().report(outcomes)
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
-        if self.problem_type == MULTI:
-            return report_of_sets(true, predicted, self.with_unseen_labels(true))
-        return report_of_classes(
-            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
-        )
+        return report_of_sets(true, predicted, self.with_unseen_labels(true))
 
     def examples(self, rows: Dataset) -> Examples:
         """The texts as a baseline reads them, and the answers as in `truth`."""
-        return [text_for_baseline(self.input_of_row(row)) for row in rows], self.truth(rows)
+        return [line_of(self.input_of_row(row)) for row in rows], self.truth(rows)
 
     def with_known_labels(self, rows: Dataset) -> Dataset:
         """The rows that have only labels of the training data."""
@@ -647,11 +630,6 @@ class Classify(LabelRecipe):
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
-
-
-def text_for_baseline(given: Input) -> str:
-    """A text, or a pair of texts in one."""
-    return given if isinstance(given, str) else "\t".join(given)
 
 
 def check_pair_column(column: str | None, takes_pairs: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
@@ -76,12 +76,6 @@ class ClassifyReader(LabelReader):
         require(fits, row, f"one label is needed, not {label!r}")
         return names
 
-    def is_empty(self, row: Row) -> bool:
-        return not row["text"] or row.get("text_pair") == ""
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
-
 
 def problem_type_in(options: ClassifyDataArguments, rows: DatasetDict) -> str:
     """The type of the problem: the one of the options. Otherwise rows have several labels if the
@@ -96,18 +90,6 @@ def problem_type_in(options: ClassifyDataArguments, rows: DatasetDict) -> str:
         return given
     has_list = any(True in split.unique("is_list") for split in rows.values())
     return MULTI if has_list else SINGLE
-
-
-def warn_of_equal_numbers(labels: Iterable[str]) -> None:
-    """Warn about labels that are the same number in two spellings."""
-    known: dict[float, str] = {}
-    for label in labels:
-        number = number_of(label)
-        if number is None:
-            continue
-        other = known.setdefault(number, label)
-        if other != label:
-            logger.warning("%s and %s are the same number, but two labels", other, label)
 
 
 def warn_of_ids(labels: Sequence[str], num_rows: int, column: str) -> None:

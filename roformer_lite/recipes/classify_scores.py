@@ -11,8 +11,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.join import Join
-from ..measuring.metrics import Metrics, classification_metrics, regression_metrics
-from .classify_rows import MULTI, REGRESSION
 
 # The threshold for rows with several labels, unless validation data choose another one.
 DEFAULT_THRESHOLD = 0.5
@@ -35,18 +33,6 @@ def weighted_loss(
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORE_INDEX).sum()
     return total / num_items_in_batch
-
-
-def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
-    """Metrics of logits `(rows, labels)`. `true` contains numbers or classes `(rows,)`, or zeros
-    and ones `(rows, labels)`. Several labels are predicted with the best threshold."""
-    if problem_type == REGRESSION:
-        return regression_metrics(logits.squeeze(-1), true)
-    predicted = logits.argmax(-1)
-    if problem_type == MULTI:
-        scores = torch.from_numpy(logits).sigmoid().numpy()
-        predicted = (scores >= best_threshold(scores, true)).astype(int)
-    return classification_metrics(predicted, true.astype(int))
 
 
 def best_threshold(scores: np.ndarray, true: np.ndarray) -> float:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.poolings import POOLINGS
 
-from ..data.data_files import Row
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents
 from ..errors import InputError
 from ..measuring.baselines import ScoredPairs, retrieval_scores
-from ..measuring.metrics import CORRELATIONS
 from ..options.tasks import EmbedDataArguments
 from .base import Answer, Shown, Start
 from .loaded_model import Input, LoadedModel
@@ -51,9 +47,6 @@ class Embed(SentenceRecipe):
 
     The model is an encoder, and the vector of a text is the mean of its tokens' states. It learns
     from pairs, triplets or scored pairs, or from the vectors of a teacher.
-
-    Args:
-        widths: The Matryoshka dimensions, to which vectors may be cut.
     """
 
     options_class = EmbedDataArguments
@@ -66,7 +59,6 @@ class Embed(SentenceRecipe):
     ranking_metrics = ("mrr@10", "accuracy@1", "accuracy@10")
 
     options: EmbedDataArguments
-    widths: tuple[int, ...] = ()
 
     @classmethod
     def sentence_class(cls) -> type[SentenceTransformer]:
@@ -85,21 +77,7 @@ class Embed(SentenceRecipe):
             )
         if "texts" in (found.kind, found.measured_kind) and teacher is None:
             raise InputError(ONLY_TEXTS)
-        return replace(found, widths=tuple(options.matryoshka))
-
-    @classmethod
-    def of_model(
-        cls, options: EmbedDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
-    ) -> Self:
-        found = super().of_model(options, config, settings)
-        widths = settings.get("matryoshka", [])
-        is_list = isinstance(widths, list)
-        if not is_list or not all(type(width) is int and width > 0 for width in widths):
-            raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
-        return replace(found, widths=tuple(widths))
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "matryoshka": list(self.widths)}
+        return found
 
     # Encoding.
 
@@ -131,34 +109,17 @@ class Embed(SentenceRecipe):
                 if pooling is not None:
                     # `export` reads this field.
                     start.model.config.classifier_pooling = pooling
-        return replace(start, recipe=self.with_widths_of(trained))
-
-    def with_widths_of(self, model: Any) -> Self:
-        """The task with the Matryoshka dimensions below that of the vectors.
-
-        Raises:
-            InputError: for a dimension above it.
-        """
-        width = model.get_embedding_dimension()
-        for part in self.widths:
-            if part > width:
-                raise InputError(f"--matryoshka {part}: the model's vectors have {width} numbers")
-        return replace(self, widths=tuple(sorted({*self.widths} - {width}, reverse=True)))
+        return start
 
     def loss(self, model: Any) -> torch.nn.Module:
         from sentence_transformers.sentence_transformer import losses
 
         kinds = {"scores": losses.CoSENTLoss, "texts": losses.EmbedDistillLoss}
-        loss = kinds.get(self.kind, losses.MultipleNegativesRankingLoss)(model)
-        if not self.widths:
-            return loss
-        widths = [model.get_embedding_dimension(), *self.widths]
-        return losses.MatryoshkaLoss(model, loss, widths)
+        return kinds.get(self.kind, losses.MultipleNegativesRankingLoss)(model)
 
     def with_targets(self, encoded: DatasetDict, model: Any) -> DatasetDict:
         """With a teacher, the targets are its vectors. They are projected onto their principal axes
-        if the model is narrower or has Matryoshka dimensions. Only the last axes are lost, so the
-        cosines change little."""
+        if the model is narrower. Only the last axes are lost, so the cosines change little."""
         from datasets import DatasetDict
 
         if self.kind != "texts":
@@ -171,7 +132,7 @@ class Embed(SentenceRecipe):
                 f"{self.options.teacher} only {given}; pass a smaller --size, or a wider teacher"
             )
         axes = None
-        if width < given or self.widths:
+        if width < given:
             axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
         targets = DatasetDict(encoded)
         for split, dataset in encoded.items():
@@ -184,22 +145,11 @@ class Embed(SentenceRecipe):
             )
         return targets
 
-    # Choosing a checkpoint.
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        names = CORRELATIONS if self.are_correlations else self.ranking_metrics
-        suffixes = ["", *(f"_{width}" for width in self.widths)]
-        return [name + suffix for suffix in suffixes for name in names]
-
     # Answering.
 
     def text_columns(self) -> list[str]:
         first, *_ = KINDS[self.kind or "texts"]
         return [first]
-
-    def input_of_row(self, row: Row) -> Input:
-        return next(self.texts([row]))
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
@@ -214,9 +164,6 @@ class Embed(SentenceRecipe):
         return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
 
     # Measuring.
-
-    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        return super().for_rows(saved, rows).with_widths_of(saved.model)
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
         """Each text forms a pair with the next one, scored with the cosine of the teacher's
@@ -242,9 +189,8 @@ class Embed(SentenceRecipe):
         is_seen = super().are_seen(saved, rows)
         return is_seen | np.roll(is_seen, -1) if kind_of(rows) == "texts" else is_seen
 
-    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> dict[str, np.ndarray]:
-        """The cosine of each pair, or the `retrieval_scores` of the queries, by the dimension to
-        which the vectors are cut."""
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> np.ndarray:
+        """The cosine of each pair, or the `retrieval_scores` of the queries."""
         from sentence_transformers.util import cos_sim, pairwise_cos_sim
 
         options = {
@@ -252,42 +198,26 @@ class Embed(SentenceRecipe):
             "show_progress_bar": False,
             "convert_to_tensor": True,
         }
-        suffixes: dict[int | None, str] = {None: ""}
-        suffixes |= {width: f"_{width}" for width in self.widths}
         if self.are_correlations:
             texts, others, _ = self.scored_pairs(rows)
             first = model.encode(texts, **options)
             second = model.encode(others, **options)
-            return {
-                suffix: pairwise_cos_sim(first[:, :width], second[:, :width]).cpu().numpy()
-                for width, suffix in suffixes.items()
-            }
+            return pairwise_cos_sim(first, second).cpu().numpy()
         texts, documents, right = queries_and_documents(rows)
         queries = model.encode_query(texts, **options)
         corpus = model.encode_document(documents, **options)
-        found = {}
-        for width, suffix in suffixes.items():
-            # The scores of all queries at once could be too many for the memory.
-            scores = chain.from_iterable(
-                cos_sim(part[:, :width], corpus[:, :width]).cpu().numpy()
-                for part in queries.split(NUM_QUERIES_AT_ONCE)
-            )
-            found[suffix] = retrieval_scores(scores, right)
-        return found
+        # The scores of all queries at once could be too many for the memory.
+        scores = chain.from_iterable(
+            cos_sim(part, corpus).cpu().numpy() for part in queries.split(NUM_QUERIES_AT_ONCE)
+        )
+        return retrieval_scores(scores, right)
 
     # What the card shows.
 
     def notes(self) -> list[str]:
-        notes = super().notes()
         if self.measured_kind == "texts":
-            notes = [
+            return [
                 "Pearson and Spearman are correlations, from -1 to 1, between the cosines of pairs "
                 "of texts and the cosines of the teacher's vectors."
             ]
-        if self.widths:
-            parts = ", ".join(map(str, self.widths))
-            notes.append(
-                "Metrics that end in a number are computed with vectors cut to that dimension: "
-                f"{parts}."
-            )
-        return notes
+        return super().notes()

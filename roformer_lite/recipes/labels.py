@@ -15,7 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
-from ..measuring.report import Outcome
+from ..measuring.report import LabelReport, Outcome, report_of_classes
 from ..options.tasks import LabelArguments
 from ..saved.saved_model import max_positions
 from .base import AnsweringRecipe, Start
@@ -232,6 +232,12 @@ class LabelRecipe(AnsweringRecipe):
         # Labels of a wrong column are reported before anything is predicted.
         self.notes_on("test", rows)
         return self
+
+    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+        true = [outcome.true for outcome in outcomes]
+        predicted = chain.from_iterable(outcome.predicted for outcome in outcomes)
+        known = self.with_unseen_labels(true)
+        return report_of_classes([*chain(*true)], [*predicted], known)
 
     # What the card shows.
 

@@ -4,8 +4,8 @@ blocks."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -21,26 +21,21 @@ from transformers import (
     set_seed,
 )
 
-from hf_roformer_lite.model.losses import IGNORE_INDEX
-
-from ..data.blocks import BlockCollator, batches, blocks, document_tokens, packed
+from ..data.blocks import BlockCollator, batches, blocks, document_tokens
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
-from ..measuring.report import Outcome
 from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
-from .loaded_model import Input, LoadedModel, right_sided
+from .loaded_model import Input, LoadedModel, right_sided, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import EvalPrediction
 
-# The blocks of a stream are shuffled within a buffer of this size.
-NUM_SHUFFLED_BLOCKS = 10_000
 MAX_NEW_TOKENS = 50
 # The defaults of sampling if neither the user nor the model sets them. A top_k of 0 is no limit.
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
@@ -85,9 +80,6 @@ class LanguageModelReader(Reader):
                 keys[number] = hash(origin)
         return keys
 
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row["text"] for row in rows)
-
 
 @dataclass(frozen=True)
 class LanguageModel(Recipe):
@@ -102,40 +94,30 @@ class LanguageModel(Recipe):
 
     options: LanguageModelDataArguments
 
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "block_size": self.options.longest_block}
-
     # Encoding.
 
     @property
     def max_length(self) -> int:
-        return self.options.longest_block
+        return self.options.block_size
 
     def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
-        """The blocks of the rows, packed for training if that is requested."""
-        from datasets import Dataset, IterableDataset
+        """The blocks of the rows."""
+        from datasets import Dataset
         from datasets.fingerprint import generate_fingerprint
 
         options = {
             "tokenizer": tokenizer,
-            "block_size": self.options.longest_block,
+            "block_size": self.options.block_size,
             "is_causal": self.is_causal,
         }
-        if isinstance(rows, IterableDataset):
-            encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
-            encoded = encoded.shuffle(seed=0, buffer_size=NUM_SHUFFLED_BLOCKS)
-        else:
-            require_word(rows, options)
-            encoded = Dataset.from_generator(
-                blocks,
-                gen_kwargs={"rows": rows, **options},
-                cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
-                # The library would hash the tokenizer for a fingerprint of its own.
-                fingerprint=generate_fingerprint(rows),
-            )
-        if training and self.options.packing:
-            return packed(encoded, self.options.packing)
-        return encoded
+        require_word(rows, options)
+        return Dataset.from_generator(
+            blocks,
+            gen_kwargs={"rows": rows, **options},
+            cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+            # The library would hash the tokenizer for a fingerprint of its own.
+            fingerprint=generate_fingerprint(rows),
+        )
 
     # Choosing a checkpoint.
 
@@ -148,75 +130,32 @@ class LanguageModel(Recipe):
     ) -> Metrics:
         return self.measured(np.asarray(prediction.predictions), rows).metrics
 
-    # Answering.
-
-    def input_of_row(self, row: Row) -> Input:
-        return row["text"]
-
     # Measuring.
 
     # A model may also be evaluated before it is trained, and training can't use tensors that were
     # made in inference mode.
     @torch.no_grad()
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        """The metrics of the tokens, and the loss of each block instead of each row."""
         encoded = self.encode(rows, saved.tokenizer, training=False)
         set_seed(seed)
         collator = self.collator(saved.model, saved.tokenizer)
         scores: list[np.ndarray] = []
-        true: list[np.ndarray] = []
         for batch in batches(saved.model, encoded, collator, batch_size):
-            labels = batch["labels"]
             logits = saved.model(**batch).logits
-            scores.extend(self.reduce_logits(logits, labels).cpu().numpy())
-            true.extend(labels.cpu().numpy())
-        measured = zip(encoded["input_ids"], scores, true, strict=True)
-        outcomes = [
-            self.outcome_of_block(saved.tokenizer, number, *block)
-            for number, block in enumerate(measured, 1)
-        ]
-        return replace(self.measured(np.stack(scores), rows), outcomes=outcomes)
+            scores.append(self.reduce_logits(logits, batch["labels"]).cpu().numpy())
+        return self.measured(np.concatenate(scores), rows)
 
     def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
         found: list[bool] = []
         for _, document in groupby(rows, key=itemgetter("document")):
             lines = list(document)
-            own = blocks(lines, saved.tokenizer, self.options.longest_block, self.is_causal)
+            own = blocks(lines, saved.tokenizer, self.options.block_size, self.is_causal)
             found += [lines[0][SEEN]] * sum(1 for _ in own)
         return np.array(found)
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         """The metrics of the rows from the `token_scores` of all their blocks."""
         return Measured(perplexity_metrics(predicted), perplexity(predicted[:, 0], predicted[:, 1]))
-
-    def outcome_of_block(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        number: int,
-        ids: list[int],
-        scores: np.ndarray,
-        labels: np.ndarray,
-    ) -> Outcome:
-        """The outcome of a block of text, with its loss as severity. The row that it comes from is
-        not known."""
-        text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
-        loss, tokens, right = scores.tolist()
-        mean = loss / max(tokens, 1)
-        columns = {
-            "text": text,
-            **self.measured_tokens(tokenizer, labels),
-            "tokens": int(tokens),
-            "loss": round(mean, 4),
-            "right": int(right),
-        }
-        return Outcome(f"block {number}", columns, severity=mean)
-
-    def measured_tokens(
-        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
-    ) -> dict[str, str]:
-        """A table column with the tokens of a block that the model had to predict; empty if it had
-        to predict all of them."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -267,15 +206,6 @@ class MaskedLM(LanguageModel):
             answers.append({"prediction": text.strip()})
         return answers
 
-    # Measuring.
-
-    def measured_tokens(
-        self, tokenizer: PreTrainedTokenizerBase, labels: np.ndarray
-    ) -> dict[str, str]:
-        masked = [[token] for token in labels[labels != IGNORE_INDEX].tolist()]
-        texts = tokenizer.batch_decode(masked)
-        return {"masked": " ".join(text.strip() for text in texts)}
-
     # What the card shows.
 
     def notes(self) -> list[str]:
@@ -317,7 +247,7 @@ class CausalLM(LanguageModel):
     )
 
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
-        # The pipeline of this task needs padding on the left, but then the first token of a block
+        # Generation needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
         return BlockCollator(right_sided(tokenizer), mlm=False)
 
@@ -340,15 +270,23 @@ class CausalLM(LanguageModel):
         prompts = [f"{first}{text}" for text in inputs]
         saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
         # A [SEP] would end the text, so no special tokens are added.
-        found = saved.pipe(
+        encoded = saved.tokenizer(
             prompts,
             add_special_tokens=False,
-            return_full_text=False,
-            batch_size=len(prompts),
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+            verbose=False,
+        ).to(saved.model.device)
+        token_ids = encoded["input_ids"]
+        found = saved.model.generate(
+            token_ids,
+            attention_mask=encoded["attention_mask"],
+            pad_token_id=saved.tokenizer.pad_token_id,
             max_new_tokens=new_tokens,
             **choice_of_tokens(saved.model.generation_config, options),
         )
-        return [{"prediction": texts[0]["generated_text"].strip()} for texts in found]
+        return texts_of(found[:, token_ids.shape[1] :], saved.tokenizer)
 
     # Measuring.
 

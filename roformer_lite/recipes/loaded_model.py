@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,11 @@ import torch
 from transformers import (
     BatchEncoding,
     DataCollatorWithPadding,
-    Pipeline,
     PreTrainedTokenizerBase,
-    pipeline,
 )
 
 from ..baseline.files import JoinedBaseline
 from ..errors import InputError
-from ..saved.saved_model import without_reports
 
 # An input is a text, a pair of texts, or the words of a sentence.
 Input = str | list[str]
@@ -43,32 +39,14 @@ class LoadedModel:
     Args:
         model: A transformers or sentence-transformers model, or an exported graph.
         tokenizer: The saved tokenizer.
-        pipeline_tag: The name of its pipeline.
         positions: The maximum number of positions; None if there is no limit.
         joined: The baseline that joins the answer of the model; None for the model alone.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
-    pipeline_tag: str
     positions: int | None = None
     joined: JoinedBaseline | None = None
-
-    @cached_property
-    def pipe(self) -> Pipeline:
-        """The stock pipeline of the task."""
-        # The type of the function lists every task of transformers.
-        make: Callable[..., Pipeline] = pipeline
-        # The class of an exported graph is not in transformers' lists of models, which is reported
-        # as an error with all of these lists. Some pipelines change their tokenizer, so they get a
-        # copy.
-        with without_reports(logging.CRITICAL):
-            return make(
-                self.pipeline_tag,
-                model=self.model,
-                tokenizer=copy(self.tokenizer),
-                device=self.model.device,
-            )
 
     @torch.inference_mode()
     def in_batches(
@@ -178,6 +156,19 @@ def window_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "return_overflowing_tokens": True,
         "stride": int(OVERLAP * max(0, room)),
     }
+
+
+def texts_of(
+    token_ids: np.ndarray | torch.Tensor, tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """The text of generated tokens `(rows, length)`, as the `prediction` of each row."""
+    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+    return [{"prediction": text.strip()} for text in texts]
+
+
+def line_of(given: Input) -> str:
+    """A text, or a pair of texts separated by a tab."""
+    return given if isinstance(given, str) else "\t".join(given)
 
 
 def is_empty(given: Input) -> bool:

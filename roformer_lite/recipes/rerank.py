@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,12 +10,10 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..measuring.baselines import Predictions
-from ..measuring.metrics import CORRELATIONS
 from ..options.tasks import RerankDataArguments
 from .base import Answer, FittedBaseline, Shown, significant
 from .loaded_model import Input, LoadedModel
@@ -83,20 +80,11 @@ class Rerank(SentenceRecipe):
             return losses.BinaryCrossEntropyLoss(model)
         return losses.MultipleNegativesRankingLoss(model)
 
-    # Choosing a checkpoint.
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        return CORRELATIONS if self.are_correlations else self.ranking_metrics
-
     # Answering.
 
     def text_columns(self) -> list[str]:
         first, second, *_ = KINDS[self.kind or "pairs"]
         return [first, second]
-
-    def input_of_row(self, row: Row) -> Input:
-        return list(self.texts([row]))[:2]
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
@@ -125,7 +113,7 @@ class Rerank(SentenceRecipe):
             return is_seen
         return np.array(sample_rows(is_seen.tolist(), MAX_QUERIES))
 
-    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> dict[str, np.ndarray]:
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> np.ndarray:
         """The score of each pair, or the metrics of each query."""
         from sentence_transformers.cross_encoder.evaluation import CrossEncoderRerankingEvaluator
 
@@ -134,7 +122,7 @@ class Rerank(SentenceRecipe):
 
         if self.are_correlations:
             first, second, _ = self.scored_pairs(rows)
-            return {"": scores_of(list(zip(first, second, strict=True)))}
+            return scores_of(list(zip(first, second, strict=True)))
         pairs: list[tuple[str, str]] = []
         is_right: list[np.ndarray] = []
         for sample in candidates(self.in_order(rows)):
@@ -144,8 +132,7 @@ class Rerank(SentenceRecipe):
         ends = np.cumsum(list(map(len, is_right)))
         scores = np.split(scores_of(pairs), ends[:-1])
         metrics_of = CrossEncoderRerankingEvaluator(samples=[], at_k=10).compute_metrics
-        found = [metrics_of(*query) for query in zip(is_right, scores, strict=True)]
-        return {"": np.array(found)}
+        return np.array([metrics_of(*query) for query in zip(is_right, scores, strict=True)])
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         if not self.are_correlations:

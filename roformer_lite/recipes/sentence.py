@@ -4,7 +4,7 @@ library's trainers, losses and evaluators."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
+from ..data.data_files import Row, file_format, read_lines, read_table
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
@@ -52,6 +52,7 @@ class SentenceReader(Reader):
 
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     input_columns = ("sentence1", "sentence2", "anchor", "positive", "text")
+    target_columns = ("negative",)
 
     options: SentenceDataArguments
 
@@ -69,15 +70,6 @@ class SentenceReader(Reader):
     def select_columns(self, row: Row) -> Row:
         _, selected = row_of_kind(row, self.kinds, None)
         return selected
-
-    def is_empty(self, row: Row) -> bool:
-        return not all(self.texts([row]))
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            for value in columns_of(row).values():
-                if isinstance(value, str):
-                    yield value
 
 
 @dataclass(frozen=True)
@@ -210,6 +202,10 @@ class SentenceRecipe(Recipe):
         return (self.measured_kind or self.kind) in ("scores", "texts")
 
     @property
+    def metric_names(self) -> Sequence[str]:
+        return CORRELATIONS if self.are_correlations else self.ranking_metrics
+
+    @property
     def main_metric(self) -> str:
         return "spearman" if self.are_correlations else "mrr@10"
 
@@ -250,23 +246,20 @@ class SentenceRecipe(Recipe):
         return self.measured(self.predicted(saved.model, rows, batch_size), rows)
 
     @abstractmethod
-    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> Mapping[str, np.ndarray]:
+    def predicted(self, model: Any, rows: Dataset, batch_size: int) -> np.ndarray:
         """The predictions of a model of the library, in the form that `measured` takes."""
 
-    def measured(self, predicted: Mapping[str, np.ndarray], rows: Dataset) -> Measured:
+    def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         """The metrics of the scores of pairs, `(rows,)`, or of the metrics of each query,
-        `(queries, metrics)`, by the suffix of their names, such as "" or `_64`."""
-        metrics: Metrics = {}
+        `(queries, metrics)`."""
         if not self.are_correlations:
-            for suffix, values in predicted.items():
-                for name, value in zip(self.ranking_metrics, values.mean(axis=0), strict=True):
-                    metrics[name + suffix] = float(value)
-            return Measured(metrics, mean(predicted[""][:, 0]))
+            means = predicted.mean(axis=0).tolist()
+            metrics = dict(zip(self.ranking_metrics, means, strict=True))
+            return Measured(metrics, mean(predicted[:, 0]))
         true = np.array(self.scored_pairs(rows)[2], dtype=float)
-        for suffix, scores in predicted.items():
-            found = regression_metrics(scores, true)
-            metrics |= {name + suffix: found[name] for name in CORRELATIONS}
-        return Measured(metrics, correlation(predicted[""], true, of_ranks=True))
+        found = regression_metrics(predicted, true)
+        metrics = {name: found[name] for name in CORRELATIONS}
+        return Measured(metrics, correlation(predicted, true, of_ranks=True))
 
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
         """First texts, second texts and scores of a split whose metrics are correlations."""
@@ -298,10 +291,9 @@ class SentenceRecipe(Recipe):
             if split == "train":
                 continue
             if self.are_correlations:
-                found = cosine.cosines(self.scored_pairs(dataset))
+                by_split[split] = cosine.cosines(self.scored_pairs(dataset))
             else:
-                found = cosine.retrieval(queries_and_documents(dataset))
-            by_split[split] = {"": found}
+                by_split[split] = cosine.retrieval(queries_and_documents(dataset))
         return {"TF-IDF cosine": by_split}
 
     # What the card shows.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
@@ -42,7 +41,7 @@ from .base import (
     AnsweringRecipe,
     FittedBaseline,
 )
-from .loaded_model import Input, LoadedModel
+from .loaded_model import Input, LoadedModel, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -60,6 +59,7 @@ class Seq2SeqReader(Reader):
     """Reads a `source` and a `target`."""
 
     input_columns = ("source",)
+    target_columns = ("target",)
 
     options: Seq2SeqDataArguments
 
@@ -84,21 +84,12 @@ class Seq2SeqReader(Reader):
             "origin": row["origin"],
         }
 
-    def is_empty(self, row: Row) -> bool:
-        return not row["source"] or not row["target"]
-
-    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (row[side] for row in rows for side in ("source", "target"))
-
 
 @dataclass(frozen=True)
 class Seq2Seq(AnsweringRecipe):
     """Text in, text out.
 
     The model is an encoder–decoder, which generates by beam search.
-
-    Args:
-        bleu_tokenizer: The tokenizer of sacrebleu.
     """
 
     options_class = Seq2SeqDataArguments
@@ -113,39 +104,34 @@ class Seq2Seq(AnsweringRecipe):
     neutral_example = {"source": "a line of text", "target": ""}
 
     options: Seq2SeqDataArguments
-    bleu_tokenizer: str = ""
 
     # What is found in the data or in a saved model.
 
     @classmethod
     def inspect(cls, options: Seq2SeqDataArguments, rows: DatasetDict) -> Self:
-        found = cls(options, options.bleu_tokenizer or bleu_tokenizer_of(rows["train"]))
-        found.check_bleu_tokenizer()
-        return found
+        return cls(options).with_bleu_tokenizer(rows["train"])
 
-    @classmethod
-    def of_model(
-        cls, options: Seq2SeqDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
-    ) -> Self:
-        # A checkpoint of another program does not name a tokenizer.
-        return cls(options, options.bleu_tokenizer or "")
-
-    def check_bleu_tokenizer(self) -> None:
-        """Reject a tokenizer that is unknown or not installed.
+    def with_bleu_tokenizer(self, rows: Dataset) -> Self:
+        """The task with the tokenizer of sacrebleu for the language of the targets, unless the
+        options specify one.
 
         Raises:
-            InputError: with the tokenizer.
+            InputError: if the tokenizer is not available.
         """
+        from sacrebleu.metrics import BLEU
+
+        tokenizer = self.options.bleu_tokenizer
+        if not tokenizer:
+            tokenizer = bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
         try:
-            translation_metrics(["a"], ["a"], self.bleu_tokenizer)
+            translation_metrics(["a"], ["a"], tokenizer)
         # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
         except (ImportError, LookupError, OSError, RuntimeError) as error:
             raise InputError(
-                f"--bleu_tokenizer {self.bleu_tokenizer} is not available: {reason(error)}"
+                f"--bleu_tokenizer {tokenizer} is not available: {reason(error)}; "
+                f"the tokenizers of sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
             ) from error
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "bleu_tokenizer": self.bleu_tokenizer}
+        return replace(self, options=replace(self.options, bleu_tokenizer=tokenizer))
 
     # Encoding.
 
@@ -210,13 +196,10 @@ class Seq2Seq(AnsweringRecipe):
     def text_columns(self) -> list[str]:
         return [self.options.source_column]
 
-    def input_of_row(self, row: Row) -> Input:
-        return row["source"]
-
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The generated text as `prediction`. Transformers has no pipeline for this task."""
+        """The generated text as `prediction`."""
         if "max_new_tokens" in options:
             positions = saved.positions
             if isinstance(saved.model, PreTrainedModel):
@@ -230,10 +213,7 @@ class Seq2Seq(AnsweringRecipe):
     # Measuring.
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        tokenizer = self.bleu_tokenizer or bleu_tokenizer_of(rows)
-        recipe = replace(self, bleu_tokenizer=tokenizer)
-        recipe.check_bleu_tokenizer()
-        return recipe
+        return self.with_bleu_tokenizer(rows)
 
     def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
         measured = super().evaluate(saved, rows, batch_size, seed)
@@ -259,7 +239,7 @@ class Seq2Seq(AnsweringRecipe):
         from sacrebleu.metrics import CHRF
 
         targets = rows["target"][:]
-        metrics = translation_metrics(predicted, targets, self.bleu_tokenizer)
+        metrics = translation_metrics(predicted, targets, self.options.bleu_tokenizer)
         return Measured(metrics, corpus_score(CHRF(), predicted, targets))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
@@ -283,24 +263,11 @@ class Seq2Seq(AnsweringRecipe):
 
     def notes(self) -> list[str]:
         return [
-            f"BLEU (tokenizer {self.bleu_tokenizer}) and chrF are computed by sacrebleu "
+            f"BLEU (tokenizer {self.options.bleu_tokenizer}) and chrF are computed by sacrebleu "
             f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, "
             "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
             f"{self.options.max_target_length} tokens of each reference, in nats."
         ]
-
-
-def bleu_tokenizer_of(rows: Dataset) -> str:
-    """The tokenizer of sacrebleu for the language of the targets."""
-    return bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
-
-
-def texts_of(
-    token_ids: np.ndarray | torch.Tensor, tokenizer: PreTrainedTokenizerBase
-) -> list[Answer]:
-    """The text of generated tokens `(rows, length)`, as answers."""
-    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-    return [{"prediction": text.strip()} for text in texts]
 
 
 def is_plain_text(path: str) -> bool:

@@ -31,7 +31,7 @@ from ..data.scripts import HAN
 from ..errors import InputError
 from ..measuring.baselines import CRF, Predictions, Sentences, tagging_baselines
 from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
-from ..measuring.report import LabelReport, Outcome, report_of_classes, report_of_entities
+from ..measuring.report import LabelReport, Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
 from .base import (
@@ -94,9 +94,6 @@ class TagReader(LabelReader):
         message = f"column {column!r} must be a list of texts, none empty"
         require(are_texts(value), row, message)
         return value
-
-    def is_empty(self, row: Row) -> bool:
-        return not row["tokens"]
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (" ".join(row["tokens"]) for row in rows)
@@ -405,13 +402,11 @@ class Tag(LabelRecipe):
         return Outcome(row["origin"], columns, severity, true, predicted)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+        if self.scheme is None:
+            return super().report(outcomes)
         true = [outcome.true for outcome in outcomes]
         predicted = [outcome.predicted for outcome in outcomes]
-        if self.scheme is not None:
-            return report_of_entities(true, predicted, self.scheme)
-        return report_of_classes(
-            [*chain(*true)], [*chain(*predicted)], self.with_unseen_labels(true)
-        )
+        return report_of_entities(true, predicted, self.scheme)
 
     def examples(self, rows: Dataset) -> Sentences:
         """The units and the tags of each sentence."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from string import whitespace
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
@@ -15,10 +16,11 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 
 from ..errors import InputError
 from .loaded_model import right_sided, window_options
-from .token_spelling import SPACE_MARK, speller_of
 
 CHARACTERS = "characters"
 WORDS = "words"
+# SentencePiece writes this mark instead of a space.
+SPACE_MARK = "▁"
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,15 @@ class UnitTokenizer:
 def blank_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a rare
     word and regard it as the first token of the word, although it does not have the word's tag."""
-    spell = speller_of(tokenizer)
-    vocabulary = tokenizer.get_vocab().items()
-    return {number for token, number in vocabulary if not spell(token).strip()}
+    texts = texts_of_tokens(tokenizer, tokenizer.get_vocab().values())
+    return {number for number, text in texts.items() if not text.strip(whitespace)}
+
+
+def texts_of_tokens(tokenizer: PreTrainedTokenizerBase, numbers: Collection[int]) -> dict[int, str]:
+    """The text of single tokens of a fast tokenizer by their ids."""
+    decode = tokenizer.backend_tokenizer.decode_batch
+    texts = decode([[number] for number in numbers], skip_special_tokens=False)
+    return dict(zip(numbers, texts, strict=True))
 
 
 def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
@@ -193,8 +201,5 @@ def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
         text = backend.normalizer.normalize_str(text)
     if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
         return False
-    spell = speller_of(tokenizer)
-    added = tokenizer.get_added_vocab()
-    return any(
-        b" " in spell(token).strip() for token in tokenizer.get_vocab() if token not in added
-    )
+    learned = set(tokenizer.get_vocab().values()) - set(tokenizer.get_added_vocab().values())
+    return any(" " in text.strip() for text in texts_of_tokens(tokenizer, learned).values())

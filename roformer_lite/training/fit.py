@@ -63,7 +63,7 @@ def make_trainer(
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
-    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
+    if run.training.max_tokens_per_batch:
         lengths = recipe.lengths(train)
     parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
@@ -91,15 +91,14 @@ def complete_arguments(
     if "validation" not in encoded:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
-    if isinstance(train, Dataset):
-        tokens = 0.0
-        if recipe.has_labels:
-            tokens = _mean_length(recipe, train)
-        if options.num_train_epochs is None:
-            args.num_train_epochs = epochs_for(len(train), tokens * len(train))
-        if "per_device_train_batch_size" in run.filled and tokens:
-            max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
-            args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
+    tokens = 0.0
+    if recipe.has_labels:
+        tokens = _mean_length(recipe, train)
+    if options.num_train_epochs is None:
+        args.num_train_epochs = epochs_for(len(train), tokens * len(train))
+    if "per_device_train_batch_size" in run.filled and tokens:
+        max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
+        args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
     if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
@@ -196,28 +195,21 @@ def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
         trainer.train(resume_from_checkpoint=checkpoint)
         return
     # The training has ended, and only the final evaluation is missing.
-    _train_without_steps(trainer, checkpoint, num_steps=saved.global_step)
+    _train_without_steps(trainer, checkpoint)
     trainer.state.max_steps = saved.max_steps
 
 
-def _train_without_steps(
-    trainer: RoFormerLiteTrainer, checkpoint: str | None = None, num_steps: int = 0
-) -> None:
+def _train_without_steps(trainer: RoFormerLiteTrainer, checkpoint: str | None = None) -> None:
     """Let the Trainer begin and end a training without a step in between.
 
     Args:
         checkpoint: The checkpoint whose weights and state are loaded, if any.
-        num_steps: The number of steps that led to it.
     """
     args = trainer.args
     planned_steps = args.max_steps
     planned_epochs = args.num_train_epochs
-    if isinstance(trainer.train_dataset, Dataset):
-        args.max_steps = -1
-        args.num_train_epochs = 0
-    else:
-        # A stream has no epochs. It is read until its last step.
-        args.max_steps = num_steps
+    args.max_steps = -1
+    args.num_train_epochs = 0
     trainer.train(resume_from_checkpoint=checkpoint)
     args.max_steps = planned_steps
     args.num_train_epochs = planned_epochs

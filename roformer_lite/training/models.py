@@ -1,6 +1,5 @@
 """The initial model of a training: a new one, or a pretrained one in its own class."""
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
-from hf_roformer_lite.padding_free.switch import separates_documents
 
 from ..errors import InputError, did_you_mean
 from ..options.run import Run
@@ -117,15 +115,12 @@ def _token_ids(
     return ids
 
 
-def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Parse assignments such as `["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` into
-    arguments of `config_class.from_preset`.
-
-    Values are JSON (`0.3`, `true`, `null`, `["full_attention"]`); anything else is text.
+def parse_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """Turn fields such as `{"hidden_dropout": 0.3, "decoder.num_hidden_layers": 3}` into arguments of
+    `config_class.from_preset`.
 
     Raises:
-        InputError: for an assignment without `=`, and for a field that `config_class` does not
-            have.
+        InputError: for a field that `config_class` does not have.
     """
     of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
     # The valid fields of the model, whose side is "", and those of each of its stacks.
@@ -133,29 +128,19 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
     if issubclass(config_class, RoFormerLiteSeq2SeqConfig):
         valid = {"": valid[""] | of_stack, "encoder": of_stack, "decoder": of_stack}
     fields: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
+    for name, value in given.items():
         side, _, field = name.rpartition(".")
         known = valid.get(side, set()) - {"encoder", "decoder"}
-        if not equals or field not in known:
+        if field not in known:
             raise InputError(
-                f"--config {assignment}: name=value with a field of {config_class.__name__} is "
-                f"needed{did_you_mean(field, known)}"
+                f"--config {name}: {config_class.__name__} has no such field"
+                f"{did_you_mean(field, known)}"
             )
         if field == "vocab_size":
-            raise InputError(
-                f"--config {assignment}: the tokenizer determines it; use --vocab_size"
-            )
+            raise InputError(f"--config {name}: the tokenizer determines it; use --vocab_size")
         changed = fields.setdefault(side, {}) if side else fields
-        changed[field] = _json_or_text(text)
+        changed[field] = value
     return fields
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def pretrained_for_task(
@@ -208,33 +193,14 @@ def pretrained_for_task(
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
-    messages += _make_padding_free(model, recipe)
+    try:
+        padding_free(model)
+    except PaddingFreeError as error:
+        messages.append(f"{error} Its padding is computed")
     if messages and args.should_save:
         # Its directory may be one of the training, with a converted sentence encoder.
         print(f"--model_name_or_path: {'; '.join(messages)}", file=sys.stderr)
     return model, bool(why_new_head or new)
-
-
-def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
-    """Make the model padding-free, or return a message if it does not support that.
-
-    Raises:
-        InputError: if rows are to be packed, and the model would not keep their documents apart.
-    """
-    messages = []
-    keeps_apart = False
-    try:
-        padding_free(model)
-        keeps_apart = separates_documents(model)
-    except PaddingFreeError as error:
-        messages.append(f"{error} Its padding is computed")
-    if getattr(recipe.options, "packing", False) and not keeps_apart:
-        raise InputError(
-            f"--packing: in {type(model).__name__} the documents of one row would attend to each "
-            "other; leave the option out, or start from a model that separates them by "
-            "position_ids, such as Llama"
-        )
-    return messages
 
 
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,20 +107,16 @@ class FinishedTraining:
 
     @property
     def row_counts(self) -> dict[str, int]:
-        """The number of rows of each split, except for streams, whose length is unknown."""
-        counts = {
-            split: len(rows) for split, rows in self.rows.items() if isinstance(rows, Dataset)
-        }
+        """The number of rows of each split."""
+        counts = {split: len(rows) for split, rows in self.rows.items()}
         if self.cross_validated is not None:
             counts[self.cross_validated.split] = self.cross_validated.rows
         return counts
 
     def example(self, from_data: bool) -> Row:
-        """A row for the card: a made-up one, or one of the data if that is requested and the data
-        are not a stream."""
-        source = self.rows.get("validation", self.rows["train"])
-        if from_data and isinstance(source, Dataset):
-            return source[0]
+        """A row for the card: a made-up one, or one of the data if that is requested."""
+        if from_data:
+            return self.rows.get("validation", self.rows["train"])[0]
         return self.recipe.neutral_example
 
 

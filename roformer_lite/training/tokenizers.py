@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
@@ -23,7 +23,7 @@ def make_tokenizer(
     run: Run,
     recipe: Recipe,
     args: TrainingArguments,
-    train_rows: Dataset | IterableDataset,
+    train_rows: Dataset,
     state_dir: Path,
 ) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the

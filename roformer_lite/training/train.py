@@ -182,7 +182,7 @@ def measure_checkpoint(
 ) -> dict[str, Measured]:
     """The metrics of the model before its training, as `evaluate` measures them."""
     trained = start.trained.to(args.device).eval()
-    model = LoadedModel(trained, start.tokenizer, start.recipe.pipeline_tag)
+    model = LoadedModel(trained, start.tokenizer)
     batch_size = args.per_device_eval_batch_size
     return {
         split: start.recipe.evaluate(model, rows, batch_size, args.seed)

@@ -198,12 +198,6 @@ def test_language_models(task, tmp_path):
     run("train", task, *files, *TINY, *more, "--output_dir", tmp_path / "m")
     metrics = check_directory(tmp_path / "m", task)["metrics"]["test"]
     assert 1 < metrics["perplexity"] < 25
-    rows, _ = evaluated(tmp_path / "m", [validation])
-    tokens = sum(row["tokens"] for row in rows)
-    loss = sum(row["tokens"] * row["loss"] for row in rows) / tokens
-    accuracy = sum(row["right"] for row in rows) / tokens
-    assert loss == pytest.approx(metrics["loss"], abs=1e-4)
-    assert accuracy == pytest.approx(metrics["accuracy"])
     if task == "mlm":
         assert predict(tmp_path / "m", ["the cat [MASK] a red house", "no mask"])[1] == "no mask"
         filled = predict(tmp_path / "m", ["the cat [MASK] a red house"])[0]

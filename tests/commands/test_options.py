@@ -18,17 +18,6 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 REFUSED = [
     ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect with --tokenizer"),
     ("mlm", "--word_dropout 0.1", "mlm already masks tokens"),
-    (
-        "mlm",
-        "--packing 64 --max_tokens_per_batch 99",
-        "--packing can't be combined with --max_tokens_per_batch",
-    ),
-    (
-        "mlm",
-        "--packing 64 --block_size 128",
-        "--packing 64 is below the length of the blocks; pass at least 128",
-    ),
-    ("causal", "--streaming", "--streaming needs --max_steps"),
     ("classify", "--max_length 2", "--max_length=2 .* 3"),
     ("classify", "--label_column text", "--text_column text is also the column of the label"),
     ("classify", "--seeds 1", "must be at least two different numbers"),
@@ -92,7 +81,7 @@ def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant, ca
 def test_spellings_of_options():
     run = parse_run(
         "classify",
-        "--dataset-name x --output-dir m --use_cpu --baselines false --no_fit_head --bf16".split(),
+        "--dataset-name x --output-dir m --use_cpu --baselines false --fit_head no --bf16".split(),
     )
     assert run.data.dataset_name == "x" and run.training.use_cpu and run.training.bf16
     assert not run.training.baselines and not run.data.fit_head

@@ -30,7 +30,7 @@ from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
-from roformer_lite.data.tables import AnswerTable
+from roformer_lite.data.tables import TableWriter, with_answer
 from roformer_lite.errors import InputError
 from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
@@ -148,7 +148,7 @@ def test_a_written_header_is_recognised_again(tmp_path):
     (tmp_path / "a.csv").write_text('"a;b;c",d\n1,"2;3"\n')
     (row,) = read_table(tmp_path / "a.csv")
     with open(tmp_path / "b.csv", "w") as stream:
-        AnswerTable(stream, ".csv", prefix="").add(row, {"label": "x|y"})
+        TableWriter(stream, ".csv").write(with_answer(row, {"label": "x|y"}, prefix=""))
     (row,) = read_table(tmp_path / "b.csv")
     assert columns_of(row) == {"a;b;c": "1", "d": "2;3", "label": "x|y"}
 
@@ -226,16 +226,14 @@ def test_below_the_threshold_there_is_no_label(models, place):
     plain = [line.split("\t") for line in lines_of(models / "classify") if line]
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
-    for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
-        lines = lines_of(models / "classify", "--threshold", str(between), *options)
-        found = [line.split("\t") for line in lines]
-        expected = [[label if float(score) > between else none, score] for label, score in plain]
-        assert [row for row in found if len(row) > 1] == expected
-        assert none in {label for label, _ in expected}
+    lines = lines_of(models / "classify", "--threshold", str(between))
+    found = [line.split("\t") for line in lines]
+    expected = [[label if float(score) > between else "-", score] for label, score in plain]
+    assert [row for row in found if len(row) > 1] == expected
+    assert "-" in {label for label, _ in expected}
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    options = ["--threshold", "1.0", "--none_label", "none of these"]
-    assert set(lines_of(models / "labels", *options)) == {"none of these", ""}
+    assert set(lines_of(models / "labels", "--threshold", "1.0")) == {"-", ""}
     half = [row["label"] for row in table_of(models / "labels", "x.csv", "y.csv")]
     assert half == lines_of(models / "labels")
 
@@ -360,9 +358,8 @@ REFUSED = [
     (
         "classify",
         "--greedy",
-        "--greedy is not for classify models, which take --top_k, --threshold, --none_label",
+        "--greedy is not for classify models, which take --top_k, --threshold",
     ),
-    ("classify", "--none_label a", "--none_label a has no effect without a threshold"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
     (
@@ -394,11 +391,6 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
             "y.csv",
             "other.jsonl:2: the columns are review, more",
         ),
-        (
-            "x.csv",
-            "y.tsv",
-            "x.csv:2: column 'note' holds a tab or a line break, which a .tsv file cannot",
-        ),
     ):
         predict(models / "classify", source, target, "--text_column", "review", status=2)
         assert message in capsys.readouterr().err
@@ -419,10 +411,10 @@ def test_a_written_column_that_is_called_origin(tmp_path):
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
     out = io.StringIO()
-    AnswerTable(out, ".csv", prefix="").add(row, {"label": "x\ny"})
+    TableWriter(out, ".csv").write(with_answer(row, {"label": "x\ny"}, prefix=""))
     assert out.getvalue() == 'a,origin,b,label\n1,here,2,"x\ny"\n'
     out = io.StringIO()
-    AnswerTable(out, ".tsv", prefix="").add(row, {"label": "x\ny"})
+    TableWriter(out, ".tsv").write(with_answer(row, {"label": "x\ny"}, prefix=""))
     assert out.getvalue() == "a\torigin\tb\tlabel\n1\there\t2\tx y\n"
 
 
@@ -711,18 +703,6 @@ def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
     ours = [record for record in caplog.records if record.name == loaded_model.__name__]
     said = [record.getMessage() for record in ours]
     assert said == [f"{too_long} lines are truncated to {longest} tokens"]
-
-
-def test_positions_that_depend_on_the_batch_are_named(models, tmp_path, caplog):
-    config = load_model(models / "classify").config
-    for kind in ("default", "dynamic"):
-        model = shutil.copytree(models / "classify", tmp_path / kind)
-        config.rope_parameters = {"rope_type": kind, "rope_theta": 100.0, "factor": 2.0}
-        config.save_pretrained(model)
-        caplog.clear()
-        answers.open_model(model, device="cpu")
-        said = " ".join(record.getMessage() for record in caplog.records)
-        assert ("predictions depend on the batch" in said) == (kind == "dynamic")
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

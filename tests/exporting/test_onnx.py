@@ -34,7 +34,7 @@ LINES = [
 # The answers of these kinds of models are compared with several options of `predict`.
 OPTIONS: dict[str, list[dict]] = {
     "classify": [{}, {"top_k": 3}, {"threshold": 0.9}],
-    "labels": [{}, {"threshold": 0.3, "none_label": "?"}],
+    "labels": [{}, {"threshold": 0.3}],
 }
 
 

@@ -189,7 +189,6 @@ def test_only_tabs_and_spaces_separate_tokens(inside, separator, write):
         ("a\n", r":1: the number of columns is 1"),
         ("a\tO\n\tO\n", r":2: the token is empty"),
         ("a\tO\nb\t\n", r":2: the tag is empty"),
-        ("1\ta\tO\n2\tb\tO\n\n1-2\tc\tO\n", r"only numbers; .*cut -f 2,4"),
     ],
 )
 def test_wrong_lines_of_a_column_file(content, message, write):
@@ -218,12 +217,6 @@ def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
             text = line_end.join(separator.join(row) for row in [names, *plain]) + line_end
             found = [list(columns_of(row).values()) for row in read_table(write(name, text))]
             assert found == plain
-
-
-@pytest.mark.parametrize("line", ['{"a": 1, "a": 2}', '{"b": {"a": 1, "c": 2, "a": 1}}'])
-def test_a_key_given_twice_is_refused(line, write):
-    with pytest.raises(InputError, match=r"a\.jsonl:2: the key 'a' appears twice"):
-        list(read_table(write("a.jsonl", '{"a": 1}\n' + line + "\n")))
 
 
 def labelled(task: str, names: list[str]) -> DatasetDict:
@@ -261,16 +254,6 @@ def test_whole_numbers_of_type_float_are_labels():
     assert reader.select_columns(row)["labels"] == ["1"]
     with pytest.raises(InputError, match="--problem_type regression"):
         reader.select_columns({**row, "label": 0.5})
-
-
-def test_labels_that_are_one_number_are_named(caplog):
-    options = ClassifyDataArguments(dataset_name="any", problem_type=SINGLE)
-    recipe = RECIPES["classify"].inspect(
-        options, labelled("classify", ["1", "1.0", "01", "2", "1a", "nan"])
-    )
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and all("are the same number, but two labels" in line for line in said)
-    assert len(recipe.labels) == 7
 
 
 @pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])

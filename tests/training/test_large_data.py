@@ -1,4 +1,4 @@
-"""Large text is read as a stream and packed into rows, and very long words are cut."""
+"""Large text is divided into blocks, and very long words are cut."""
 
 import json
 import random
@@ -8,8 +8,6 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
-from conftest import build, stack_config
-from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
@@ -17,10 +15,10 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
-from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
+from roformer_lite.data.blocks import BlockCollator, cut_blocks
 from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
-from roformer_lite.options.tasks import ClassifyDataArguments, LanguageModelDataArguments
+from roformer_lite.options.tasks import ClassifyDataArguments
 from roformer_lite.recipes import RECIPES
 
 SMALL = (
@@ -42,36 +40,6 @@ def folder(tmp_path_factory):
     lines = (folder / "a.txt").read_text().splitlines()
     rl.RoFormerLiteTokenizer.train(lines, vocab_size=300).save_pretrained(folder / "tokenizer")
     return folder
-
-
-def test_a_stream(folder, tmp_path):
-    options = "--streaming --line_by_line --packing 32 --vocab_size 300 --max_steps 8".split()
-    saving = "save_strategy=steps save_steps=4 eval_strategy=steps eval_steps=4".split()
-    more = ["--training_arguments", *saving]
-    files = ["--train_file", str(folder / "a.txt"), str(folder / "b.txt")]
-    files += ["--output_dir", str(tmp_path / "m")]
-    assert main(["train", "causal", *files, *SMALL, *options, *more]) == 0
-    results = json.loads((tmp_path / "m" / "results.json").read_text())
-    assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
-
-
-def test_a_tenth_of_the_first_rows_of_a_long_stream_is_held_out(tmp_path, caplog):
-    (tmp_path / "a.txt").write_text("a line\n" * 10_010)
-    options = LanguageModelDataArguments(
-        train_file=[str(tmp_path / "a.txt")], streaming=True, line_by_line=True
-    )
-    rows = load_splits(RECIPES["causal"](options).reader, options, tmp_path / "rows")
-    assert len(rows["validation"]) == 1000 and sum(1 for _ in rows["train"]) == 9010
-    assert "1000 of the first 10000 training rows" in caplog.text
-
-
-def test_a_stream_of_a_data_set_that_declares_no_features(tmp_path):
-    rows = [json.dumps({"text": f"line {n} says {n}"}) + "\n" for n in range(150)]
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.jsonl").write_text("".join(rows))
-    options = "--streaming --vocab_size 300 --block_size 16 --max_steps 2".split()
-    files = ["--dataset_name", str(tmp_path / "data"), "--output_dir", str(tmp_path / "m")]
-    assert main(["train", "causal", *files, *SMALL, *options]) == 0
 
 
 def test_splits_of_a_data_set(tmp_path):
@@ -127,36 +95,6 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
     assert tokens == [token for ids in documents.values() for token in ids]
     if not is_causal:
         assert all(block[0] == 1 and block[-1] == 2 for block in made)
-
-
-@pytest.mark.parametrize("lengths", [[7] * 5, [10, 1, 1], [1], [5, 3, 3], [6, 6, 6, 4, 4, 4]])
-def test_best_fit(lengths):
-    bins = best_fit(lengths, capacity=10)
-    assert sorted(place for own in bins for place in own) == list(range(len(lengths)))
-    assert all(sum(lengths[place] for place in own) <= 10 for own in bins)
-    assert len(bins) == {7: 5, 10: 2, 1: 1, 5: 2, 6: 3}[lengths[0]]
-
-
-@pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
-def test_packed_documents_do_not_see_each_other(model_class, folder):
-    """Packed rows have the same loss as the blocks in rows of their own."""
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    lines = (folder / "a.txt").read_text().splitlines()[:12]
-    rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
-    is_causal = model_class is rl.RoFormerLiteForCausalLM
-    of_rows = blocks(rows, tokenizer, block_size=16, is_causal=is_causal)
-    alone = Dataset.from_list(list(of_rows)).select(range(12))
-    collator = BlockCollator(
-        tokenizer,
-        mlm=not is_causal,
-        mlm_probability=1.0,
-        mask_replace_prob=1,
-        random_replace_prob=0,
-    )
-    model = build(model_class, stack_config(vocab_size=len(tokenizer), is_decoder=is_causal)).eval()
-    together = packed(alone, capacity=32)
-    losses = [model(**collator(list(rows))).loss.item() for rows in (alone, together)]
-    assert len(together) < 12 and losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(folder):

@@ -114,9 +114,6 @@ def test_columns_may_have_any_name(trained, tmp_path, mark):
     run.save(run.output_dir)
     again = parse_run(str(run.output_dir / "run.yaml"), ["--output_dir", str(tmp_path / "other")])
     assert again.data == run.data
-    if mark == "-":
-        options += ["--column_names", *names, "--delimiter", "\\t"]
-        assert parse_run("classify", options).data == run.data
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict]]:
     """A folder with data and a model of each task, and the results of each."""
     folder = tmp_path_factory.mktemp("sentences")
     write_data(folder)
-    tested = ["--matryoshka", "8", "--test_file", str(folder / "scores.csv")]
+    tested = ["--test_file", str(folder / "scores.csv")]
     results = {"embed": train(folder, "embed", "scores.csv", "embed", *tested)}
     results["rerank"] = train(folder, "rerank", "triplets.csv", "rerank")
     return folder, results
@@ -142,7 +142,7 @@ def saved_model(folder: Path, name: str):
 def test_results_and_card(trained):
     folder, results = trained
     metrics = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
-    assert metrics["embed"] == {"spearman", "pearson", "spearman_8", "pearson_8"}
+    assert metrics["embed"] == {"spearman", "pearson"}
     assert metrics["rerank"] == {"mrr@10", "ndcg@10", "map"}
     for task in results:
         card = (folder / task / "README.md").read_text("utf-8")
@@ -173,9 +173,7 @@ def test_a_model_of_another_program_keeps_its_length_and_its_similarity(trained,
     files = ["--test_file", str(folder / "pairs.csv"), "--output_dir", str(cut)]
     command = ["evaluate", str(folder / "embed"), "--device", "cpu", "--max_length", "4"]
     assert main([*command, *files]) == 0
-    # The settings that are missing there name further widths.
-    ours = json.loads((cut / "results.json").read_text("utf-8"))["metrics"]["test"]
-    assert found[4] == {name: ours[name] for name in found[4]}
+    assert found[4] == json.loads((cut / "results.json").read_text("utf-8"))["metrics"]["test"]
     assert found[24]["mrr@10"] != found[4]["mrr@10"]
 
 
@@ -306,8 +304,6 @@ def test_the_checkpoint_before_training_is_a_baseline(task, trained, tmp_path):
         "--max_length",
         "24",
     ]
-    if task == "embed":
-        options += ["--matryoshka", "8"]
     files = ["--train_file", str(folder / "triplets.csv"), "--output_dir", str(tmp_path / "m")]
     assert main(["train", task, *files, *test_file, *options]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
@@ -351,19 +347,13 @@ MISTAKES = {
         [],
         "1 rows: .*is compared with the others",
     ),
-    "too wide": (
-        "embed",
-        "anchor,positive\n" + "a b,c d\n" * 9,
-        ["--matryoshka", "99"],
-        "vectors have 16 numbers",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
-    # Only the model shows these two mistakes. All others are found before a tokenizer is trained.
-    if name not in ("too wide", "one pair alone"):
+    # Only the batches show this mistake. All others are found before a tokenizer is trained.
+    if name != "one pair alone":
         monkeypatch.setattr(train_module, "make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")

@@ -162,11 +162,10 @@ def stock(folder) -> dict[str, Path]:
         folder,
         "llama",
     )
-    packed = ["--line_by_line", "true", "--block_size", 16, "--packing", 64]
     for task, file in FILES.items():
         if task == "causal":
             start = llama
-            options = packed
+            options = ["--line_by_line", "true", "--block_size", 16]
         else:
             start = folder / "bert"
             options = []
@@ -187,18 +186,6 @@ def test_what_comes_out_is_a_stock_model(folder, stock):
         )
         assert source("a fine film") == ours("a fine film") and type(source) is type(ours)
     assert main(["predict", str(stock["tag"]), "--input_file", str(folder / "vocab.txt")]) == 0
-
-
-def test_packing_is_refused_where_documents_would_see_each_other(folder, capsys):
-    """OPT does not separate documents by positions that restart."""
-    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "num_hidden_layers": 1, "ffn_dim": 32}
-    config = transformers.OPTConfig(**sizes, num_attention_heads=2, **VOCABULARY)
-    opt = save(transformers.OPTForCausalLM(config), folder, "opt")
-    command = ["train", "causal", "--train_file", str(folder / "text.txt"), "--packing", "64"]
-    command += ["--model_name_or_path", str(opt), "--output_dir", str(folder / "of-opt")]
-    assert main(command) != 0
-    assert "--packing" in capsys.readouterr().err
-    assert not (folder / "of-opt").exists()
 
 
 @pytest.mark.slow
