@@ -27,8 +27,6 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 pytest.register_assert_rewrite("documentation")
 
 ROOT = Path(__file__).parent.parent
-# A Unigram tokenizer, which only version 0.1 could train.
-UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
