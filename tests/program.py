@@ -7,6 +7,7 @@ from typing import Any
 
 from roformer_lite.cli import main
 
+Files = Path | list[Path]
 # Options of trainings that take about a second.
 TINY = (
     "--size tiny --vocab_size 300 --use_cpu --disable_tqdm "
@@ -30,13 +31,13 @@ def run(command: str, *words: object, status: int = 0, **options: object) -> Non
     assert main(typed) == status
 
 
-def train(command: str, data: Path, out: Path, **options: object) -> dict[str, Any]:
+def train(command: str, data: Files, out: Path, **options: object) -> dict[str, Any]:
     """Run `train` with a task and its options, and return the results."""
     run(f"train {command}", train_file=data, output_dir=out, **options)
     return results_of(out)
 
 
-def evaluated(model: Path, data: Path, **options: object) -> dict[str, Any]:
+def evaluated(model: Path, data: Files, **options: object) -> dict[str, Any]:
     """Run `evaluate`, and return the results."""
     out = model.with_name(f"{model.name}-evaluated")
     files = {"test_file": data, "output_dir": out, "overwrite_output_dir": True}

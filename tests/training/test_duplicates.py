@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import ROOT
 from datasets import Dataset, DatasetDict
 
 from roformer_lite.cli import main
-from roformer_lite.data.duplicates import groups_of
 from roformer_lite.data.splits import hold_out, load_splits, mark_seen
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
@@ -107,11 +105,6 @@ def test_equal_rows_cannot_be_split(tmp_path):
     )
     with pytest.raises(InputError, match="are the same"):
         hold_out(reader, arguments, rows, seed=0)
-
-
-def test_groups_are_in_the_order_of_their_first_row():
-    keys = np.array([5, 3, 5, -1, 3, 8])
-    assert [group.tolist() for group in groups_of(keys)] == [[0, 2], [1, 4], [3], [5]]
 
 
 def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
