@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,13 @@ def run(command: str, *words: object, status: int = 0, **options: object) -> Non
         values = value if isinstance(value, list) else [value]
         typed += [f"--{name}", *map(str, values)]
     assert main(typed) == status
+
+
+def refused(command: str, *words: object, **options: object) -> str:
+    """Run a command that must be refused, and return its message."""
+    with redirect_stderr(StringIO()) as messages:
+        run(command, *words, status=2, **options)
+    return messages.getvalue()
 
 
 def train(command: str, data: Files, out: Path, **options: object) -> dict[str, Any]:
