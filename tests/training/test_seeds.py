@@ -14,10 +14,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import program
 import pytest
 from hub_server import ENVIRONMENT, running_hub
-from program import TINY, refused, results_of, run
+from program import TINY, refused, results_of, run, train, write_rows
 
 WORKER = Path(__file__).with_name("killed_worker.py")
 SEEDS = ["3", "5", "1"]
@@ -26,7 +25,7 @@ OPTIONS = f"{TINY} --learning_rate 3e-2 --num_train_epochs 3 --ema_decay 0.5 --j
 WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
 
 
-def write_rows(path: Path, amount: int, seed: int) -> None:
+def write_split(path: Path, amount: int, seed: int) -> None:
     """Write texts with a label that is hard to learn and sometimes wrong.
 
     The metrics of different seeds therefore differ.
@@ -38,14 +37,14 @@ def write_rows(path: Path, amount: int, seed: int) -> None:
         is_b = ("red" in text) != ("warm" in text)
         is_wrong = draw.random() < 0.1
         rows.append({"text": " ".join(text), "label": "b" if is_b != is_wrong else "a"})
-    program.write_rows(path, rows)
+    write_rows(path, rows)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("seeds")
     for number, (split, amount) in enumerate({"train": 96, "validation": 40, "test": 40}.items()):
-        write_rows(folder / f"{split}.jsonl", amount, seed=number)
+        write_split(folder / f"{split}.jsonl", amount, seed=number)
     return folder
 
 
@@ -147,10 +146,10 @@ def test_refused_before_anything_is_trained(folder):
 def test_without_checkpoints_the_main_metric_chooses(tmp_path):
     """The loss of a tagger is only known where checkpoints are evaluated."""
     row = {"tokens": ["red", "things"], "tags": ["B-COLOUR", "O"]}
-    data = program.write_rows(tmp_path / "a.jsonl", [row] * 8)
+    data = write_rows(tmp_path / "a.jsonl", [row] * 8)
     options = f"{OPTIONS} --max_steps 1 --seeds 1 2"
     options += " --training_arguments metric_for_best_model=loss eval_strategy=no"
-    results = program.train(f"tag {options}", data, tmp_path / "m", validation_file=data)
+    results = train(f"tag {options}", data, tmp_path / "m", validation_file=data)
     assert results["seeds"]["chosen_by"] == "validation f1"
 
 
@@ -165,13 +164,13 @@ def test_one_upload_of_the_model_that_is_kept(folder, whole, tmp_path):
         }
         options = f"{SEVERAL} --push_to_hub --license apache-2.0"
         arguments = command(folder, "uploaded", options).split()
-        cli = [sys.executable, "-m", "roformer_lite.cli"]
+        program = [sys.executable, "-m", "roformer_lite.cli"]
         done = subprocess.run(
-            [*cli, *arguments], env=environment, capture_output=True, text=True, timeout=300
+            [*program, *arguments], env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("Uploaded to me/uploaded") == 1
-        there = {name: file.content for name, file in hub.files("me/uploaded").items()}
+        there = dict(hub.files("me/uploaded"))
     here = {path.name: path.read_bytes() for path in (folder / "uploaded").iterdir()}
     assert here.items() <= there.items() and of_seeds(folder / "uploaded") == of_seeds(whole)
     assert (
