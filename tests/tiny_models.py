@@ -2,12 +2,11 @@
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import yaml
+from conftest import data_beside
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -26,7 +25,7 @@ HEADS.append(modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES)
 ENCODER_DECODERS = set(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values())
 # A model with more parameters than this has sizes in fields that no rule below finds.
 LIMIT = 3e7
-FILE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+FILE = data_beside(__file__)
 SIZES: dict[str, Any] = FILE["sizes"]
 ABSENT = "absent"
 

@@ -1,15 +1,14 @@
 """Small configurations of every source of weights, and random weights for them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
-import yaml
+from conftest import data_beside
 
 from hf_roformer_lite.conversion import CONVERTERS
 from hf_roformer_lite.conversion.hugging_face import HuggingFaceConverter
 
-FILE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+FILE = data_beside(__file__)
 HF = FILE["groups"]["hf"]
 
 
