@@ -7,7 +7,6 @@ from conftest import ROOT
 
 FOLDERS = ("hf_roformer_lite", "roformer_lite", "conversion")
 
-
 # The reason for each name.
 HOOKS = "no public function tells which hooks a module has, of which some must not get a flat row"
 COUNTS = "sacrebleu's paired tests use it, and no public function returns the counts of each line"
@@ -22,13 +21,17 @@ NAMES: dict[str, str] = {
     "_global_backward_pre_hooks": HOOKS,
     "_version": "a flat row may be reused only if the batch was not changed in place",
     "_dynamo": "torch.compile must know that the number of tokens changes",
-    "_attn_implementation": "set_attn_implementation refuses models with attention modules of their own",
+    "_attn_implementation": (
+        "set_attn_implementation refuses models with attention modules of their own"
+    ),
     "_can_set_attn_implementation": "it tells whether a class uses the attention interface",
     "_old_forward": "accelerate calls it in place of the class's `forward`",
     "_extract_corpus_statistics": COUNTS,
     "_compute_score_from_stats": COUNTS,
     "_auto_class": "a bundle registers classes for a saving, and must forget them",
-    "_replace": "named tuples have this public method, whose underscore keeps it apart from their fields",
+    "_replace": (
+        "named tuples have this public method, whose underscore keeps it apart from their fields"
+    ),
 }
 # These names are strings in the code.
 STRINGS = {"_old_forward", "_auto_class"}

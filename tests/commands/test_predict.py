@@ -152,8 +152,8 @@ def test_a_table_keeps_its_delimiter(models, place):
 
 
 def test_a_written_table_is_read_again(tmp_path):
-    """The names of the columns may contain delimiters, or the name that rows use for the place where
-    they were read. A line break becomes a space where it cannot be written."""
+    """The names of the columns may contain delimiters, or be the name of the place where rows are
+    read. A line break becomes a space where it cannot be written."""
     (tmp_path / "a.csv").write_text('"a;b;c",origin,d\n1,here,"2;3"\n')
     (row,) = read_table(tmp_path / "a.csv")
     for ending, label in ((".csv", "x\ny"), (".tsv", "x y")):

@@ -14,12 +14,15 @@ from roformer_lite.training.callbacks import TrainingClock
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     f"{TINY} --per_device_train_batch_size 8 --max_steps 10 --baselines false "
-    "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
+    "--training_arguments logging_steps=1 "
+    "save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2"
 )
 # Each task has options that add to the state of its training.
 TASKS = {
     "classify": "--join_baseline true --ema_decay 0.9",
-    "mlm": "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9",
+    "mlm": (
+        "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9"
+    ),
     "seq2seq": (
         "--source_column text --target_column label --max_tokens_per_batch 99 --ema_decay 0.9 "
         "--training_arguments label_smoothing_factor=0.1 metric_for_best_model=loss"

@@ -44,7 +44,8 @@ TOPICS = [
 ]
 WORDS = [topic.split() for topic in TOPICS]
 OPTIONS = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
+    "--size tiny "
+    "--config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--disable_tqdm --use_cpu --learning_rate 3e-3 --max_length 24 "
     "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 "
     "--training_arguments logging_steps=1"
