@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+import yaml
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
@@ -27,8 +28,6 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 pytest.register_assert_rewrite("documentation")
 
 ROOT = Path(__file__).parent.parent
-# A Unigram tokenizer, which only version 0.1 could train.
-UNIGRAM = ROOT / "tests" / "model" / "data" / "version_0_1" / "tokenizer-unigram"
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -44,66 +43,15 @@ LONG_FILES = (
     "test_tutorials.py",
 )
 
-STACKS: dict[str, dict] = {
-    "default": {},
-    "grouped-gated-rms": {
-        "num_key_value_heads": 2,
-        "gated_mlp": True,
-        "hidden_act": "silu",
-        "norm_type": "rmsnorm",
-    },
-    "post-sinusoidal": {
-        "norm_placement": "post",
-        "position_embedding_type": "sinusoidal",
-        "scale_embeddings": True,
-    },
-    "learned-typed": {
-        "position_embedding_type": "learned",
-        "type_vocab_size": 2,
-        "embedding_norm": True,
-    },
-    "factorised-no-position": {
-        "position_embedding_type": "none",
-        "embedding_size": 16,
-        "lm_head_transform": True,
-    },
-    "sliding": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
-    "partial-rotary-value": {
-        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
-        "rotary_value": True,
-        "head_dim": 12,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "modern": {
-        "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 500.0},
-            "sliding_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0},
-        },
-        "layer_types": ["full_attention", "sliding_attention"],
-        "sliding_window": 3,
-        "first_attention_norm": False,
-        "norm_bias": False,
-        "gated_mlp": True,
-        "attention_bias": ["q", "v"],
-        "mlp_bias": ["down"],
-        "embedding_norm": True,
-        "lm_head_transform": True,
-        "head_bias": False,
-        "classifier_activation": "gelu",
-        "classifier_norm": True,
-    },
-}
-# These have layers of another kind, which the decoder of a pair cannot have.
-STYLES: dict[str, dict] = {
-    "parallel-heads": {
-        "layer_style": "parallel_heads",
-        "qkv_mlp_layers": 2,
-        "num_mlp_layers": 2,
-        "norm_eps": 1e-3,
-    },
-    "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
-}
+
+def data_beside(file: str) -> Any:
+    """The content of the YAML file with the name of a module."""
+    return yaml.safe_load(Path(file).with_suffix(".yaml").read_text("utf-8"))
+
+
+FIELDS = data_beside(__file__)
+STACKS: dict[str, dict] = FIELDS["stacks"]
+STYLES: dict[str, dict] = FIELDS["styles"]
 
 
 @pytest.fixture(scope="module")

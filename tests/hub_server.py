@@ -29,34 +29,24 @@ ENVIRONMENT = {
 
 
 @dataclass
-class File:
-    """A file of a repository."""
-
-    content: bytes
-
-    @property
-    def etag(self) -> str:
-        """The hash by which git names the content."""
-        return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
-
-
-@dataclass
 class Repository:
     """The files of the last commit, its hash, and the titles of all commits."""
 
-    private: bool
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    private: bool = False
+    # Whether the files need an agreement that nobody has given.
+    gated: bool = False
     sha: str = "0" * 40
     titles: list[str] = field(default_factory=list)
 
 
+def etag(content: bytes) -> str:
+    """The hash by which git names a content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
 class Refused(Exception):
     """A request that is refused, with the status, a message and the Hub's own error code."""
-
-    def __init__(self, status: int, message: str, code: str = ""):
-        super().__init__(message)
-        self.status = status
-        self.code = code
 
 
 class HubServer(ThreadingHTTPServer):
@@ -66,12 +56,10 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
-        # The repositories whose files need an agreement that nobody has given.
-        self.gated: set[str] = set()
         # The methods and paths of all requests.
         self.requests: list[tuple[str, str]] = []
 
-    def files(self, repo_id: str) -> dict[str, File]:
+    def files(self, repo_id: str) -> dict[str, bytes]:
         return self.repositories[repo_id].files
 
 
@@ -91,27 +79,25 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(401, "Invalid username or password.")
             self._route(path.split("/"))
         except Refused as refused:
-            headers = {}
-            if refused.code:
-                headers = {"X-Error-Code": refused.code, "X-Error-Message": str(refused)}
-            self._send(refused.status, json.dumps({"error": str(refused)}).encode(), headers)
+            status, message, *code = refused.args
+            headers = {"X-Error-Code": code[0], "X-Error-Message": message} if code else {}
+            self._send(status, json.dumps({"error": message}).encode(), headers)
 
     do_GET = do_HEAD = do_POST = _serve
 
     def _route(self, parts: list[str]) -> None:
         match parts:
             case ["api", "whoami-v2"]:
-                self._answer(
-                    {"type": "user", "name": USER, "auth": {"type": "access_token"}, "orgs": []}
-                )
+                token = {"type": "access_token"}
+                self._answer({"type": "user", "name": USER, "auth": token, "orgs": []})
             case ["api", "validate-yaml"]:
                 yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
                 self._answer({"errors": [], "warnings": []})
             case ["api", "repos", "create"]:
                 wanted = json.loads(self.body)
                 repo_id = f"{wanted.get('organization') or USER}/{wanted['name']}"
-                private = wanted.get("visibility") == "private"
-                self.server.repositories.setdefault(repo_id, Repository(private))
+                repository = Repository(private=wanted.get("visibility") == "private")
+                self.server.repositories.setdefault(repo_id, repository)
                 self._answer({"url": f"{self.server.url}/{repo_id}", "name": repo_id})
             case ["api", "models", owner, name, "preupload", _]:
                 files = json.loads(self.body)["files"]
@@ -120,23 +106,22 @@ class _Handler(BaseHTTPRequestHandler):
             case ["api", "models", owner, name, "commit", _]:
                 self._commit(f"{owner}/{name}")
             case ["api", "models", owner, name, "tree", *_]:
-                files = self._repository(f"{owner}/{name}").files
                 entries = [
-                    {"type": "file", "path": path, "size": len(file.content), "oid": file.etag}
-                    for path, file in files.items()
+                    {"type": "file", "path": path, "size": len(content), "oid": etag(content)}
+                    for path, content in self._repository(f"{owner}/{name}").files.items()
                 ]
                 self._answer(entries)
             case ["api", "models", owner, name, *_]:
                 self._answer(self._info(f"{owner}/{name}"))
             case [owner, name, "resolve", _, *path]:
                 repository = self._repository(f"{owner}/{name}")
-                if f"{owner}/{name}" in self.server.gated:
+                if repository.gated:
                     raise Refused(403, "Access to the model is restricted.", "GatedRepo")
-                file = repository.files.get(unquote("/".join(path)))
-                if file is None:
+                content = repository.files.get(unquote("/".join(path)))
+                if content is None:
                     raise Refused(404, "Entry not found", "EntryNotFound")
-                headers = {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'}
-                self._send(200, file.content, headers)
+                headers = {"X-Repo-Commit": repository.sha, "ETag": f'"{etag(content)}"'}
+                self._send(200, content, headers)
             case _:
                 raise Refused(404, f"no such address: {self.command} {self.path}")
 
@@ -150,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         header, *lines = map(json.loads, self.body.splitlines())
         for line in lines:
             value = line["value"]
-            repository.files[value["path"]] = File(base64.b64decode(value["content"]))
+            repository.files[value["path"]] = base64.b64decode(value["content"])
         repository.sha = hashlib.sha1(self.body + repository.sha.encode()).hexdigest()
         repository.titles.append(header["value"]["summary"])
         url = f"{self.server.url}/{repo_id}/commit/{repository.sha}"
@@ -158,16 +143,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _info(self, repo_id: str) -> dict:
         repository = self._repository(repo_id)
-        card = repository.files.get("README.md", File(b"")).content.decode()
+        card = repository.files.get("README.md", b"").decode()
         metadata = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else {}
-        info = {
-            "id": repo_id,
-            "sha": repository.sha,
-            "private": repository.private,
-            "cardData": metadata,
-        }
-        info |= {name: metadata.get(name) for name in ("library_name", "pipeline_tag")}
-        info["tags"] = metadata.get("tags") or []
+        info = {name: metadata.get(name) for name in ("library_name", "pipeline_tag")}
+        info |= {"id": repo_id, "sha": repository.sha, "private": repository.private}
+        info |= {"cardData": metadata, "tags": metadata.get("tags") or []}
         return {**info, "siblings": [{"rfilename": name} for name in repository.files]}
 
     def _answer(self, answer: dict | list) -> None:

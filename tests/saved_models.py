@@ -3,10 +3,14 @@
 Their weights are random. The files that a training leaves next to a model are written as well."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from conftest import build, seq2seq_config, stack_config
+from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
@@ -108,3 +112,28 @@ def fitted_baseline(task: str) -> NgramClassifier | WordTagger:
     sentences = [text.split() for text in TEXTS]
     tags = [["O" if word.islower() else "B-PER" for word in words] for words in sentences]
     return WordTagger.fit(sentences, tags, NAMES)
+
+
+def save_bert(
+    directory: Path,
+    words: Iterable[str],
+    model_class: type[PreTrainedModel] = BertModel,
+    **fields: Any,
+) -> Path:
+    """Save a BERT with random weights, and a tokenizer of these words."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    sizes = {
+        "vocab_size": len(tokens),
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "initializer_range": 0.3,
+    }
+    config = BertConfig(**{**sizes, **fields})
+    torch.manual_seed(0)
+    model_class(config).save_pretrained(directory)
+    tokenizer = BertTokenizer(vocabulary, model_max_length=config.max_position_embeddings)
+    tokenizer.save_pretrained(directory)
+    return directory

@@ -23,7 +23,7 @@ from benchmarks import (  # noqa: E402
     versions,
     versions_worker,
 )
-from benchmarks.__main__ import TASKS, main  # noqa: E402
+from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
 
 
@@ -71,12 +71,6 @@ def test_floor_of_a_step(tmp_path):
     rows = result_of(["floor", *options, "--rounds", "1"], tmp_path)["rows"]
     assert [row["model"] for row in rows] == [name for name in floor.MODELS for _ in range(2)]
     assert all(row["contenders"]["floor"]["least_seconds"] > 0 for row in rows)
-
-
-def test_list_of_tasks():
-    with pytest.raises(SystemExit) as listed:
-        main([])
-    assert all(f"`{name}`" in str(listed.value) for name in TASKS)
 
 
 @pytest.mark.parametrize("name", padding_free.MODELS)
@@ -145,12 +139,6 @@ def test_forms_of_attention_do_the_same_work(name, tmp_path, capsys):
     assert f"| {name} | 128 | bfloat16 |" in capsys.readouterr().out
 
 
-def test_a_machine_without_an_accelerator(monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="--device cpu"):
-        main(["accelerator", "--quick"])
-
-
 @pytest.mark.slow
 def test_trainers_learn_the_same(tmp_path):
     """Every case does the same work with and without padding."""
@@ -189,12 +177,6 @@ def test_versions_do_the_same_work(tmp_path):
     for row in result["rows"]:
         assert row["difference"] == 0
         assert list(row["contenders"]) == ["this", "other", *versions.PEERS.get(row["task"], ())]
-
-
-@pytest.mark.slow
-def test_versions_refuse_a_folder_without_the_package(tmp_path):
-    with pytest.raises(SystemExit, match="has no hf_roformer_lite|process of other ended"):
-        main(["versions", "--quick", "--other", str(tmp_path)])
 
 
 def test_pieces_of_a_long_text_are_read_alone():

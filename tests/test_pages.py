@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import ROOT
 from documentation import README, Block, blocks_of, run_command
 
@@ -130,13 +129,6 @@ def test_commands_of_the_skill_have_valid_options(command, monkeypatch, tmp_path
         Path(file).touch()
     monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
     assert import_module(f"roformer_lite.commands.{name}_options").parse(words)
-
-
-def test_skill_has_a_name_and_a_description():
-    _, header, _ = SKILL.read_text("utf-8").split("---\n", maxsplit=2)
-    fields = yaml.safe_load(header)
-    assert fields["name"] == SKILL.parent.name
-    assert 100 < len(fields["description"]) < 1024
 
 
 def texts_of(picture: Path) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from conftest import data_beside
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -24,128 +25,9 @@ HEADS.append(modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES)
 ENCODER_DECODERS = set(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values())
 # A model with more parameters than this has sizes in fields that no rule below finds.
 LIMIT = 3e7
-# Configurations have many names for the same kinds of sizes.
-NAMES_OF_SIZES = (
-    (64, "hidden_size d_model dim n_embd emb_dim embedding_size hidden_size_global d_latents"),
-    (2, "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth"),
-    (2, "num_encoder_layers num_decoder_layers num_blocks num_self_attends_per_block"),
-    (4, "num_attention_heads n_head n_heads num_heads num_key_value_heads attention_heads"),
-    (4, "encoder_attention_heads decoder_attention_heads num_experts num_local_experts"),
-    (4, "num_encoder_attention_heads num_decoder_attention_heads linear_num_heads"),
-    (96, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim hidden_dim n_inner d_ff"),
-    (32, "moe_intermediate_size ffn_hidden_size expert_ffn_hidden_size"),
-    (16, "head_dim v_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim"),
-    (16, "mamba_n_heads mamba_d_head mamba_d_state mamba_chunk_size chunk_size num_latents"),
-    (8, "rotary_dim qk_rope_head_dim qk_nope_head_dim laurel_rank hidden_size_per_layer_input"),
-    (120, "vocab_size entity_vocab_size vocab_size_per_layer_input"),
-)
-SIZES: dict[str, Any] = {name: size for size, names in NAMES_OF_SIZES for name in names.split()}
-SIZES |= {
-    "q_lora_rank": 24,
-    "kv_lora_rank": 16,
-    "mamba_expand": 4,
-    "hc_lowrank": 8,
-    "entity_emb_size": 16,
-    "indexer_n_heads": 4,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 16,
-    "indexer_budget": 8,
-    "num_experts_per_tok": 2,
-    "moe_topk": 2,
-    "zero_expert_num": 2,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "indexer_compress_ratio": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "encoder_hash_byte_group_vocab": 50,
-    "max_position_embeddings": 128,
-    "sliding_window": 7,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "mask_token_id": 3,
-    "local_attention": 14,
-    "per_layer_config": None,
-    "image_size": 32,
-}
-# A model is built from the first of these that transformers can build and run. The value `...`
-# leaves a field out.
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {"num_key_value_heads": 2},
-    {},
-    {"sliding_window": ...},
-    {"head_dim": ..., "rotary_dim": ...},
-    {"head_dim": ..., "embedding_size": ..., "sliding_window": ..., "num_key_value_heads": ...},
-    {"head_dim": ..., "sliding_window": ..., "num_hidden_layers": 5},
-)
-LINEAR = "linear_attention"
-SLIDING = "sliding_attention"
-FULL = "full_attention"
-ROPE = {"rope_type": "default", "rope_theta": 1e4}
-SWA = (
-    "num_attention_heads num_key_value_heads q_lora_rank kv_lora_rank head_dim qk_nope_head_dim "
-    "v_head_dim"
-).split()
-DOTS = {"per_layer_config": ..., **{f"swa_{name}": SIZES[name] for name in SWA}}
-DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
-# These fields belong to one type: values that must fit together, and values that its checkpoints
-# have although the defaults lack them.
-OVERRIDES: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1]},
-    "blt": {"use_cache": False},
-    "cohere_compass_text": {"rope_parameters": {FULL: ROPE, SLIDING: ROPE}},
-    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8}},
-    "deberta": DISTANCES,
-    "deberta-v2": {**DISTANCES, "position_buckets": 8},
-    "dots3_note": DOTS,
-    "dots3_note_text": DOTS,
-    "dory": {
-        "num_hidden_layers": 3,
-        "n_input_layers": 1,
-        "n_recurrent_layers": 1,
-        "n_output_layers": 1,
-        "layer_types": [SLIDING, FULL, FULL],
-    },
-    "falcon_h1": {"mamba_d_ssm": 256},
-    "gemma3n_text": {
-        "num_hidden_layers": 4,
-        "num_kv_shared_layers": 2,
-        "layer_types": [SLIDING, FULL] * 2,
-    },
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 7},
-    "granitemoehybrid": {"layer_types": [LINEAR, FULL]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "layoutlmv3": {"visual_embed": False, "coordinate_size": 12, "shape_size": 8},
-    "lfm2": {"layer_types": ["conv", FULL]},
-    "lfm2_moe": {"layer_types": ["conv", FULL], "num_dense_layers": 1},
-    "lilt": {"hidden_size": 96},
-    "longcat_flash": {"head_dim": 8},
-    "mamba2": {"num_heads": 8, "n_groups": 2, "state_size": 16},
-    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2},
-    "perceiver": {"max_position_embeddings": 20},
-    "reformer": {
-        "axial_pos_embds": False,
-        "attn_layers": ["local", "lsh"],
-        "attention_head_size": 16,
-    },
-    "longt5": {"decoder_start_token_id": 0},
-    "marian": {"decoder_start_token_id": 0},
-    "switch_transformers": {"decoder_start_token_id": 0},
-    "t5": {"decoder_start_token_id": 0},
-    "xlstm": {
-        "hidden_size": 128,
-        "v_head_dim": ...,
-        "mode": "train",
-        "chunk_size": 1,
-        "use_cache": False,
-    },
-    "xmod": {"default_language": "en_XX"},
-    "zamba": {"num_hidden_layers": 3, "layers_block_type": [LINEAR, "hybrid", "hybrid"]},
-    "zamba2": {"layers_block_type": [LINEAR, "hybrid"]},
-    "zaya": {"num_experts_per_tok": 1},
-}
+FILE = data_beside(__file__)
+SIZES: dict[str, Any] = FILE["sizes"]
+ABSENT = "absent"
 
 
 def classes_of(kind: str) -> list[type[PreTrainedModel]]:
@@ -162,12 +44,12 @@ def class_of(kind: str) -> type[PreTrainedModel]:
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     """`fields` with the values of `others`. Dictionaries within them are merged in the same way,
-    and the value `...` leaves a field out."""
+    and the value `absent` leaves a field out."""
     both = dict(fields)
     for name, value in others.items():
         is_nested = isinstance(fields.get(name), dict)
         both[name] = merged(fields[name], value) if is_nested else value
-    return {name: value for name, value in both.items() if value is not ...}
+    return {name: value for name, value in both.items() if value != ABSENT}
 
 
 def small_fields(defaults: PreTrainedConfig, others: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +93,7 @@ def tiny_model(
     """A model without dropout, whose random weights are large enough that a leak would show."""
     model_class = model_class or class_of(kind)
     reason = ""
-    for others in VARIANTS:
+    for others in FILE["variants"]:
         try:
             config = config_of(kind, model_class, others, given)
             with torch.device("meta"):
@@ -234,7 +116,7 @@ def config_of(
     for part in [getattr(defaults, name) for name in defaults.sub_configs]:
         if type(part) is model_class.config_class:
             defaults = part
-    fields = merged(small_fields(defaults, others), OVERRIDES.get(kind, {}))
+    fields = merged(small_fields(defaults, others), FILE["overrides"].get(kind, {}))
     return type(defaults)(**merged(fields, given))
 
 

@@ -14,10 +14,10 @@ import httpx  # noqa: E402
 from gradio_client import Client  # noqa: E402
 from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
+from program import answered, results_of  # noqa: E402
 from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.answers import open_model  # noqa: E402
-from roformer_lite.cli import main  # noqa: E402
 from roformer_lite.commands.app import open_page, page_of  # noqa: E402
 
 LINES = {
@@ -36,29 +36,19 @@ def page_of_kind(kind: str, folder: Path) -> gradio.Interface:
     return page_of(open_model(save_model(kind, folder / kind), device="cpu"), title=kind)
 
 
-def predicted(model: Path, line: str) -> str:
-    """The answer of `roformer-lite predict`."""
-    source = model.parent / "lines.txt"
-    target = model.parent / "answers.txt"
-    source.write_text(f"{line}\n", "utf-8")
-    files = ["--input_file", str(source), "--output_file", str(target), "--device", "cpu"]
-    assert main(["predict", str(model), *files]) == 0
-    return target.read_text("utf-8").removesuffix("\n")
-
-
 @pytest.mark.parametrize("kind", LINES)
 def test_answers_are_those_of_predict(kind, tmp_path):
     page = page_of_kind(kind, tmp_path)
     (endpoint,) = [one for one in page.fns.values() if one.api_name == "predict"]
     texts = LINES[kind].split("\t")
     assert len(endpoint.inputs) == len(texts)
-    assert endpoint.fn(*texts) == predicted(tmp_path / kind, LINES[kind])
+    assert endpoint.fn(*texts) == answered(tmp_path / kind, [LINES[kind]])[0]
 
 
 def test_the_example_is_that_of_the_card(tmp_path):
     """A row of the data is in the boxes. A made-up text is only a placeholder."""
     model = save_model("pairs", tmp_path / "pairs")
-    results = json.loads((model / "results.json").read_text("utf-8"))
+    results = results_of(model)
     texts = ["first", "second"]
     cases = [
         ({"example_line": "first\tsecond", "card_example": True}, texts, texts),
@@ -91,7 +81,7 @@ def client(tmp_path_factory) -> Iterator[Client]:
 def test_the_page(client, tmp_path):
     model = save_model("classify", tmp_path / "classify")
     shown = client.predict(text=TEXTS[0], api_name="/predict")
-    assert shown == predicted(model, TEXTS[0])
+    assert [shown] == answered(model, [TEXTS[0]])
     assert client.config["analytics_enabled"] is False
     assert client.src.startswith("http://127.0.0.1:")
 

@@ -1,17 +1,15 @@
 """`train`, `evaluate` and `predict` in Python: the results of the commands, from values."""
 
 import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from program import predicted, read_rows, results_of, run, write_rows
 from saved_models import save_model
 
 from roformer_lite import InputError, evaluate, predict, train
-from roformer_lite.cli import main
-from roformer_lite.data.data_files import columns_of, read_table
 
 TRAINING = {
     "size": "tiny",
@@ -25,7 +23,7 @@ WORDS = (
     "--size tiny --vocab_size 300 --num_train_epochs 1 --use_cpu true "
     "--config hidden_size=16 intermediate_size=16 "
     "--training_arguments lr_scheduler_type=cosine eval_strategy=no"
-).split()
+)
 ROWS = [
     {"text": "a fine film", "label": "a", "number": 1},
     {"text": "far too long", "label": "b", "number": 2},
@@ -42,9 +40,8 @@ def place(tmp_path, monkeypatch) -> Path:
         writer.writeheader()
         writer.writerows(ROWS)
     labelled = [row for row in ROWS if row["text"]]
-    lines = [json.dumps({"text": row["text"], "label": row["label"]}) for row in labelled]
-    Path("train.jsonl").write_text("\n".join(lines * 8) + "\n")
-    Path("test.jsonl").write_text("\n".join(lines) + "\n")
+    write_rows(Path("train.jsonl"), labelled * 8)
+    write_rows(Path("test.jsonl"), labelled)
     return tmp_path
 
 
@@ -62,14 +59,11 @@ def test_importing_the_functions_loads_nothing_heavy():
 
 
 def test_training_gives_the_results_of_the_command(place, capsys):
-    files = {"train_file": Path("train.jsonl"), "test_file": ("test.jsonl",)}
+    files = {"train_file": Path("train.jsonl"), "test_file": ["test.jsonl"]}
     found = train("classify", output_dir=Path("python"), title=None, **files, **TRAINING)
     assert capsys.readouterr().out == ""
-    words = "train classify --train_file train.jsonl --test_file test.jsonl --output_dir command"
-    assert main([*words.split(), *WORDS]) == 0
-    saved = {
-        name: json.loads(Path(name, "results.json").read_text()) for name in ("python", "command")
-    }
+    run(f"train classify {WORDS} --output_dir command", **files)
+    saved = {name: results_of(Path(name)) for name in ("python", "command")}
     assert found.output_dir == Path("python") and found.results == saved["python"]
     assert found.metrics == saved["command"]["metrics"] and set(found.metrics) == {"test"}
     assert found.baselines == saved["command"]["baselines"] != {}
@@ -84,12 +78,11 @@ def test_training_gives_the_results_of_the_command(place, capsys):
 def test_evaluation_gives_the_results_and_the_table_of_the_command(place):
     save_model("classify", Path("model"))
     found = evaluate("model", test_file="test.jsonl", device="cpu", batch_size=None)
-    words = "evaluate model --test_file test.jsonl --device cpu --output_dir out"
-    assert main([*words.split(), "--table_format", "jsonl"]) == 0
-    results = json.loads(Path("out/results.json").read_text())
+    run("evaluate model --test_file test.jsonl --device cpu --output_dir out --table_format jsonl")
+    results = results_of(Path("out"))
     assert found.metrics == results["metrics"]["test"] and "accuracy" in found.metrics
-    lines = Path("out/predictions.jsonl").read_text().splitlines()
-    assert found.rows == [json.loads(line) for line in lines] and len(lines) == 3
+    rows = read_rows(Path("out/predictions.jsonl"))
+    assert found.rows == rows and len(rows) == 3
     assert found.report == Path("out/report.txt").read_text()
     assert (
         found.results["command"]
@@ -97,16 +90,9 @@ def test_evaluation_gives_the_results_and_the_table_of_the_command(place):
     )
 
 
-def command_table(*options: str) -> list[dict]:
-    words = ["--input_file", "rows.csv", "--output_file", "out.jsonl", "--device", "cpu"]
-    assert main(["predict", "model", *words, *options]) == 0
-    return [columns_of(row) for row in read_table("out.jsonl")]
-
-
 def test_rows_texts_and_files_have_the_predictions_of_the_command(place):
     save_model("classify", Path("model"))
-    words = ["--prefix", "their_", "--top_k", "2"]
-    expected = command_table(*words)
+    expected = predicted(Path("model"), Path("rows.csv"), prefix="their_", top_k=2)
     options = {"prefix": "their_", "top_k": 2, "device": "cpu"}
     assert predict("model", input_file="rows.csv", **options) == expected
     answers = [{**row, "number": str(row["number"])} for row in predict("model", ROWS, **options)]

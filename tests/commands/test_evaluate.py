@@ -7,19 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from program import evaluated, refused, results_of, run, write_rows
 from saved_models import save_model
 
-from roformer_lite.cli import main
 from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
 from roformer_lite.saved.saved_model import load_model
-
-
-def run(*arguments: str | Path, status: int = 0) -> None:
-    assert main([str(argument) for argument in arguments]) == status
-
-
-def results_of(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -32,41 +24,44 @@ def write_csv(path: Path, header: str, *rows: str) -> Path:
     return path
 
 
-def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path, capsys):
+def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,maybe", "a dog,maybe")
-    run("evaluate", classifier, "--test_file", data, "--output_dir", tmp_path / "e", status=2)
-    message = "labels maybe are all unknown to the model, which has: b, c, a"
-    assert message in capsys.readouterr().err
-    run("evaluate", classifier, "--test_file", data, "--label_column", "class", status=2)
-    assert "b.csv:2: no column 'class'; the columns are: text, label" in capsys.readouterr().err
-    columns = ["--text_pair_column", "label", "--label_column", "x"]
-    run("evaluate", classifier, "--test_file", data, *columns, status=2)
-    assert "--text_pair_column label: this model takes single texts" in capsys.readouterr().err
+    for options, message in (
+        ({}, "labels maybe are all unknown to the model, which has: b, c, a"),
+        (
+            {"label_column": "class"},
+            "b.csv:2: no column 'class'; the columns are: text, label",
+        ),
+        (
+            {"text_pair_column": "label", "label_column": "x"},
+            "--text_pair_column label: this model takes single texts",
+        ),
+    ):
+        files = {"test_file": data, "output_dir": tmp_path / "e"}
+        assert message in refused("evaluate", classifier, **files, **options)
     assert not (tmp_path / "e").exists()
 
 
-def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
+def test_models_without_notes_use_the_defaults(classifier, tmp_path):
     """A model of an earlier version has fewer notes, and one that was not trained here has none.
     Wrong notes are refused."""
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
     found = []
     older = {"settings": {"pairs": False, "label_separator": ","}}
-    for name, notes in {"new": None, "old": older, "none": {}}.items():
+    for name, notes in {"new": results_of(classifier), "old": older, "none": None}.items():
         model = shutil.copytree(classifier, tmp_path / name)
-        if notes is not None:
-            (model / "results.json").write_text(json.dumps(notes))
-        if notes == {}:
+        (model / "results.json").write_text(json.dumps(notes))
+        if notes is None:
             (model / "results.json").unlink()
-        run("evaluate", model, "--test_file", data, "--output_dir", tmp_path / f"{name}-e")
-        found.append(results_of(tmp_path / f"{name}-e")["metrics"])
+        found.append(evaluated(model, data)["metrics"])
     assert found[0] == found[1] == found[2]
     (tmp_path / "old" / "results.json").write_text(json.dumps({"settings": {"max_length": 1}}))
-    run("evaluate", tmp_path / "old", "--test_file", data, status=2)
-    assert "settings: --max_length=1 must be at least 3" in capsys.readouterr().err
+    message = "settings: --max_length=1 must be at least 3"
+    assert message in refused("evaluate", tmp_path / "old", test_file=data)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
-def test_texts_longer_than_a_table_of_positions(tmp_path, capsys, kind):
+def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     """They are split into blocks or truncated, as in a training."""
     directory = save_model(kind, tmp_path / "m")
     model = load_model(directory)
@@ -78,15 +73,13 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, capsys, kind):
     if kind == "seq2seq":
         with_table.generation_config = model.generation_config
     with_table.save_pretrained(directory)
-    columns = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
-    (tmp_path / "a.jsonl").write_text(json.dumps(columns) + "\n")
-    run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", "--output_dir", tmp_path / "e")
-    assert 0 < results_of(tmp_path / "e")["metrics"]["test"]["loss"] < 100
-    lengths = ["--block_size"] if kind == "mlm" else ["--max_source_length", "--max_target_length"]
+    row = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
+    data = write_rows(tmp_path / "a.jsonl", [row])
+    assert 0 < evaluated(directory, data)["metrics"]["test"]["loss"] < 100
+    lengths = ["block_size"] if kind == "mlm" else ["max_source_length", "max_target_length"]
     for option in lengths:
-        run("evaluate", directory, "--test_file", tmp_path / "a.jsonl", option, 13, status=2)
-        message = f"{option} 13 is more than the model has positions for"
-        assert message in capsys.readouterr().err
+        message = f"--{option} 13 is more than the model has positions for"
+        assert message in refused("evaluate", directory, test_file=data, **{option: 13})
 
 
 def test_a_length_replaces_that_of_the_training(tmp_path):
@@ -96,31 +89,21 @@ def test_a_length_replaces_that_of_the_training(tmp_path):
     data = write_csv(tmp_path / "b.csv", "text,label", f"{text}fine,a", f"{text}film,b")
     losses = {}
     for length in (40, 48, 400):
-        out = tmp_path / f"{length}"
-        options = ["--max_length", length, "--output_dir", out]
-        run("evaluate", directory, "--test_file", data, *options)
-        losses[length] = results_of(out)["metrics"]["test"]["loss"]
-    run("evaluate", directory, "--test_file", data, "--output_dir", tmp_path / "default")
-    assert results_of(tmp_path / "default")["metrics"]["test"]["loss"] == losses[48]
+        found = evaluated(directory, data, max_length=length)
+        losses[length] = found["metrics"]["test"]["loss"]
+    assert evaluated(directory, data)["metrics"]["test"]["loss"] == losses[48]
     assert len(set(losses.values())) == 3
-
-
-def test_an_evaluation_shows_no_progress_bars(classifier, tmp_path, capsys):
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
-    run("evaluate", classifier, "--test_file", data)
-    assert "examples/s" not in capsys.readouterr().err
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
-    command = ["evaluate", classifier, "--test_file", data, "--output_dir"]
-    run(*command, classifier, status=2)
-    assert "holds other files, which would be lost" in capsys.readouterr().err
+    command = ("evaluate", classifier, "--test_file", data, "--output_dir")
+    assert "holds other files, which would be lost" in refused(*command, classifier)
     run(*command, tmp_path / "e")
-    run(*command, tmp_path / "e", status=2)
-    assert "holds an evaluation" in capsys.readouterr().err
+    assert "examples/s" not in capsys.readouterr().err
+    assert "holds an evaluation" in refused(*command, tmp_path / "e")
     # The option replaces the separator of the training, which is a semicolon.
-    run(*command, tmp_path / "e", "--overwrite_output_dir", "--label_separator", ",")
+    run(*command, tmp_path / "e", "--overwrite_output_dir", label_separator=",")
     assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
 

@@ -6,105 +6,110 @@ matter, nor does the number of threads.
 """
 
 import csv
-import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import seqeval.metrics
 import torch
-from sacrebleu.metrics import BLEU, CHRF
-from seqeval.metrics import f1_score as entity_f1_score
-from sklearn.metrics import accuracy_score, f1_score
-
-from roformer_lite.cli import main
+from program import TINY, card_of, evaluated, predicted, results_of, train, write_rows
+from sacrebleu import corpus_bleu, corpus_chrf
+from saved_models import save_bert
+from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score, classification_report, f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
 
 Rows = list[dict[str, Any]]
 
-WORDS = "red green blue one two three film train house Ann Bob Rome moon sun".split()
-SMALL = ["--size", "tiny", "--vocab_size", "300", "--num_train_epochs", "2", "--use_cpu", "true"]
-SMALL += ["--disable_tqdm", "true", "--seed", "0"]
-# Each task has the columns that `predict` reads, options of the training, and options of `predict`.
-TASKS: dict[str, tuple[list[str], list[str], list[str]]] = {
-    "classify": (["text"], [], []),
-    "tag": (["tokens"], ["--max_length", "16"], []),
-    "seq2seq": (["source"], ["--max_target_length", "8"], []),
-    "mlm": (["text"], ["--block_size", "16"], []),
-    "causal": (["text"], ["--block_size", "16"], ["--greedy", "--max_new_tokens", "4"]),
-    "embed": (["sentence1"], [], []),
-    "rerank": (["sentence1", "sentence2"], [], []),
+COLOURS = "red green blue".split()
+THINGS = "house tree boat star road wave film cast".split()
+LABELS = ["x|y", "b", "c"]
+NUMBERS = {"train": 64, "validation": 16, "test": 30}
+WINDOWS = {"max_length": 18}
+# Each task has options of its training, and of `predict`.
+TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "classify": ({}, {"top_k": 3}),
+    "classify, in windows": (WINDOWS, {}),
+    "labels": ({"join_baseline": True}, {}),
+    "labels, of the encoder": ({"join_baseline": False}, {}),
+    "tag": ({"max_length": 16}, {}),
+    "tag, in windows": (WINDOWS, {}),
+    "seq2seq": ({"max_target_length": 8}, {}),
+    "mlm": ({"block_size": 16}, {}),
+    "causal": ({"block_size": 16}, {"greedy": True, "max_new_tokens": 4}),
+    "embed": ({}, {}),
+    "rerank": ({}, {}),
 }
 
 
-def rows_of(task: str, number: int, seed: int) -> Rows:
-    draw = random.Random(seed)
-    rows: Rows = []
-    for _ in range(number):
-        length = draw.randint(2, 30 if task == "tag" else 9)
-        words = [draw.choice(WORDS) for _ in range(length)]
-        text = " ".join(words)
-        other = " ".join(draw.choice(WORDS) for _ in range(5))
-        names = [("B-PER" if word in ("Ann", "Bob") else "O") for word in words]
-        score = draw.random()
-        pair = {"sentence1": text, "sentence2": other, "score": score}
-        rows_by_task = {
-            "classify": {"text": text, "label": "person" if "B-PER" in names else "none"},
-            "tag": {"tokens": words, "tags": names},
-            "seq2seq": {"source": text, "target": " ".join(words[:3]).lower()},
-            "mlm": {"text": f"{text} [MASK] {other}"},
-            "causal": {"text": text},
-            "embed": pair,
-            "rerank": pair,
-        }
-        rows.append(rows_by_task[task])
+def rows_of(task: str, split: str) -> Rows:
+    """Rows that a small model learns only in part."""
+    draw = random.Random(split)
+    rows = []
+    for _ in range(NUMBERS[split]):
+        colour = draw.randrange(3)
+        label = colour if draw.random() < 0.8 else draw.randrange(3)
+        words = [*draw.choices(THINGS, k=draw.randint(1, 24)), COLOURS[colour]]
+        rows.append(row_of(task, words, label, draw))
     return rows
 
 
-def write_jsonl(path: Path, rows: Rows) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def write_csv(path: Path, rows: Rows) -> str:
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return str(path)
+def row_of(task: str, words: list[str], label: int, draw: random.Random) -> dict[str, Any]:
+    text = " ".join(words)
+    kind = task.partition(",")[0]
+    if kind == "classify":
+        return {"text": text, "label": LABELS[label]}
+    if kind == "labels":
+        number = 2 if len(words) % 4 == 0 else 1
+        return {"text": text, "label": LABELS[label : label + number]}
+    if kind == "tag":
+        tags = ["O"] * (len(words) - 1)
+        return {"tokens": words, "tags": [*tags, f"B-{'XYZ'[label]}"]}
+    if kind == "seq2seq":
+        return {"source": text, "target": " ".join(words[-2 - label :])}
+    if kind == "mlm":
+        return {"text": f"{text} [MASK] house"}
+    if kind == "causal":
+        return {"text": text}
+    return {"sentence1": text, "sentence2": " ".join(words[:3]), "score": draw.random()}
 
 
 @pytest.fixture(scope="module", params=TASKS)
 def trained(request, tmp_path_factory) -> tuple[str, Path]:
     """A task, and the folder of its model and data."""
     task = request.param
-    folder = tmp_path_factory.mktemp(task)
-    files = []
-    for split, number in (("train", 64), ("validation", 16), ("test", 24)):
-        path = write_jsonl(folder / f"{split}.jsonl", rows_of(task, number, seed=number))
-        files += [f"--{split}_file", path]
-    _, options, _ = TASKS[task]
-    command = ["train", task, *files, *SMALL, *options, "--output_dir", str(folder / "model")]
-    assert main(command) == 0
+    folder = tmp_path_factory.mktemp("task")
+    options, _ = TASKS[task]
+    if "windows" in task:
+        bert = save_bert(folder / "bert", [*COLOURS, *THINGS], max_position_embeddings=18)
+        command = "--use_cpu --disable_tqdm"
+        options = {**options, "model_name_or_path": bert}
+    else:
+        command = f"{TINY} --learning_rate 2e-3"
+    for split in NUMBERS:
+        path = write_rows(folder / f"{split}.jsonl", rows_of(task, split))
+        options = {**options, f"{split}_file": path}
+    data = options.pop("train_file")
+    kind = task.partition(",")[0].replace("labels", "classify")
+    train(f"{kind} {command} --num_train_epochs 2", data, folder / "model", **options)
     return task, folder
 
 
-def predicted(task: str, folder: Path, data: str, *more: str) -> Rows:
-    """Return the rows of a table with the columns that `predict` adds."""
-    columns, _, options = TASKS[task]
-    out = folder / "answers.jsonl"
-    command = ["predict", str(folder / "model"), "--input_file", data, "--output_file", str(out)]
-    command += ["--prefix", "own_", "--text_column", columns[0]]
-    if len(columns) > 1:
-        command += ["--text_pair_column", columns[1]]
-    assert main([*command, *options, *more]) == 0
-    return [json.loads(line) for line in out.read_text().splitlines()]
+def table_of(task: str, folder: Path, data: Path, **more: Any) -> Rows:
+    """The rows of a table with the columns that `predict` adds."""
+    _, options = TASKS[task]
+    return predicted(folder / "model", data, prefix="own_", **options, **more)
 
 
-def answers_in(rows: Rows) -> list[dict[str, Any]]:
+def answers_of(task: str, folder: Path, data: Path, **more: Any) -> Rows:
+    rows = table_of(task, folder, data, **more)
     return [{name: row[name] for name in row if name.startswith("own_")} for row in rows]
 
 
-def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def assert_same(ours: Rows, theirs: Rows) -> None:
     assert len(ours) == len(theirs)
     for own, their in zip(ours, theirs, strict=True):
         for name, value in own.items():
@@ -113,57 +118,143 @@ def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Non
             assert their[name] == value
 
 
+def write_csv(path: Path, rows: Rows) -> Path:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
 def test_neither_order_nor_number_nor_batches_nor_format_nor_threads_matter(trained):
     task, folder = trained
-    rows = rows_of(task, 24, seed=24)
-    expected = answers_in(predicted(task, folder, str(folder / "test.jsonl")))
-    for size in ("1", "7"):
-        data = str(folder / "test.jsonl")
-        assert_same(expected, answers_in(predicted(task, folder, data, "--batch_size", size)))
-    order = list(range(len(rows)))
-    random.Random(0).shuffle(order)
-    data = write_jsonl(folder / "shuffled.jsonl", [rows[place] for place in order])
-    shuffled = answers_in(predicted(task, folder, data))
-    assert_same([expected[place] for place in order], shuffled)
-    doubled = answers_in(predicted(task, folder, write_jsonl(folder / "two.jsonl", rows + rows)))
-    assert_same(expected + expected, doubled)
-    if task != "tag":
-        data = write_csv(folder / "test.csv", rows)
-        table = answers_in(predicted(task, folder, data))
-        assert_same(expected, table)
-    for name in ("test.jsonl", "test.csv"):
-        data = folder / f"windows_{name}"
-        if (folder / name).exists():
-            lines = (folder / name).read_text().splitlines()
-            data.write_bytes("".join(f"{line}\r\n" for line in lines).encode())
-            assert_same(expected, answers_in(predicted(task, folder, str(data))))
+    data = folder / "test.jsonl"
+    rows = rows_of(task, "test")
+    expected = answers_of(task, folder, data)
+    for size in (1, 7):
+        assert_same(expected, answers_of(task, folder, data, batch_size=size))
+    order = random.Random(0).sample(range(len(rows)), len(rows))
+    shuffled = write_rows(folder / "shuffled.jsonl", [rows[place] for place in order])
+    assert_same([expected[place] for place in order], answers_of(task, folder, shuffled))
+    doubled = write_rows(folder / "two.jsonl", rows + rows)
+    assert_same(expected + expected, answers_of(task, folder, doubled))
+    files = [data]
+    if not task.startswith("tag"):
+        files.append(write_csv(folder / "test.csv", rows))
+        assert_same(expected, answers_of(task, folder, files[1]))
+    for path in files:
+        windows = path.with_stem("windows")
+        windows.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        assert_same(expected, answers_of(task, folder, windows))
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
-    assert_same(expected, answers_in(predicted(task, folder, str(folder / "test.jsonl"))))
+    assert_same(expected, answers_of(task, folder, data))
     torch.set_num_threads(threads)
+
+
+def measured_by_libraries(task: str, rows: Rows) -> tuple[dict[str, float], dict[str, dict]]:
+    """Metrics of the answers in a table, and those of each label."""
+    kind = task.partition(",")[0]
+    options: dict[str, Any] = {"zero_division": 0}
+    if kind == "classify":
+        name = "own_label_1" if "own_label_1" in rows[0] else "own_label"
+        pair = ([row["label"] for row in rows], [row[name] for row in rows])
+        macro = f1_score(*pair, average="macro", **options)
+        report = classification_report(*pair, output_dict=True, **options)
+        return {"accuracy": accuracy_score(*pair), "macro_f1": macro}, report
+    if kind == "labels":
+        own = [(row["own_label"] or "").split(",") for row in rows]
+        coder = MultiLabelBinarizer(classes=LABELS)
+        true = coder.fit_transform(row["label"] for row in rows)
+        chosen = coder.transform([name for name in names if name] for names in own)
+        return {"micro_f1": f1_score(true, chosen, average="micro", **options)}, {}
+    if kind == "tag":
+        pair = ([row["tags"] for row in rows], [row["own_tags"] for row in rows])
+        metrics = {"accuracy": seqeval.metrics.accuracy_score(*pair)}
+        for name in ("f1", "precision", "recall"):
+            metrics[name] = getattr(seqeval.metrics, f"{name}_score")(*pair, **options)
+        report = seqeval.metrics.classification_report(*pair, output_dict=True, **options)
+        return metrics, report
+    if kind == "seq2seq":
+        true = [row["target"] for row in rows]
+        found = [row["own_prediction"] for row in rows]
+        exact = np.mean([one == other for one, other in zip(true, found, strict=True)])
+        metrics = {"bleu": corpus_bleu(found, [true]).score}
+        metrics |= {"chrf": corpus_chrf(found, [true]).score, "exact_match": float(exact)}
+        return metrics, {}
+    return {}, {}
 
 
 def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
     task, folder = trained
-    results = json.loads((folder / "model" / "results.json").read_text())
-    noted = results["metrics"]["test"]
-    command = ["evaluate", str(folder / "model"), "--test_file", str(folder / "test.jsonl")]
-    command += ["--device", "cpu", "--output_dir", str(folder / "evaluation")]
-    assert main([*command, "--overwrite_output_dir"]) == 0
-    again = json.loads((folder / "evaluation" / "results.json").read_text())
-    assert again["metrics"]["test"] == noted
-    rows = predicted(task, folder, str(folder / "test.jsonl"))
-    if task == "classify":
-        true = [row["label"] for row in rows]
-        answers = [row["own_label"] for row in rows]
-        assert noted["accuracy"] == accuracy_score(true, answers)
-        assert noted["macro_f1"] == f1_score(true, answers, average="macro", zero_division=0)
-    if task == "tag":
-        true = [row["tags"] for row in rows]
-        answers = [row["own_tags"] for row in rows]
-        assert noted["f1"] == entity_f1_score(true, answers, zero_division=0)
-    if task == "seq2seq":
-        true = [row["target"] for row in rows]
-        answers = [row["own_prediction"] for row in rows]
-        assert noted["bleu"] == BLEU().corpus_score(answers, [true]).score
-        assert noted["chrf"] == CHRF().corpus_score(answers, [true]).score
+    model = folder / "model"
+    data = folder / "test.jsonl"
+    noted = results_of(model)["metrics"]["test"]
+    assert evaluated(model, data)["metrics"]["test"] == noted
+    expected, report = measured_by_libraries(task, table_of(task, folder, data))
+    assert {name: noted[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    card = card_of(model)
+    first_table = card.split("\n### ")[0]
+    shown = dict(re.findall(r"^\| (\w+) \|.* ([\d.e+-]+) \|$", first_table, re.MULTILINE))
+    for name, value in expected.items():
+        assert float(shown[name]) == pytest.approx(value, rel=1e-3), name
+    if report:
+        check_labels(card, report)
+    if "windows" in task:
+        lengths = [len(row.get("tokens") or row["text"].split()) for row in rows_of(task, "train")]
+        # Two of the 18 tokens are [CLS] and [SEP].
+        number = sum(length >= 16 for length in lengths)
+        assert f"{number} of its 64 texts reach this length" in card
+        assert "overlapping windows" in card
+    if "labels" in task:
+        threshold = results_of(model)["settings"]["threshold"]
+        assert f"{threshold:.4f}" in card
+        labels = [row["own_label"] for row in answers_of(task, folder, data)]
+        others = answers_of(task, folder, data, threshold=0.5)
+        assert labels != [row["own_label"].removeprefix("-") for row in others]
+
+
+def check_labels(card: str, report: dict[str, dict[str, float]]) -> None:
+    """Check the table by label."""
+    pattern = r"^\| ([^|\\]+(?:\\\|)?[^|]*) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$"
+    section = card.split("### By label, on the test data")[1]
+    rows = re.findall(pattern, section, re.MULTILINE)
+    names = ("precision", "recall", "f1-score", "support")
+    assert len(rows) == 3
+    for label, *row in rows:
+        expected = [report[label.replace("\\|", "|")][name] for name in names]
+        assert [float(cell) for cell in row] == pytest.approx(expected, abs=6e-4)
+
+
+@pytest.mark.parametrize("trained", ["classify"], indirect=True)
+def test_loss_calibration_and_comparison_on_the_card(trained):
+    """The bold cells and the verdict follow from the p-values, and these from the answers."""
+    task, folder = trained
+    rows = table_of(task, folder, folder / "test.jsonl")
+    results = results_of(folder / "model")
+    card = card_of(folder / "model")
+    scores = []
+    for row in rows:
+        of_labels = {row[f"own_label_{n}"]: row[f"own_score_{n}"] for n in (1, 2, 3)}
+        scores.append(of_labels[row["label"]])
+    # Scores are rounded to four decimals, which changes their logarithms by at most this much.
+    rounding = np.mean(0.5e-4 / np.array(scores))
+    loss = -np.log(scores).mean()
+    assert results["metrics"]["test"]["loss"] == pytest.approx(loss, abs=rounding)
+    # The calibration error is the mean gap of ten groups of equal size.
+    right = np.array([row["label"] == row["own_label_1"] for row in rows])
+    best = np.array([row["own_score_1"] for row in rows])
+    gaps = (best - right)[np.argsort(best, kind="stable")].reshape(10, -1).sum(axis=1)
+    (shown,) = re.findall(r"calibration error on the test data is (\d\.\d+)", card)
+    assert float(shown) == pytest.approx(np.abs(gaps).sum() / len(rows), abs=2e-3)
+    section = card.split("### Compared with baselines")[1].split("\n## ")[0]
+    chances = results["p_values"]["test"]
+    for name, chance in chances.items():
+        (cell,) = re.findall(rf"^\| {re.escape(name)} \|.* (\S+) \|$", section, re.MULTILINE)
+        assert cell.startswith("**") == (chance >= 0.05)
+    learned = [row["label"] for row in rows_of(task, "train")]
+    most_frequent = max(LABELS, key=learned.count)
+    theirs = np.array([row["label"] == most_frequent for row in rows])
+    assert chances["this model"] == 1
+    exact = binomtest(int((right & ~theirs).sum()), int((right != theirs).sum())).pvalue
+    assert chances["most frequent class"] == pytest.approx(exact, abs=0.02)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from program import refused, write_rows
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
@@ -72,9 +73,8 @@ def test_training_arguments_are_checked_by_their_full_names(given, message):
         ("evaluate model", "--lable_column", "--label_column"),
     ],
 )
-def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant, capsys):
-    assert main([*command.split(), typed, "1"]) == 2
-    message = capsys.readouterr().err
+def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant):
+    message = refused(command, typed, 1)
     assert meant in message and typed in message.replace("_", "-") + message
 
 
@@ -109,17 +109,13 @@ def test_the_version(capsys):
         ("--push_to_hub", "--push_to_hub: no repository m"),
     ],
 )
-def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, capsys):
-    (tmp_path / "data.tsv").write_text("source\ttarget\n" + "a\tb\n" * 8)
-    files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m")]
-    command = ["train", "seq2seq", *files]
+def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path):
+    data = write_rows(tmp_path / "data.jsonl", [{"source": "a", "target": "b"}] * 8)
+    command = f"train seq2seq --disable_tqdm --use_cpu {options}"
     if "vocab_size" not in options and "--tokenizer" not in options:
-        command += ["--vocab_size", "300"]
-    command += ["--disable_tqdm", "--use_cpu", *options.split()]
-    assert main(command) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "m").exists()
-    assert not (tmp_path / "m.training").exists()
+        command += " --vocab_size 300"
+    assert message in refused(command, train_file=data, output_dir=tmp_path / "m")
+    assert [*tmp_path.iterdir()] == [data]
 
 
 def arguments_of(task: str, *options: str):
@@ -144,20 +140,18 @@ def test_values_reach_transformers():
         assert args.greater_is_better is is_greater_better
 
 
-def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
+def test_places_where_no_model_can_be_saved(tmp_path, monkeypatch):
     """Each of these would otherwise be noticed only when the trained model is saved."""
-
-    def refused(place: str) -> str:
-        assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", place]) == 2
-        return capsys.readouterr().err
-
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    assert "names no new directory; pass a name" in refused(".")
-    assert "is a mount point" in refused("/proc")
-    assert "Not a directory" in refused("file/model")
-    # The name is too long only with the ending that it has while the model is written.
-    assert "File name too long" in refused("m" * 242)
+    for place, message in (
+        (".", "names no new directory; pass a name"),
+        ("/proc", "is a mount point"),
+        ("file/model", "Not a directory"),
+        # The name is too long only with the ending that it has while the model is written.
+        ("m" * 242, "File name too long"),
+    ):
+        assert message in refused("train mlm --dataset_name x", output_dir=place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")

@@ -12,7 +12,9 @@ import torch
 import transformers
 from conversion_cases import CASES, HF, noisy, source_weights
 from huggingface_hub.errors import LocalEntryNotFoundError
+from program import config_of, read_json, refused, run
 from safetensors.torch import load_file, save_file
+from saved_models import save_bert
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import (
@@ -28,19 +30,11 @@ from hf_roformer_lite.conversion import (
     sentence_pooling,
     verify,
 )
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import SentenceEncoder, check_sentence_modules
 from roformer_lite.recipes.teacher import open_teacher
 from roformer_lite.saved.saved_model import load_model
 
-TINY = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -149,41 +143,30 @@ def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_p
 def test_command_line(tmp_path, capsys):
     """A checkpoint and its tokenizer go there and back. The commands know its family from its
     configuration."""
-    config = {
-        **HF,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "cls_token_id": 1,
-        "sep_token_id": 2,
-    }
-    source = str(tmp_path / "theirs")
-    ours = str(tmp_path / "ours")
-    back = str(tmp_path / "back")
-    theirs = transformers.ModernBertModel(transformers.ModernBertConfig(**config))
-    noisy(theirs).save_pretrained(source)
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"abcdefghij"]))
-    transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
-    assert main(["convert", source, ours]) == 0
+    source = save_bert(tmp_path / "theirs", "abcdefghij")
+    ours = tmp_path / "ours"
+    back = tmp_path / "back"
+    run("convert", source, ours)
     assert "RoFormerLiteModel" in capsys.readouterr().out
     assert transformers.AutoTokenizer.from_pretrained(ours)("abc").input_ids[0] == 2
-    assert main(["verify", source]) == 0
+    run("verify", source)
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2
+    # Two outputs are compared in two precisions.
+    assert len(printed) == 4
     assert all("within" in line for line in printed)
-    assert main(["convert", ours, back]) == 0
-    assert "A checkpoint of modernbert" in capsys.readouterr().out
-    for wrong, message in {
-        (source, ours, "--from", "modernbert"): "exists already",
-        (source, back + "2", "--from", "bert", "--to", "bert"): "can't be combined with --to",
-        (source, back + "2", "--from", "brt"): "no source 'brt'; choose one of bert, ",
-        (ours, back + "2", "--to", "walkthrough"): "exported to walkthrough; choose one of bert, ",
-        (ours, back + "2", "--to", "modernbrt"): "no source 'modernbrt'; choose one of ",
-        (source, back + "2", "--to", "bert"): "is not a RoFormerLite model",
-    }.items():
-        assert main(["convert", *wrong]) == 2
-        assert message in capsys.readouterr().err
-    assert not Path(back + "2").exists()
+    run("convert", ours, back)
+    assert "A checkpoint of bert" in capsys.readouterr().out
+    new = tmp_path / "new"
+    for files, options, message in (
+        ((source, ours), "--from bert", "exists already"),
+        ((source, new), "--from bert --to bert", "can't be combined with --to"),
+        ((source, new), "--from brt", "no source 'brt'; choose one of bert, "),
+        ((ours, new), "--to walkthrough", "exported to walkthrough; choose one of bert, "),
+        ((ours, new), "--to modernbrt", "no source 'modernbrt'; choose one of "),
+        ((source, new), "--to bert", "is not a RoFormerLite model"),
+    ):
+        assert message in refused(f"convert {options}", *files)
+    assert not new.exists()
 
 
 def test_tokenizers_are_converted_too(tmp_path):
@@ -447,19 +430,20 @@ def test_the_source_keeps_its_weights():
 
 
 def test_the_activation_of_a_reranker_is_kept(tmp_path):
-    config = transformers.BertConfig(**TINY, num_labels=1)
-    config.sbert_ce_default_activation_function = "torch.nn.modules.linear.Identity"
-    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+    save_bert(tmp_path / "theirs", "ab", transformers.BertForSequenceClassification, num_labels=1)
+    config = config_of(tmp_path / "theirs")
+    config["sbert_ce_default_activation_function"] = "torch.nn.modules.linear.Identity"
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
     convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     for name in ("ours", "back"):
-        written = json.loads((tmp_path / name / "config.json").read_text())
+        written = config_of(tmp_path / name)
         assert written["sbert_ce_default_activation_function"].endswith("Identity")
 
 
 def test_generation_settings_that_contradict_each_other_are_kept(tmp_path):
     """Published models have them, and transformers warns of them only."""
-    config = transformers.LlamaConfig(**TINY)
+    config = transformers.LlamaConfig(**CASES["llama"][1])
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "theirs")
     settings = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 2}
     (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(settings))
@@ -474,7 +458,7 @@ def test_generation_settings_that_contradict_each_other_are_kept(tmp_path):
     convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     for name in ("ours", "back"):
-        written = json.loads((tmp_path / name / "generation_config.json").read_text())
+        written = read_json(tmp_path / name / "generation_config.json")
         assert settings.items() <= written.items()
 
 

@@ -4,6 +4,7 @@ of transformers."""
 import pytest
 import torch
 import transformers
+from conftest import data_beside
 from conversion_cases import CASES, FAMILIES, HF, noisy, source_weights
 
 import hf_roformer_lite as rl
@@ -17,7 +18,6 @@ from hf_roformer_lite.conversion import (
     load_checkpoint,
     open_checkpoint,
 )
-from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 
 # Two of their classes become the same class of ours in these cases. Ours goes back to the other
 # one, which is not listed here.
@@ -152,78 +152,19 @@ def test_files(name, tmp_path):
 
 
 SIZES = {**HF, "hidden_dropout": 0.0}
-RMS = {
-    "norm_type": "rmsnorm",
-    "gated_mlp": True,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "scale_embeddings": False,
-}
-POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
-LM = {"lm_head_transform": True, "lm_head_bias": True}
-CLASSIFIER = {"classifier_activation": "gelu", "num_labels": 3}
 SCALES = rl.RoFormerLiteConfig().scale_embeddings
-WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
-MODERN = {**WINDOWS, "embedding_norm": True, "first_attention_norm": False, "gated_mlp": True}
-LEARNED = {"position_embedding_type": "learned", "max_position_embeddings": 40}
-GOES_TO = [
-    ("esm", rl.RoFormerLiteModel, {}),
-    ("esm", rl.RoFormerLiteForTokenClassification, {"num_labels": 4}),
-    ("esm", rl.RoFormerLiteForMaskedLM, LM),
-    ("eurobert", rl.RoFormerLiteForMaskedLM, RMS),
-    ("eurobert", rl.RoFormerLiteForMaskedLM, {**RMS, "scale_embeddings": True}),
-    ("jina_embeddings_v3", rl.RoFormerLiteModel, POST),
-    ("jina_embeddings_v3", rl.RoFormerLiteForMaskedLM, {**POST, **LM, "type_vocab_size": 2}),
-    ("nomic_bert", rl.RoFormerLiteModel, {**POST, **RMS, "norm_type": "layernorm"}),
-    ("bert", rl.RoFormerLiteModel, {**POST, **LEARNED, "type_vocab_size": 2}),
-    ("distilbert", rl.RoFormerLiteForMaskedLM, {**POST, **LM, **LEARNED, "norm_eps": 1e-12}),
-    ("gpt_neox", rl.RoFormerLiteForCausalLM, {"scale_embeddings": False, "is_decoder": True}),
-    (
-        "llama",
-        rl.RoFormerLiteForCausalLM,
-        {**RMS, "scale_embeddings": True, "num_key_value_heads": 1},
-    ),
-    ("qwen2", rl.RoFormerLiteForCausalLM, {**RMS, "attention_bias": ["q"]}),
-    (
-        "modernbert",
-        rl.RoFormerLiteForMaskedLM,
-        {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False},
-    ),
-    (
-        "modernbert",
-        rl.RoFormerLiteForSequenceClassification,
-        {**MODERN, **CLASSIFIER, "classifier_norm": True},
-    ),
-    ("electra", rl.RoFormerLiteModel, {**POST, **LEARNED, "embedding_size": 12}),
-    ("roformer", rl.RoFormerLiteModel, {**EXPRESSIBLE, "type_vocab_size": 2, "embedding_size": 16}),
-    (
-        "roformer",
-        rl.RoFormerLiteForMaskedLM,
-        {**EXPRESSIBLE, **LM, "rotary_value": True, "embedding_size": 16},
-    ),
-    ("roformer", rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "tie_word_embeddings": False}),
-    (
-        "roformer",
-        rl.RoFormerLiteForCausalLM,
-        {**EXPRESSIBLE, **LM, "is_decoder": True, "type_vocab_size": 3},
-    ),
-    (
-        "roformer",
-        rl.RoFormerLiteForSequenceClassification,
-        {**EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls"},
-    ),
-]
+GOES_TO = data_beside(__file__)
 
 
 @pytest.mark.parametrize(
-    ("family", "model_class", "fields"),
-    GOES_TO,
-    ids=[f"{name}-{number}" for number, (name, *_) in enumerate(GOES_TO)],
+    "case", GOES_TO, ids=[f"{case['family']}-{number}" for number, case in enumerate(GOES_TO)]
 )
-def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tmp_path):
+def test_a_model_of_this_package_opens_in_theirs(case, tmp_path):
     """`--to auto` finds the family. Its own class opens the files and gives the same numbers, and
     the weights that come back are equal bit for bit."""
+    family = case["family"]
+    fields = case["fields"]
+    model_class = getattr(rl, case["class"])
     torch.manual_seed(0)
     config = rl.RoFormerLiteConfig(**{**SIZES, **fields})
     noisy(model_class(config)).save_pretrained(tmp_path / "ours")
@@ -246,7 +187,8 @@ def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tm
 def test_a_pair_goes_back(tmp_path):
     stack = {
         **SIZES,
-        **POST,
+        "norm_placement": "post",
+        "embedding_norm": True,
         "scale_embeddings": True,
         "position_embedding_type": "learned",
         "norm_eps": 1e-5,

@@ -8,46 +8,14 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
-from conftest import VOCAB, build, stack_config
+from conftest import VOCAB, build, data_beside, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConversionError
 from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}
-LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-KINDS: dict[str, dict] = {
-    "pre": {},
-    "post": {"norm_placement": "post", "norm_eps": 1e-12},
-    "post-final-norm": {"norm_placement": "post", "final_norm": True},
-    "pre-no-final-norm": {"final_norm": False, "norm_bias": False, "hidden_act": "relu"},
-    "rms-gated-grouped": {
-        "norm_type": "rmsnorm",
-        "gated_mlp": True,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "norm_eps": 1e-3,
-    },
-    "sinusoidal": {"position_embedding_type": "sinusoidal", "norm_placement": "post"},
-    "learned": {"position_embedding_type": "learned", "hidden_act": "gelu_new"},
-    "partial-rotary": {
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 500.0,
-            "partial_rotary_factor": 0.5,
-        }
-    },
-    "embedding-norm": {"embedding_norm": True, "lm_head_bias": True},
-    "linear": {
-        "rope_parameters": {"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 0.5}
-    },
-    "llama3": {"rope_parameters": LLAMA3},
-    "yarn": {"rope_parameters": YARN},
-}
+KINDS: dict[str, dict] = data_beside(__file__)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ import pytest
 import torch
 from answering import shown_answers
 from conftest import ROOT
+from program import config_of, read_json, refused, run
 from saved_models import save_model
 from transformers import AutoTokenizer
 
 from roformer_lite.answers import open_model
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import SentenceEncoder
 from roformer_lite.saved.saved_model import load_model
@@ -53,7 +53,7 @@ def assert_same_answers(case: str, folder: Path, reported: list[str]) -> None:
     """The graph gives the answers of the model, whatever the order and the batches, and also next
     to a text that is much longer."""
     save_model(case, folder / "model")
-    assert main(["export", str(folder / "model"), str(folder / "out")]) == 0
+    run("export", folder / "model", folder / "out")
     model = open_model(folder / "model")
     exported = open_model(folder / "out", engine="onnx")
     lines = LINES
@@ -80,23 +80,22 @@ def assert_same_answers(case: str, folder: Path, reported: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_classifier(tmp_path, capsys, reported):
+def test_classifier(tmp_path, reported):
     assert_same_answers("classify", tmp_path, reported)
     for directory, options, message in (
-        ("out", [], "pass --engine onnx"),
-        ("model", ["--engine", "onnx"], "has no folder onnx"),
-        ("out", ["--engine", "onnx", "--device", "cuda"], "--device cuda"),
+        ("out", "", "pass --engine onnx"),
+        ("model", "--engine onnx", "has no folder onnx"),
+        ("out", "--engine onnx --device cuda", "--device cuda"),
     ):
-        assert main(["predict", str(tmp_path / directory), *options]) == 2
-        printed = capsys.readouterr().err
+        printed = refused(f"predict {tmp_path / directory} {options}")
         assert message in printed
         if "no folder" in message:
             command = re.search(r"`roformer-lite (.*)`", printed)
-            assert command is not None and main(shlex.split(command[1])) == 0
+            assert command is not None
+            run("", *shlex.split(command[1]))
             assert (tmp_path / "model-onnx" / "onnx").is_dir()
     (tmp_path / "out" / "onnx" / "model.onnx").write_bytes(b"{")
-    assert main(["predict", str(tmp_path / "out"), "--engine", "onnx"]) == 2
-    assert "cannot be loaded" in capsys.readouterr().err
+    assert "cannot be loaded" in refused("predict --engine onnx", tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -153,11 +152,11 @@ def test_models_that_generate(tmp_path):
         out = tmp_path / f"{case}-onnx"
         save_model(case.removesuffix(" with windows"), directory)
         if case.endswith("windows"):
-            config = json.loads((directory / "config.json").read_text("utf-8"))
+            config = config_of(directory)
             config["layer_types"] = ["sliding_attention", "full_attention"]
             config["sliding_window"] = 3
             (directory / "config.json").write_text(json.dumps(config), "utf-8")
-        assert main(["export", str(directory), str(out)]) == 0
+        run("export", directory, out)
         for given in each:
             answers = []
             for place, engine in ((directory, "torch"), (out, "onnx")):
@@ -180,10 +179,10 @@ def test_layout_int8_and_embeddings(tmp_path):
     save_model("mlm", tmp_path / "model")
     out = tmp_path / "out"
     options = ["--embeddings", "--quantization", "int8"]
-    assert main(["export", str(tmp_path / "model"), str(out), *options]) == 0
+    run("export", tmp_path / "model", out, *options)
     names = {path.name for path in out.iterdir()}
     assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
-    pooling = json.loads((out / "1_Pooling" / "config.json").read_text("utf-8"))
+    pooling = read_json(out / "1_Pooling" / "config.json")
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
     operations = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
     assert {"SkipLayerNormalization", "BiasGelu"} <= operations
@@ -208,7 +207,7 @@ def test_classify_transformers_js(tmp_path):
     if node is None or subprocess.run([node, "-e", package], capture_output=True).returncode:
         pytest.skip("needs node, and @huggingface/transformers where NODE_PATH says")
     save_model("classify", tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
+    run("export", tmp_path / "model", tmp_path / "out")
     lines = [line for line in LINES if line]
     command = [node, str(ROOT / "tutorials" / "classify_transformers_js.cjs"), "out"]
     done = subprocess.run(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import data_beside
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
@@ -24,49 +25,13 @@ SIZES = {
 }
 WRONG_TYPES: list[Any] = [None, "x", "", [], ["x"], [1], {}, {"a": 1}, b"x", (1,), True, False]
 NUMBERS: list[Any] = [-1, 0, 1, 2, 3, 7, 10**30, 1.5, 0.5, -0.5, float("nan"), float("inf")]
-STACKS: dict[str, dict[str, Any]] = {
-    "encoder": {},
-    "decoder": {"is_decoder": True},
-    "sliding": {"sliding_window": 2},
-    "learned": {"position_embedding_type": "learned"},
-    "sinusoidal": {"position_embedding_type": "sinusoidal"},
-    "parallel heads": {"layer_style": "parallel_heads"},
-    "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post"},
-}
+FIELDS = data_beside(__file__)
+STACKS: dict[str, dict[str, Any]] = FIELDS["stacks"]
+ROPE: dict[str, dict[str, Any]] = FIELDS["rope"]
 # These values ask for outputs that are not finite: the weights overflow, or the zero vector of the
 # padding token is divided by zero.
 ASKED_FOR = [("initializer_range", 10**30), ("norm_eps", 0), ("embedding_norm_eps", 0)]
-# There is one factor for each pair of channels of a head.
-LENGTHS = [1.0] * 4
-ROPE: dict[str, dict[str, Any]] = {
-    "default": {"partial_rotary_factor": 1.0},
-    "linear": {"factor": 2.0},
-    "dynamic": {"factor": 2.0, "original_max_position_embeddings": 4},
-    "yarn": {
-        "factor": 2.0,
-        "original_max_position_embeddings": 4,
-        "attention_factor": 1.0,
-        "truncate": True,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    },
-    "longrope": {
-        "short_factor": LENGTHS,
-        "long_factor": LENGTHS,
-        "original_max_position_embeddings": 4,
-        "factor": 2.0,
-        "attention_factor": 1.0,
-    },
-    "llama3": {
-        "factor": 2.0,
-        "original_max_position_embeddings": 4,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    },
-}
-LISTS: list[Any] = [[1.0, "x", 1, 1], [0.0] * 4, [float("nan")] * 4, [True] * 4, LENGTHS * 2]
+LISTS: list[Any] = [[1.0, "x", 1, 1], [0.0] * 4, [float("nan")] * 4, [True] * 4, [1.0] * 8]
 OWN_FIELDS = {
     kind: [
         name

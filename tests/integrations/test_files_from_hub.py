@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from hub_server import ENVIRONMENT, File, HubServer, Repository, running_hub
-from saved_models import save_model
+from hub_server import ENVIRONMENT, HubServer, Repository, running_hub
+from saved_models import save_bert, save_model
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConvertedModel
@@ -44,8 +43,8 @@ def hub(model) -> Iterator[HubServer]:
 
 def repository_of(folder: Path) -> Repository:
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    files = {str(path.relative_to(folder)): File(path.read_bytes()) for path in paths}
-    return Repository(private=False, files=files, sha="1" * 40)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    return Repository(files=files, sha="1" * 40)
 
 
 def run(
@@ -103,7 +102,7 @@ def test_a_repository_that_lacks_a_shard(hub, tmp_path):
 
 
 def test_a_repository_whose_terms_were_not_accepted(hub, tmp_path):
-    hub.gated.add("me/model")
+    hub.repositories["me/model"].gated = True
     done = predict(hub, tmp_path, "me/model")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "me/model" in done.stderr
@@ -126,17 +125,10 @@ torch.save(model.state_dict(), sys.argv[1])
 
 
 def test_a_checkpoint_from_the_hub_is_converted(hub, tmp_path):
-    config = transformers.BertConfig(
-        vocab_size=30,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    save_bert(tmp_path / "bert", "ab")
     hub.repositories["me/bert"] = repository_of(tmp_path / "bert")
     hub.repositories["me/gated"] = repository_of(tmp_path / "bert")
-    hub.gated.add("me/gated")
+    hub.repositories["me/gated"].gated = True
     done = run(hub, tmp_path / "home", ["-c", CONVERT, str(tmp_path / "weights")])
     assert done.returncode == 0, done.stderr
     expected = ConvertedModel.from_pretrained(tmp_path / "bert").state_dict()

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, STACKS, VOCAB, build, stack_config
+from conftest import ROOT, STACKS, VOCAB, build, data_beside, stack_config
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -29,7 +29,6 @@ from hf_roformer_lite import (
     RoFormerLiteForCausalLM,
     RoFormerLiteForMaskedLM,
     RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
@@ -122,54 +121,19 @@ def test_classes_and_modules(settings, monkeypatch):
     torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
 
 
-REFUSED = {
-    "masked": (RoFormerLiteForMaskedLM, {}, "pooling", "save the encoder"),
-    "tagger": (RoFormerLiteForTokenClassification, {}, "pooling", "can't be served"),
-    "an encoder that shall generate": (RoFormerLiteModel, {}, "generate", "can't be served"),
-    "transform": (
-        RoFormerLiteForCausalLM,
-        {"lm_head_transform": True},
-        "generate",
-        "lm_head_transform=True",
-    ),
-    "narrow": (RoFormerLiteForCausalLM, {"embedding_size": 16}, "generate", "embedding_size=16"),
-    "dynamic": (
-        RoFormerLiteForCausalLM,
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}},
-        "generate",
-        "rope_type='dynamic'",
-    ),
-    "windows": (RoFormerLiteModel, {"sliding_window": 4}, "pooling", "sliding_window=4"),
-    "pooling": (
-        RoFormerLiteModel,
-        {"classifier_pooling": "last"},
-        "pooling",
-        '"seq_pooling_type": "LAST"',
-    ),
-    "layers": (
-        RoFormerLiteModel,
-        {"layer_style": "walkthrough"},
-        "pooling",
-        "layer_style='walkthrough'",
-    ),
-    "token dropout": (
-        RoFormerLiteModel,
-        {"token_dropout_mask_id": 4},
-        "pooling",
-        "token_dropout_mask_id=4",
-    ),
-}
+REFUSED = data_beside(__file__)
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_it_would_compute_differently_is_refused(case, settings, monkeypatch):
-    model_class, fields, settings.runner_type, message = REFUSED[case]
+    given = REFUSED[case]
+    settings.runner_type = given["runner"]
     monkeypatch.setitem(ADDED_TO, "vllm", None)
-    fields = {"is_decoder": model_class is RoFormerLiteForCausalLM, **fields}
-    config = stack_config(backend="vllm", architectures=[model_class.__name__], **fields)
+    fields = {"is_decoder": given["class"] == "RoFormerLiteForCausalLM", **given["fields"]}
+    config = stack_config(backend="vllm", architectures=[given["class"]], **fields)
     with pytest.raises(ValueError, match="vLLM") as error:
         AutoModel.from_config(config)
-    assert message in str(error.value)
+    assert given["message"] in str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -3,58 +3,14 @@
 import json
 
 import pytest
-from conftest import stack_config
+from conftest import data_beside, stack_config
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel
 
 import hf_roformer_lite as rl
 
 BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
-# These fields don't fit together. Wrong values of single fields are in
-# tests/fuzz/test_configurations.py.
-IMPOSSIBLE = [
-    ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
-    (
-        {"num_attention_heads": 6, "num_key_value_heads": 4, "hidden_size": 48},
-        "num_key_value_heads=4.*divisor",
-    ),
-    (
-        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.3}, "head_dim": 10},
-        "partial_rotary_factor",
-    ),
-    (
-        {"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"},
-        "rope_parameters.*'none'",
-    ),
-    ({"layer_types": ["full_attention"]}, r"num_hidden_layers. \(4\).*layer_types"),
-    ({"layer_types": ["sliding_attention"] * 4}, "sliding_window=None"),
-    ({"add_cross_attention": True}, "is_decoder"),
-    ({"pad_token_id": 8192}, "pad_token_id=8192"),
-    ({"embedding_size": 33, "position_embedding_type": "sinusoidal"}, "embedding_size=33.*even"),
-    ({"attention_bias": ["q", "w"]}, r"attention_bias=\['q', 'w'\].*some of q, k, v, o"),
-    ({"mlp_bias": ["gate"]}, r"mlp_bias=\['gate'\].*some of up, down"),
-    (
-        {"first_attention_norm": False, "norm_placement": "post"},
-        "first_attention_norm=False.*norm_placement='post'",
-    ),
-    ({"classifier_norm": True}, "classifier_norm=True.*without classifier_activation"),
-    (
-        {"classifier_input_dropout": True},
-        "classifier_input_dropout=True.*without classifier_activation",
-    ),
-    (
-        {"classifier_pooling": "late"},
-        "classifier_pooling='late'.*last without classifier_activation",
-    ),
-    ({"token_dropout_mask_id": 4, "is_decoder": True}, "token_dropout_mask_id=4"),
-    (
-        {"rope_parameters": {"sliding_attention": {"rope_type": "default"}}},
-        "one for each of their types, full_att",
-    ),
-    ({"layer_style": "parallel_heads", "norm_placement": "post"}, "norm_placement='post'"),
-    ({"layer_style": "walkthrough"}, "norm_placement='pre'"),
-    ({"layer_style": "walkthrough", "norm_placement": "post", "mlp_bias": ["up"]}, "mlp_bias"),
-]
+IMPOSSIBLE = [(case["fields"], case["message"]) for case in data_beside(__file__)]
 
 
 @pytest.mark.parametrize(("fields", "message"), IMPOSSIBLE, ids=lambda value: str(value)[:40])

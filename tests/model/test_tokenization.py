@@ -5,9 +5,9 @@ Version 0.1 could train Unigram tokenizers, too. One of them is in `data`."""
 import copy
 import pickle
 import random
+from pathlib import Path
 
 import pytest
-from conftest import UNIGRAM
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, RoFormerLiteTokenizer
@@ -23,6 +23,7 @@ CHINESE = [
 ]
 CORPUS = (ENGLISH + CHINESE) * 6
 LOSSLESS = ["bpe", "unigram"]
+UNIGRAM = Path(__file__).parent / "data" / "version_0_1" / "tokenizer-unigram"
 every_algorithm = pytest.mark.parametrize("algorithm", [*ALGORITHMS, "unigram"])
 trainable = pytest.mark.parametrize("algorithm", ALGORITHMS)
 lossless = pytest.mark.parametrize("algorithm", LOSSLESS)

@@ -119,38 +119,8 @@ def test_ways_to_train(name, way, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, options",
-    [
-        ("bert tokens", {"label_names": ["labels"], "eval_accumulation_steps": 1}),
-        ("llama", {}),
-    ],
+    "name", ["bert mlm", "llama classes", "llama", "bert tokens", "BartForConditionalGeneration"]
 )
-def test_evaluation(name, options, tmp_path):
-    """Evaluations between steps of training have batches of different widths."""
-    seen: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def metrics(found) -> dict[str, float]:
-        seen.append((found.predictions, found.label_ids))
-        return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
-
-    options = {
-        "eval_strategy": "steps",
-        "eval_steps": 10,
-        "per_device_eval_batch_size": 4,
-        **options,
-    }
-    runs = [run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name)]
-    assert_same(*runs)
-    assert len(seen) == 4
-    lengths = np.array([len(row["input_ids"]) for row in rows_for(name)[:9]])
-    for (expected, labels), (found, others) in zip(seen[:2], seen[2:], strict=True):
-        assert found.shape == expected.shape and np.array_equal(labels, others)
-        is_of_tokens = found.ndim == 3
-        real = np.arange(found.shape[1]) < lengths[:, None] if is_of_tokens else slice(None)
-        np.testing.assert_allclose(found[real], expected[real], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["bert mlm", "llama classes", "BartForConditionalGeneration"])
 def test_evaluate_and_predict(name, tmp_path):
     """Predictions have the width of the padded batch, and the same values at real tokens."""
 
@@ -163,7 +133,12 @@ def test_evaluate_and_predict(name, tmp_path):
     losses = []
     predictions = []
     for model in two_of(name):
-        trainer = trainer_of(model, name, tmp_path, metrics, per_device_eval_batch_size=4)
+        options = {
+            "per_device_eval_batch_size": 4,
+            "eval_accumulation_steps": 1,
+            "label_names": ["labels"],
+        }
+        trainer = trainer_of(model, name, tmp_path, metrics, **options)
         with CountedTokens(model) as counted:
             evaluation = trainer.evaluate()
             found = trainer.predict(rows)

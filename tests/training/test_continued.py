@@ -1,38 +1,35 @@
 """An interrupted run continues bit for bit, and a different run is refused with the difference."""
 
 import fcntl
-import json
 import os
 import pickle
 import shutil
 from pathlib import Path
 
 import pytest
+from program import TINY, refused, results_of, run, write_rows
 from safetensors.torch import load_file
 
-from roformer_lite.cli import main
 from roformer_lite.training.callbacks import TrainingClock
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 --baselines false "
-    "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
-).split()
-# Each task has its data and options that add to the state of its training.
+    f"{TINY} --per_device_train_batch_size 8 --max_steps 10 --baselines false "
+    "--training_arguments logging_steps=1 "
+    "save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2"
+)
+# Each task has options that add to the state of its training.
 TASKS = {
-    "classify": ("rows.csv", "--join_baseline true --ema_decay 0.9"),
+    "classify": "--join_baseline true --ema_decay 0.9",
     "mlm": (
-        "rows.csv",
-        "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9",
+        "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9"
     ),
     "seq2seq": (
-        "rows.csv",
         "--source_column text --target_column label --max_tokens_per_batch 99 --ema_decay 0.9 "
-        "--training_arguments label_smoothing_factor=0.1 metric_for_best_model=loss",
+        "--training_arguments label_smoothing_factor=0.1 metric_for_best_model=loss"
     ),
-    "embed": ("pairs.csv", ""),
-    "rerank": ("pairs.csv", ""),
+    "embed": "",
+    "rerank": "",
 }
 SLOW = [pytest.param(task, marks=pytest.mark.slow if task == "rerank" else ()) for task in TASKS]
 
@@ -40,22 +37,25 @@ SLOW = [pytest.param(task, marks=pytest.mark.slow if task == "rerank" else ()) f
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("continued")
-    rows = [f"{a} {b} {a},{a}\n" for a in COLOURS for b in COLOURS] * 4
-    for split, own in (("train", rows), ("validation", rows[::3])):
-        (folder / f"{split}-rows.csv").write_text("text,label\n" + "".join(own))
-        (folder / f"{split}-pairs.csv").write_text("anchor,positive\n" + "".join(own))
+    rows = []
+    for a in COLOURS:
+        for b in COLOURS:
+            text = f"{a} {b} {a}"
+            rows.append({"text": text, "label": a, "anchor": text, "positive": a})
+    write_rows(folder / "train.jsonl", rows * 4)
+    write_rows(folder / "validation.jsonl", (rows * 4)[::3])
     return folder
 
 
-def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
-    data, options = TASKS[task]
-    files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
-    tokens = [] if "--tokenizer" in more else ["--vocab_size", "300"]
-    arguments = [*files, *OPTIONS, *tokens, *options.split(), *more]
-    return ["train", task, *arguments, "--output_dir", str(folder / name)]
+def command(folder: Path, task: str, name: str, more: str = "") -> str:
+    files = f"--train_file {folder}/train.jsonl --validation_file {folder}/validation.jsonl"
+    options = f"{OPTIONS} {TASKS[task]} {more}"
+    if "--tokenizer" in more:
+        options = options.replace("--vocab_size 300", "")
+    return f"train {task} {files} {options} --output_dir {folder / name}"
 
 
-def interrupted(folder: Path, task: str, *more: str) -> Path:
+def interrupted(folder: Path, task: str, more: str = "") -> Path:
     """Interrupt a training at step 7, unless that was done before, and return its folder."""
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
@@ -65,7 +65,7 @@ def interrupted(folder: Path, task: str, *more: str) -> Path:
     if not (folder / f"{task}.training").exists():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(TrainingClock, "on_step_begin", interrupt)
-            assert main(command(folder, task, task, *more)) == 130
+            run(command(folder, task, task, more), status=130)
     return folder
 
 
@@ -85,12 +85,8 @@ def left(folder) -> Path:
 
 
 def assert_same_models(one: Path, other: Path) -> None:
-    weights = []
-    metrics = []
-    for model in (one, other):
-        weights.append(load_file(model / "model.safetensors"))
-        metrics.append(json.loads((model / "results.json").read_text())["metrics"])
-    assert metrics[0] == metrics[1]
+    assert results_of(one)["metrics"] == results_of(other)["metrics"]
+    weights = [load_file(model / "model.safetensors") for model in (one, other)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
@@ -99,10 +95,10 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
     """Options that only change what is kept or shown may differ."""
     interrupted(folder, task)
     kept = shutil.copytree(folder / f"{task}.training", folder / f"{task}.kept")
-    assert main(command(folder, task, f"{task}-whole")) == 0
+    run(command(folder, task, f"{task}-whole"))
     # An empty directory is what a kill leaves of a checkpoint that had just been begun.
     (folder / f"{task}.training" / "checkpoint-8").mkdir()
-    assert main(command(folder, task, task, "--title", "A title", "--keep_checkpoints")) == 0
+    run(command(folder, task, task, "--title other --keep_checkpoints"))
     assert "Resuming from step 6" in capsys.readouterr().err
     assert_same_models(folder / f"{task}-whole", folder / task)
     assert (folder / f"{task}.training" / "checkpoint-10").is_dir()
@@ -121,24 +117,22 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
         ),
     ],
 )
-def test_another_run_is_refused_with_the_difference(left, capsys, options, difference):
-    assert main(command(left, "classify", "classify", *options.split())) == 2
-    assert difference in capsys.readouterr().err
+def test_another_run_is_refused_with_the_difference(left, options, difference):
+    assert difference in refused(command(left, "classify", "classify", options))
     assert (left / "classify.training" / "checkpoint-6").is_dir()
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_other_data_are_refused(left, capsys, split):
-    path = left / f"{split}-rows.csv"
+    path = left / f"{split}.jsonl"
     path.write_text(path.read_text().replace("red red red", "red new red"))
-    assert main(command(left, "classify", "classify")) == 2
-    assert f"{path} has changed" in capsys.readouterr().err
-    assert main(command(left, "classify", "classify", "--overwrite_output_dir")) == 0
+    assert f"{path} has changed" in refused(command(left, "classify", "classify"))
+    run(command(left, "classify", "classify", "--overwrite_output_dir"))
     assert "Resuming" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", ["train-rows.csv", "start/tokenizer.json"])
-def test_an_older_file_in_the_place_of_another_is_refused(file, folder, tmp_path, capsys):
+@pytest.mark.parametrize("file", ["train.jsonl", "start/tokenizer.json"])
+def test_an_older_file_in_the_place_of_another_is_refused(file, folder, tmp_path):
     """The file may belong to the data, or to the tokenizer or the model of the start."""
     place = shutil.copytree(folder, tmp_path / "place", ignore=shutil.ignore_patterns("*.training"))
     older = shutil.copytree(place, tmp_path / "older") / file
@@ -146,31 +140,29 @@ def test_an_older_file_in_the_place_of_another_is_refused(file, folder, tmp_path
     older.parent.mkdir(exist_ok=True)
     older.write_text((place / file).read_text().replace("red", "fed"))
     os.utime(older, (0, 0))
-    options = ["--tokenizer", str(place / "start")]
-    interrupted(place, "classify", *options)
+    options = f"--tokenizer {place / 'start'}"
+    interrupted(place, "classify", options)
     older.replace(place / file)
-    assert main(command(place, "classify", "classify", *options)) == 2
-    assert f"{place / file} has changed" in capsys.readouterr().err
+    message = refused(command(place, "classify", "classify", options))
+    assert f"{place / file} has changed" in message
 
 
 def test_without_a_checkpoint_nothing_is_lost_and_nothing_refused(left):
     for checkpoint in (left / "mlm.training").glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    (left / "train-rows.csv").write_text("text,label\n" + "zyx wvu tsr,a\n" * 20)
-    assert main(command(left, "mlm", "mlm", "--learning_rate", "1e-3")) == 0
+    write_rows(left / "train.jsonl", [{"text": "zyx wvu tsr"}] * 20)
+    run(command(left, "mlm", "mlm", "--learning_rate 1e-3"))
     assert "zyx" in (left / "mlm" / "tokenizer.json").read_text()
 
 
-def test_what_is_not_of_this_training_is_left_alone(left, capsys):
+def test_what_is_not_of_this_training_is_left_alone(left):
     (left / "new.training").mkdir()
-    (left / "new.training" / "thesis.txt").write_text("years of work")
+    thesis = left / "new.training" / "thesis.txt"
+    thesis.write_text("years of work")
     (left / "mlm.training" / "run.yaml").write_text("task: [")
     for name, message in (("new", "holds other files"), ("mlm", "run.yaml cannot be read")):
-        assert main(command(left, "mlm", name)) == 2
-        assert message in capsys.readouterr().err
-    assert (left / "new.training" / "thesis.txt").exists() and (
-        left / "mlm.training" / "checkpoint-6"
-    ).exists()
+        assert message in refused(command(left, "mlm", name))
+    assert thesis.exists() and (left / "mlm.training" / "checkpoint-6").exists()
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
@@ -180,42 +172,43 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
         path.write_bytes(pickle.dumps(Path("made-by-a-pickle")))
     else:
         path.write_bytes(path.read_bytes()[:500])
-    assert main(command(left, "mlm", "mlm")) == 2
-    assert f"remove {path.parent}" in capsys.readouterr().err
+    assert f"remove {path.parent}" in refused(command(left, "mlm", "mlm"))
     shutil.rmtree(path.parent)
-    assert main(command(left, "mlm", "mlm")) == 0
+    run(command(left, "mlm", "mlm"))
     assert "Resuming from step 4" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_training(left, capsys):
+def test_a_checkpoint_of_another_training(left):
     checkpoint = left / "classify.training" / "checkpoint-6"
     shutil.rmtree(checkpoint)
     shutil.copytree(left / "mlm.training" / "checkpoint-6", checkpoint)
-    assert main(command(left, "classify", "classify")) == 2
-    assert f"remove {checkpoint}" in capsys.readouterr().err
+    assert f"remove {checkpoint}" in refused(command(left, "classify", "classify"))
 
 
 def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
     """The training stopped long before its last step, and was killed before it was measured."""
-    options = ["--early_stopping_patience", "1", "--learning_rate", "1e-9", "--max_steps", "90"]
     # This schedule cannot be made for a training without steps.
-    options += ["--optim", "adamw_torch", "--training_arguments", "lr_scheduler_type=polynomial"]
-    options += ["lr_scheduler_kwargs={lr_end: 0}"]
-    arguments = command(folder, "mlm", "over", *options, "--ema_decay", "0")
-    assert main([*arguments, "--keep_checkpoints", "--title", "whole"]) == 0
+    words = command(
+        folder,
+        "mlm",
+        "over",
+        "--early_stopping_patience 1 --learning_rate 1e-9 --max_steps 90 --optim adamw_torch "
+        "--ema_decay 0 --training_arguments lr_scheduler_type=polynomial "
+        'lr_scheduler_kwargs={"lr_end":0}',
+    )
+    run(words, "--keep_checkpoints", title="whole")
     whole = shutil.move(folder / "over", tmp_path / "whole")
-    steps = json.loads((whole / "results.json").read_text())["training"]["steps"]
+    steps = results_of(whole)["training"]["steps"]
     assert steps < 20
     capsys.readouterr()
-    assert main(arguments) == 0
+    run(words)
     assert f"Resuming from step {steps}" in capsys.readouterr().err
     assert_same_models(whole, folder / "over")
-    assert json.loads((folder / "over" / "results.json").read_text())["training"]["steps"] == steps
+    assert results_of(folder / "over")["training"]["steps"] == steps
 
 
-def test_one_process_at_a_time(left, capsys):
+def test_one_process_at_a_time(left):
     """Processes that are killed are tested in test_seeds.py and test_distributed.py."""
     with (left / "mlm.training" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(command(left, "mlm", "mlm")) == 2
-    assert "another process is training" in capsys.readouterr().err
+        assert "another process is training" in refused(command(left, "mlm", "mlm"))

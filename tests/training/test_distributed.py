@@ -3,7 +3,6 @@
 They run on a CPU and communicate by gloo.
 """
 
-import json
 import os
 import re
 import shlex
@@ -12,16 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import program
 import pytest
 import torch
 from conftest import ROOT
 from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, STOCK, generated, kind_of
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
+from program import read_json, results_of, run, write_rows
 from safetensors.torch import load_file
 from toy_training import make_batch
-
-from roformer_lite.cli import main
 
 # These tests start pairs of processes.
 pytestmark = pytest.mark.slow
@@ -34,10 +33,7 @@ ENVIRONMENT = {
     # The reason for this setting is in docs/scaling.md#several-processes.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
-TINY = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
-    "hidden_dropout=0.0 --vocab_size 300 --baselines false --disable_tqdm true"
-).split()
+TINY = f"{program.TINY} hidden_dropout=0.0 --baselines false"
 
 
 def run_in_two(*program: str | Path) -> str:
@@ -65,7 +61,7 @@ def out(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(out) -> dict:
-    return json.loads((out / "results.json").read_text())
+    return results_of(out)
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +151,17 @@ def test_tensor_parallel_equals_the_whole(name, two, out):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    rows = [f"line {n} says that {n} is a number\tit says so {n % 7} times" for n in range(360)]
-    path.write_text("\n".join(["source\ttarget", *rows]) + "\n", "utf-8")
-    return path
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    rows = [
+        {"source": f"line {n} says that {n} is a number", "target": f"it says so {n % 7} times"}
+        for n in range(360)
+    ]
+    return write_rows(path, rows)
 
 
 def losses(model: Path) -> list[float]:
     (state,) = model.with_name(f"{model.name}.training").glob("checkpoint-10/trainer_state.json")
-    return [
-        entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry
-    ]
+    return [entry["loss"] for entry in read_json(state)["log_history"] if "loss" in entry]
 
 
 @pytest.mark.parametrize(
@@ -179,16 +175,16 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(
     There is only one epoch, because two processes may repeat a batch at its end. Muon computes in
     bfloat16 and magnifies rounding errors, so its tolerance is larger.
     """
-    options = (
-        f"--use_cpu --keep_checkpoints --optim {optim} --learning_rate {rate} --ema_decay 0.9 --max_steps 10 "
+    command = (
+        f"train seq2seq --train_file {pairs} {TINY} --keep_checkpoints --max_steps 10 "
+        f"--optim {optim} --learning_rate {rate} --ema_decay 0.9 "
         "--max_tokens_per_batch 300 --time_limit_minutes 60 "
         "--training_arguments save_strategy=steps save_steps=10 logging_steps=1"
     )
-    command = ["train", "seq2seq", "--train_file", str(pairs), *TINY, *options.split()]
-    accumulating = ["gradient_accumulation_steps=2", "--output_dir", str(tmp_path / "one")]
-    assert main([*command, *accumulating]) == 0
-    run_in_two("-m", "roformer_lite.cli", *command, "--output_dir", tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["machine"]["processes"] == 2
+    run(f"{command} gradient_accumulation_steps=2", output_dir=tmp_path / "one")
+    two = ["--output_dir", tmp_path / "two"]
+    run_in_two("-m", "roformer_lite.cli", *command.split(), *two)
+    assert results_of(tmp_path / "two")["machine"]["processes"] == 2
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name in weights[0]:
@@ -202,14 +198,14 @@ def test_killed_workers_change_nothing(tmp_path):
 
     The second one holds the lock of the directory, too.
     """
-    lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
-    (tmp_path / "text.txt").write_text(lines, "utf-8")
-    options = (
-        "--block_size 16 --line_by_line --max_steps 30 --config hidden_dropout=0.1 "
+    rows = [{"text": f"line {n} says that {n} is a number"} for n in range(400)]
+    data = write_rows(tmp_path / "text.jsonl", rows)
+    command = (
+        f"train mlm --train_file {data} {TINY} --block_size 16 --max_steps 30 "
+        "--config hidden_dropout=0.1 "
         "--training_arguments save_strategy=steps save_steps=5 save_total_limit=9 eval_strategy=no "
         "--output_dir"
     ).split()
-    command = ["train", "mlm", "--train_file", tmp_path / "text.txt", *TINY, *options]
     run_in_two("-m", "roformer_lite.cli", *command, tmp_path / "whole")
     killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
     messages = run_in_two(*killed, *command, tmp_path / "model")
@@ -261,5 +257,5 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
         for rank in ("0", "1"):
             print((tmp_path / f"errors-{rank}.txt").read_text())
     assert [machine.returncode for machine in machines] == [0, 0]
-    results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
+    results = results_of(tmp_path / options["--output_dir"])
     assert results["machine"]["processes"] == 2

@@ -1,27 +1,16 @@
 """The same input, up to case and spaces, is never both learned and measured unnoticed."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import ROOT
 from datasets import Dataset, DatasetDict
+from program import TINY, card_of, evaluated, train, write_rows
 
-from roformer_lite.cli import main
-from roformer_lite.data.duplicates import groups_of
 from roformer_lite.data.splits import hold_out, load_splits, mark_seen
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
 
-TINY = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 2 --learning_rate 1e-3"
-).split()
-SEQ2SEQ = (
-    "--size tiny --vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 2 "
-    "--max_target_length 8"
-).split()
 SAMPLES = ROOT / "examples" / "data"
 ADJECTIVES = "red green old new tall dark cold loud".split()
 NOUNS = "house tree boat star road wave film cast".split()
@@ -44,8 +33,7 @@ def row_of(task: str, text: str, number: int) -> dict:
 
 def write(path: Path, task: str, texts: list[str]) -> Path:
     rows = [row_of(task, text, number) for number, text in enumerate(texts)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return write_rows(path, rows)
 
 
 def read(folder: Path, task: str, **options) -> tuple:
@@ -88,11 +76,11 @@ def test_without_equal_rows_the_split_is_the_usual_one(task, tmp_path):
 
 
 def test_the_only_rows_with_a_label_take_their_copies_with_them(tmp_path):
-    rows = [("a", "x")] * 20 + [("b", "x")] * 20 + [("c", "y")] * 3 + [("d", "x"), ("e", "x")]
-    table = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
-    (tmp_path / "a.tsv").write_text(table)
+    pairs = [("a", "x")] * 20 + [("b", "x")] * 20 + [("c", "y")] * 3 + [("d", "x"), ("e", "x")]
+    rows = [{"text": text, "label": label} for text, label in pairs]
+    data = write_rows(tmp_path / "a.jsonl", rows)
     reader, arguments, rows = read(
-        tmp_path, "classify", train_file=[str(tmp_path / "a.tsv")], validation_fraction=0.4
+        tmp_path, "classify", train_file=[str(data)], validation_fraction=0.4
     )
     for seed in range(8):
         split = hold_out(reader, arguments, rows, seed)
@@ -107,11 +95,6 @@ def test_equal_rows_cannot_be_split(tmp_path):
     )
     with pytest.raises(InputError, match="are the same"):
         hold_out(reader, arguments, rows, seed=0)
-
-
-def test_groups_are_in_the_order_of_their_first_row():
-    keys = np.array([5, 3, 5, -1, 3, 8])
-    assert [group.tolist() for group in groups_of(keys)] == [[0, 2], [1, 4], [3], [5]]
 
 
 def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
@@ -148,29 +131,25 @@ def test_pairs_are_compared_in_both_texts():
 
 @pytest.mark.parametrize("task", RECIPES)
 def test_seen_rows_are_named_and_the_metric_is_given_without_them(task, tmp_path, caplog, capsys):
-    train = write(tmp_path / "train.jsonl", task, TEXTS[:48])
+    learned = write(tmp_path / "train.jsonl", task, TEXTS[:48])
     seen = [TEXTS[3].upper(), f"  {TEXTS[5]}", TEXTS[7]]
     test = write(tmp_path / "test.jsonl", task, [*TEXTS[48:60], *seen])
-    given = SEQ2SEQ if task == "seq2seq" else TINY
-    files = ["--train_file", str(train), "--test_file", str(test)]
-    command = ["train", task, *files, *given, "--validation_fraction", "0"]
-    assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
-    assert f"{test}:13 ({train}:4)" in caplog.text
-    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    command = f"{task} {TINY} --max_steps 2 --learning_rate 1e-3 --validation_fraction 0"
+    if task == "seq2seq":
+        command += " --max_target_length 8"
+    model = tmp_path / "m"
+    results = train(command, learned, model, test_file=test)
+    assert f"{test}:13 ({learned}:4)" in caplog.text
     ((metric, without),) = results["without_seen_rows"]["test"].items()
     assert metric == results["main_metric"]
     sentence = f"Without them, {metric} is {without:.4f}."
-    card = (tmp_path / "m" / "README.md").read_text("utf-8")
+    card = card_of(model)
     assert sentence in card and sentence in capsys.readouterr().out
     assert "3 of the 15 rows of the test data" in card and "test.jsonl:13" in card
     assert str(tmp_path) not in card
-
     if task in ("classify", "tag", "seq2seq"):
         others = write(tmp_path / "others.jsonl", task, TEXTS[48:60])
-        evaluation = ["evaluate", str(tmp_path / "m"), "--test_file", str(others)]
-        assert main([*evaluation, "--device", "cpu", "--output_dir", str(tmp_path / "e")]) == 0
-        found = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))
-        assert found["metrics"]["test"][metric] == pytest.approx(without)
+        assert evaluated(model, others)["metrics"]["test"][metric] == pytest.approx(without)
 
 
 def test_rows_are_held_out_only_if_others_have_their_label(tmp_path):

@@ -1,17 +1,16 @@
 """A baseline joins the answer of a saved encoder, and the joined answer is the same everywhere."""
 
-import json
 import pickle
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
+from program import TINY, refused, run, train, write_rows
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
@@ -27,31 +26,21 @@ from roformer_lite.baseline.files import JoinedBaseline, load_joined, save_joine
 from roformer_lite.baseline.join import Join, choose_join
 from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.baseline.sequences import best_sequence, legal_transitions
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 
-SMALL = "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1"
-SMALL += " --vocab_size 300 --max_steps 4 --use_cpu --disable_tqdm --seed 0"
+SMALL = f"classify {TINY} --max_steps 4 --seed 0"
 COLOURS = ["red", "green", "blue", "white"]
 KINDS = ["classify, joined", "tag, joined"]
 
 
-def train(folder: Path, rows: list[tuple[str, str]], *options: str) -> Path:
-    lines = ["text\tlabel", *("\t".join(row) for row in rows)]
-    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
-    command = ["train", "classify", "--train_file", str(folder / "rows.tsv"), *SMALL.split()]
-    assert main([*command, *options, "--output_dir", str(folder / "m")]) == 0
-    return folder / "m"
-
-
-def rows_of(number: int, separator: str = "") -> list[tuple[str, str]]:
+def rows_of(number: int, separator: str = "") -> list[dict[str, str]]:
     rows = []
     for place in range(number):
         label = COLOURS[place % 4]
         text = f"{label} thing number {place}"
         if separator and place % 3 == 0:
             label += separator + COLOURS[(place + 1) % 4]
-        rows.append((text, label))
+        rows.append({"text": text, "label": label})
     return rows
 
 
@@ -59,30 +48,33 @@ def rows_of(number: int, separator: str = "") -> list[tuple[str, str]]:
 def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
     """The parts are the stock class and a pipeline of scikit-learn."""
     rows = rows_of(60, separator)
-    options = ["--validation_file", str(tmp_path / "rows.tsv")]
-    if separator:
-        options += ["--label_separator", separator]
     # The validation rows are the training rows, which the machine learns twice in the end.
-    model = train(tmp_path, rows, *options)
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    options = {"validation_file": data}
+    if separator:
+        options["label_separator"] = separator
+    model = tmp_path / "m"
+    train(SMALL, data, model, **options)
     saved = open_model(model, device="cpu")
     stock = AutoModelForSequenceClassification.from_pretrained(model)
-    texts = [text for text, _ in rows[:12]]
+    texts = [row["text"] for row in rows[:12]]
+    labels = [row["label"] for row in rows] * 2
     inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = stock(**inputs).logits.double().numpy()
     names = list(stock.config.label2id)
-    learned = [text for text, _ in rows] * 2
+    learned = [row["text"] for row in rows] * 2
     features = make_union(
         TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
     )
     inputs = features.fit_transform(learned)
     if separator:
-        sets = [label.split(separator) for _, label in rows] * 2
-        answers = np.array([[name in labels for name in names] for labels in sets]).astype(int)
+        sets = [label.split(separator) for label in labels]
+        answers = np.array([[name in own for name in names] for own in sets]).astype(int)
         machine = OneVsRestClassifier(LinearSVC()).fit(inputs, answers)
     else:
-        machine = LinearSVC().fit(inputs, [names.index(label) for _, label in rows] * 2)
+        machine = LinearSVC().fit(inputs, list(map(names.index, labels)))
     distances = machine.decision_function(features.transform(texts))
     join = saved.joined.join
     joint = join.weight * logits + (1 - join.weight) * join.scale * distances
@@ -147,14 +139,13 @@ def test_one_odd_row_among_few_does_not_decide():
 
 @pytest.mark.parametrize("rows_of_label", [2, 3])
 def test_few_validation_rows_of_each_label_and_a_label_without_any(tmp_path, rows_of_label):
-    kept = [row for row in rows_of(4 * rows_of_label) if row[1] != "white"]
-    lines = ["text\tlabel", *("\t".join(row) for row in kept), "a new thing\tpink"]
-    (tmp_path / "validation.tsv").write_text("\n".join(lines) + "\n")
-    validation = ["--validation_file", str(tmp_path / "validation.tsv")]
-    model = train(tmp_path, rows_of(48), *validation)
-    saved = open_model(model, device="cpu")
+    kept = [row for row in rows_of(4 * rows_of_label) if row["label"] != "white"]
+    rows = [*kept, {"text": "a new thing", "label": "pink"}]
+    validation = write_rows(tmp_path / "validation.jsonl", rows)
+    data = write_rows(tmp_path / "rows.jsonl", rows_of(48))
+    results = train(SMALL, data, tmp_path / "m", validation_file=validation)
+    saved = open_model(tmp_path / "m", device="cpu")
     assert 0 <= saved.joined.join.weight <= 0.5
-    results = json.loads((model / "results.json").read_text())
     # The row with an unknown label is missed.
     assert results["metrics"]["validation"]["accuracy"] == pytest.approx(
         len(kept) / (len(kept) + 1)
@@ -163,22 +154,14 @@ def test_few_validation_rows_of_each_label_and_a_label_without_any(tmp_path, row
     assert [next(iter(answer)) for answer in answers] == COLOURS
 
 
-def test_with_no_validation_rows_at_all(tmp_path):
-    model = train(tmp_path, rows_of(48), "--validation_fraction", "0", "--baselines", "false")
-    saved = open_model(model, device="cpu")
-    assert saved.joined.join.weight == 0.5
-    answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
-    assert [next(iter(answer)) for answer in answers] == COLOURS
-
-
-def test_a_regression_has_no_joined_baseline(tmp_path, capsys):
-    rows = [(text, str(place)) for place, (text, _) in enumerate(rows_of(40))]
-    model = train(tmp_path, rows, "--problem_type", "regression")
-    assert not (model / "baseline").exists()
-    data = ["--train_file", str(tmp_path / "rows.tsv"), "--output_dir", str(tmp_path / "n")]
-    given = ["--problem_type", "regression", "--join_baseline", "true"]
-    assert main(["train", "classify", *data, *given, *SMALL.split()]) == 2
-    assert "--join_baseline" in capsys.readouterr().err
+def test_a_regression_has_no_joined_baseline(tmp_path):
+    rows = [{**row, "label": place} for place, row in enumerate(rows_of(40))]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    command = f"{SMALL} --problem_type regression"
+    train(command, data, tmp_path / "m")
+    assert not (tmp_path / "m" / "baseline").exists()
+    files = {"train_file": data, "output_dir": tmp_path / "n"}
+    assert "--join_baseline" in refused(f"train {command} --join_baseline true", **files)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,17 +210,13 @@ def test_damaged_files_are_named(kind, tmp_path):
         open_model(model, device="cpu")
 
 
-def test_a_saved_baseline_is_equal(tmp_path):
-    machine = NgramClassifier.fit(TEXTS, np.array([0, 1, 2, 0]), num_labels=3)
+@pytest.mark.parametrize("texts", [TEXTS, ["今天天气很好", "今天天气不好", "好"]])
+def test_a_saved_baseline_is_equal(texts, tmp_path):
+    machine = NgramClassifier.fit(texts * 3, np.arange(3 * len(texts)) % 3, num_labels=3)
     save_joined(tmp_path, JoinedBaseline(machine, Join(0.25, 2.0)))
     again = load_joined(str(tmp_path), NgramClassifier)
     assert again.join == Join(0.25, 2.0)
-    np.testing.assert_array_equal(again.model.scores(TEXTS), machine.scores(TEXTS))
-    chinese = ["今天天气很好", "今天天气不好", "好"] * 3
-    machine = NgramClassifier.fit(chinese, np.array([0, 1, 0] * 3), num_labels=2)
-    save_joined(tmp_path, JoinedBaseline(machine, Join(0.25, 2.0)))
-    again = load_joined(str(tmp_path), NgramClassifier).model
-    np.testing.assert_array_equal(again.scores(chinese), machine.scores(chinese))
+    np.testing.assert_array_equal(again.model.scores(texts), machine.scores(texts))
 
 
 def test_the_random_field_is_that_of_crfsuite(tmp_path):
@@ -304,7 +283,7 @@ def test_an_exported_graph_is_joined_by_the_same_baseline(tmp_path):
     for kind in KINDS:
         model = save_model(kind, tmp_path / kind)
         out = tmp_path / f"{kind} as a graph"
-        assert main(["export", str(model), str(out), "--format", "onnx"]) == 0
+        run("export --format onnx", model, out)
         lines = {}
         for engine, folder in (("torch", model), ("onnx", out)):
             saved = open_model(folder, device="cpu", engine=engine)

@@ -1,6 +1,5 @@
 """Large text is divided into blocks, and very long words are cut."""
 
-import json
 import random
 from pathlib import Path
 from tempfile import mkdtemp
@@ -8,23 +7,20 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
+from program import TINY, answered, train, write_rows
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
-from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, cut_blocks
 from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
 from roformer_lite.options.tasks import ClassifyDataArguments
 from roformer_lite.recipes import RECIPES
 
-SMALL = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
-    "--disable_tqdm --per_device_train_batch_size 4"
-).split()
+SMALL = f"{TINY} --per_device_train_batch_size 4"
 WORDS = "the cat sees a red house".split()
 
 
@@ -46,10 +42,8 @@ def test_splits_of_a_data_set(tmp_path):
     """A split that was named must exist, and a fraction to hold out replaces that of the data."""
     (tmp_path / "data").mkdir()
     for split, number in (("train", 40), ("validation", 4)):
-        rows = [
-            json.dumps({"text": f"line {n}", "label": f"{n % 2}"}) + "\n" for n in range(number)
-        ]
-        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(rows))
+        rows = [{"text": f"line {n}", "label": f"{n % 2}"} for n in range(number)]
+        write_rows(tmp_path / "data" / f"{split}.jsonl", rows)
 
     def sizes(**options) -> dict[str, int]:
         arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), **options)
@@ -73,8 +67,8 @@ def test_a_split_without_labels_is_left_out(tmp_path, caplog):
     """The organisers of a benchmark keep the labels of its test split."""
     (tmp_path / "data").mkdir()
     for split, labels in (("train", [0, 1] * 20), ("test", [-1] * 5)):
-        rows = [json.dumps({"text": f"line {n}", "label": n}) + "\n" for n in labels]
-        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(rows))
+        rows = [{"text": f"line {n}", "label": n} for n in labels]
+        write_rows(tmp_path / "data" / f"{split}.jsonl", rows)
     arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"), validation_fraction=0)
     rows = load_splits(RECIPES["classify"](arguments).reader, arguments, tmp_path / "rows")
     assert list(rows) == ["train"]
@@ -130,13 +124,14 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3
 
 
-def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
-    sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
-    (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
-    files = ["--train_file", str(tmp_path / "a.iob2"), "--output_dir", str(tmp_path / "m")]
-    files += ["--max_length", "24"]
-    options = "--vocab_size 300 --num_train_epochs 5 --learning_rate 1e-2 --baselines false".split()
-    assert main(["train", "tag", *files, *SMALL, *options]) == 0
+def test_a_tagger_never_gets_more_than_it_takes(tmp_path, monkeypatch):
+    short = "Anna lives in New York"
+    tags = ["B-PER", "O", "O", "B-LOC", "I-LOC"]
+    row = {"tokens": short.split(), "tags": tags}
+    data = write_rows(tmp_path / "a.jsonl", [row] * 60)
+    model = tmp_path / "m"
+    options = "--max_length 24 --num_train_epochs 5 --learning_rate 1e-2 --baselines false"
+    train(f"tag {SMALL} {options}", data, model)
     shapes = []
     forward = rl.RoFormerLiteForTokenClassification.forward
 
@@ -145,17 +140,11 @@ def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
         return forward(self, input_ids=input_ids, **inputs)
 
     monkeypatch.setattr(rl.RoFormerLiteForTokenClassification, "forward", noted)
-    short = "Anna lives in New York"
     lines = [short, " ".join([short] * 100), letters(5000), f"Anna {letters(200)} lives"]
-    (tmp_path / "x.txt").write_text("".join(line + "\n" for line in lines))
-    capsys.readouterr()
-    assert main(["predict", str(tmp_path / "m"), "--input_file", str(tmp_path / "x.txt")]) == 0
     answers = [
-        [part.rpartition("/") for part in line.split(" ")]
-        for line in capsys.readouterr().out.splitlines()
+        [part.rpartition("/") for part in line.split(" ")] for line in answered(model, lines)
     ]
     # Every word has a tag, because the tokens of the answers make up the lines.
     assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines
     assert max(length for _, length in shapes) <= 24 and max(rows for rows, _ in shapes) <= 8
-    right = ["B-PER", "O", "O", "B-LOC", "I-LOC"] * 100
-    assert sum(map(str.__eq__, [tag for _, _, tag in answers[1]], right)) > 350
+    assert sum(map(str.__eq__, [tag for _, _, tag in answers[1]], tags * 100)) > 350

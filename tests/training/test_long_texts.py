@@ -1,7 +1,7 @@
 """Models with a table of positions read texts that are too long in overlapping windows.
 
 The expected numbers come from the stock model and from windows that are cut out of the token ids
-here.
+here. That a training measures the same answers is tested in test_one_way_to_answer.py.
 """
 
 import json
@@ -13,28 +13,18 @@ import pytest
 import torch
 import transformers
 from conftest import build, stack_config
+from program import run
+from saved_models import save_bert
 
 import hf_roformer_lite as rl
 from roformer_lite.answers import open_model
-from roformer_lite.cli import main
 
 WORDS = [f"word{number}" for number in range(30)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 # Two of them are [CLS] and [SEP].
 POSITIONS = 18
 ROOM = 16
 OVERLAP = 4
 TAGS = ["O", "B-PER", "I-PER"]
-SIZES = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": POSITIONS,
-    "initializer_range": 0.4,
-}
-TRAINING = "--max_steps 2 --use_cpu true --disable_tqdm true".split()
 
 
 def text_of(length: int) -> str:
@@ -47,19 +37,17 @@ TEXTS = [text_of(length) for length in (3, ROOM, ROOM + 1, 100, 45)]
 
 
 def save(model, folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", "utf-8")
-    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=POSITIONS)
-    tokenizer.save_pretrained(folder)
+    """Save a model of this package with the tokenizer of a BERT."""
+    save_bert(folder, WORDS, max_position_embeddings=POSITIONS)
     model.save_pretrained(folder)
     return folder
 
 
 def bert(kind: str, folder: Path) -> Path:
-    torch.manual_seed(0)
     labels = TAGS if kind == "TokenClassification" else list("abc")
-    config = transformers.BertConfig(**SIZES, id2label=dict(enumerate(labels)))
-    return save(getattr(transformers, f"BertFor{kind}")(config), folder)
+    model_class = getattr(transformers, f"BertFor{kind}")
+    sizes = {"num_hidden_layers": 2, "max_position_embeddings": POSITIONS}
+    return save_bert(folder, WORDS, model_class, id2label=dict(enumerate(labels)), **sizes)
 
 
 def windows(ids: list[int]) -> list[tuple[int, list[int]]]:
@@ -109,14 +97,14 @@ def test_a_classifier_averages_the_logits_of_windows(tmp_path, caplog):
 @pytest.mark.slow
 def test_a_graph_reads_the_same_windows(tmp_path):
     config = stack_config(
-        vocab_size=len(VOCABULARY),
+        vocab_size=5 + len(WORDS),
         position_embedding_type="learned",
         max_position_embeddings=POSITIONS,
         id2label=dict(enumerate("abc")),
     )
     directory = save(build(rl.RoFormerLiteForSequenceClassification, config), tmp_path / "ours")
     assert_means_of_windows(directory)
-    assert main(["export", str(directory), str(tmp_path / "graph")]) == 0
+    run("export", directory, tmp_path / "graph")
     torch_answers = open_model(directory, "cpu").answers(TEXTS, 2)
     graph_answers = open_model(tmp_path / "graph", engine="onnx").answers(TEXTS, 2)
     for ours, theirs in zip(torch_answers, graph_answers, strict=True):
@@ -131,7 +119,7 @@ def test_pairs_and_rotary_positions_read_the_beginning(tmp_path, caplog):
     open_model(directory, "cpu").answers([[TEXTS[0], TEXTS[3]]], 1)
     assert f"1 lines are truncated to {POSITIONS} tokens" in caplog.text
     caplog.clear()
-    config = stack_config(vocab_size=len(VOCABULARY), id2label=dict(enumerate("abc")))
+    config = stack_config(vocab_size=5 + len(WORDS), id2label=dict(enumerate("abc")))
     directory = save(build(rl.RoFormerLiteForSequenceClassification, config), tmp_path / "rope")
     saved = open_model(directory, "cpu")
     beginning = " ".join(TEXTS[3].split()[:ROOM])
@@ -167,50 +155,3 @@ def test_a_tagger_takes_each_word_from_the_better_window(tmp_path):
         np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
     alone = [saved.answers([words], 1)[0] for words in sentences]
     assert saved.answers(sentences, 5) == alone
-
-
-@pytest.mark.parametrize("task", ["classify", "tag"])
-def test_training_evaluation_and_prediction_agree(task, tmp_path):
-    """The metrics of the card are those of the windows, and the card says what is read."""
-    start = save(transformers.BertModel(transformers.BertConfig(**SIZES)), tmp_path / "bert")
-    draw = random.Random(0)
-    rows = []
-    for number in range(24):
-        words = text_of(50 if number % 3 == 0 else 10 + number % 4).split()
-        tags = [draw.choice(TAGS[:2]) for _ in words]
-        if task == "classify":
-            rows.append({"text": " ".join(words), "label": "ab"[number % 2]})
-        else:
-            rows.append({"tokens": words, "tags": tags})
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    out = tmp_path / "out"
-    command = ["train", task, "--train_file", data, "--test_file", data, *TRAINING]
-    command += ["--model_name_or_path", start, "--validation_fraction", "0", "--output_dir", out]
-    assert main(list(map(str, [*command, "--max_length", POSITIONS]))) == 0
-    card = (out / "README.md").read_text("utf-8")
-    assert f"first {POSITIONS} tokens" in card
-    assert "8 of its 24 texts reach this length" in card
-    assert "overlapping windows" in card
-    evaluated = tmp_path / "evaluated"
-    command = ["evaluate", out, "--test_file", data, "--output_dir", evaluated]
-    assert main(list(map(str, command))) == 0
-    results = [
-        json.loads((place / "results.json").read_text("utf-8"))["metrics"]["test"]
-        for place in (out, evaluated)
-    ]
-    assert results[0] == pytest.approx(results[1], abs=1e-6)
-    saved = open_model(out, "cpu")
-    if task == "classify":
-        answers = saved.answers([row["text"] for row in rows], 3)
-        right = [
-            next(iter(answer)) == row["label"] for answer, row in zip(answers, rows, strict=True)
-        ]
-    else:
-        answers = saved.answers([row["tokens"] for row in rows], 3)
-        right = [
-            ours == true
-            for answer, row in zip(answers, rows, strict=True)
-            for ours, true in zip(answer["tags"], row["tags"], strict=True)
-        ]
-    assert results[0]["accuracy"] == pytest.approx(np.mean(right))

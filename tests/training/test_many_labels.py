@@ -1,7 +1,7 @@
-"""Rows with several of many labels: the beginning of the head, and the threshold of the scores."""
+"""Rows with several of many labels: the beginning of the head, and the threshold of the scores.
 
-import json
-from types import SimpleNamespace
+Whether all commands use the threshold is tested in test_one_way_to_answer.py.
+"""
 
 import numpy as np
 import pytest
@@ -11,12 +11,9 @@ from datasets import Dataset
 from sklearn.metrics import f1_score
 
 import hf_roformer_lite as rl
-from roformer_lite.answers import open_model
-from roformer_lite.cli import main
 from roformer_lite.recipes.classify_scores import best_threshold
 from roformer_lite.training.head import start_at_log_odds
 
-NAMES = [f"label{number}" for number in range(12)]
 CLASSIFIER = rl.RoFormerLiteForSequenceClassification
 
 
@@ -54,46 +51,3 @@ def test_the_best_threshold(seed):
 
 def test_without_any_true_label_the_threshold_is_a_half():
     assert best_threshold(np.array([[0.9, 0.1]]), np.zeros((1, 2), dtype=int)) == 0.5
-
-
-@pytest.mark.parametrize("join", ["true", "false"])
-def test_the_threshold_decides_in_every_command(join, tmp_path):
-    draw = np.random.default_rng(0)
-    rows = []
-    for _ in range(120):
-        labels = draw.choice(NAMES, size=draw.integers(1, 4), replace=False).tolist()
-        rows.append({"text": " ".join([*labels, "and more"]), "label": labels})
-    files = SimpleNamespace(train=tmp_path / "train.jsonl", held_out=tmp_path / "held_out.jsonl")
-    for path, own in ((files.train, rows[:80]), (files.held_out, rows[80:])):
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in own), "utf-8")
-    out = tmp_path / "out"
-    command = ["train", "classify", "--train_file", files.train, "--output_dir", out]
-    command += ["--validation_file", files.held_out, "--test_file", files.held_out]
-    command += ["--join_baseline", join, "--size", "tiny", "--vocab_size", 300]
-    command += "--num_train_epochs 2 --use_cpu true --disable_tqdm true".split()
-    assert main(list(map(str, command))) == 0
-    results = json.loads((out / "results.json").read_text("utf-8"))
-    threshold = results["settings"]["threshold"]
-    assert 0 < threshold < 1
-    assert f"{threshold:.4f}" in (out / "README.md").read_text("utf-8")
-    saved = open_model(out, "cpu")
-    answers = saved.answers([row["text"] for row in rows[80:]], 8)
-    labels = list(saved.recipe.labels)
-    predicted = np.array([[answer[label] >= threshold for label in labels] for answer in answers])
-    true = np.array([[label in row["label"] for label in labels] for row in rows[80:]])
-    found = f1_score(true, predicted, average="micro")
-    assert found > 0
-    assert results["metrics"]["test"]["micro_f1"] == pytest.approx(found)
-    command = ["evaluate", out, "--test_file", files.held_out, "--output_dir", tmp_path / "again"]
-    assert main(list(map(str, command))) == 0
-    again = json.loads((tmp_path / "again" / "results.json").read_text("utf-8"))
-    assert again["metrics"]["test"] == pytest.approx(results["metrics"]["test"], abs=1e-6)
-    table = tmp_path / "predicted.jsonl"
-    command = ["predict", out, "--input_file", files.held_out, "--output_file", table]
-    assert main(list(map(str, [*command, "--prefix", "our_"]))) == 0
-    written = [json.loads(line)["our_label"] for line in table.read_text("utf-8").splitlines()]
-    expected = [
-        ",".join(label for label, is_chosen in zip(labels, own, strict=True) if is_chosen)
-        for own in predicted
-    ]
-    assert written == expected

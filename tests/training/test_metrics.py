@@ -18,7 +18,6 @@ from roformer_lite.measuring.metrics import (
     bleu_tokenizer_for,
     calibration_error,
     classification_metrics,
-    metrics_by_entity,
     metrics_by_label,
     perplexity_metrics,
     regression_metrics,
@@ -33,15 +32,6 @@ from roformer_lite.measuring.significance import mean
 from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
-
-
-def test_translation():
-    # The right n-grams are 3 of 4 words, 2 of 3 pairs, 1 of 2 triples and none of 1 quadruple.
-    # Smoothing counts the quadruple as 1/2, and there is no brevity penalty.
-    expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
-    assert translation_metrics(["a b c x"], ["a b c d"], "13a")["bleu"] == pytest.approx(expected)
-    half = translation_metrics(["a b c d", "nothing"], ["a b c d", "e f"], "13a")
-    assert half["exact_match"] == 0.5 and 0 < half["chrf"] < 100
 
 
 def test_perplexity_is_over_tokens_not_over_batches():
@@ -112,18 +102,6 @@ def test_metrics_by_label_are_those_of_the_reports():
         label: {name: expected[label][name] for name in measured[label]} for label in labels
     }
     assert list(measured) == labels and measured["never"]["support"] == 0
-
-    tags = ["B-PER", "I-PER", "O", "B-LOC"]
-    true, predicted = (generator.choice(tags, (30, 5)).tolist() for _ in range(2))
-    report = seqeval.metrics.classification_report(
-        true, predicted, output_dict=True, zero_division=0
-    )
-    for kind, metrics in metrics_by_entity(predicted, true, "IOB2").items():
-        assert metrics == {
-            **{n: report[kind][n] for n in ("precision", "recall", "support")},
-            "f1": report[kind]["f1-score"],
-        }
-    assert metrics_by_entity([["O"]], [["O"]], "IOB2") == {}
 
 
 @pytest.mark.parametrize("block_size", [8, 64])

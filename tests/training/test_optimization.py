@@ -1,18 +1,17 @@
 """The program adds batches by tokens, a limit on the time, and Muon to the Trainer."""
 
 import copy
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from program import TINY, train, write_rows
 from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 from hf_roformer_lite.batches import TokenBudgetBatchSampler
-from roformer_lite.cli import main
 from roformer_lite.training import callbacks as clock_module
 from roformer_lite.training.callbacks import TrainingClock
 from roformer_lite.training.muon import MuonWithAdamW, make_muon
@@ -237,21 +236,16 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
 
     Four of them make a batch of 8,192 tokens.
     """
-    rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
-    (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
-    common = (
-        "--size tiny --vocab_size 300 --time_limit_minutes 1e-4 --join_baseline false --baselines false "
-        "--config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
-        "--validation_fraction 0 --disable_tqdm --use_cpu"
+    text = "red blue " * 1200
+    rows = [{"text": text, "label": f"{number % 2}"} for number in range(250)]
+    data = write_rows(tmp_path / "a.jsonl", rows)
+    command = (
+        f"classify {TINY} --time_limit_minutes 1e-4 --join_baseline false --baselines false "
+        "--validation_fraction 0"
     )
-    for options, epochs, batch in ((common, 15, 4), (f"{common} --max_length 64", 20, 32)):
-        out = tmp_path / str(epochs)
-        files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(out)]
-        assert main(["train", "classify", *files, *options.split()]) == 0
-        training = json.loads((out / "results.json").read_text())["training"]
+    for options, epochs, batch in (("", 15, 4), ("--max_length 64", 20, 32)):
+        training = train(f"{command} {options}", data, tmp_path / f"{epochs}")["training"]
         assert "training after 1 of" in training["what_happened"]
         arguments = training["arguments"]
-        assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (
-            epochs,
-            batch,
-        )
+        assert arguments["num_train_epochs"] == epochs
+        assert arguments["per_device_train_batch_size"] == batch

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import AutoModelForTokenClassification
+from program import config_of, refused, run, write_rows
 
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.output import (
     check_output_dir,
@@ -105,16 +104,13 @@ def test_what_may_be_overwritten(model, tmp_path):
     check_output_dir(model, overwrite=True)
 
 
-def sentences(path: Path, words: int) -> str:
-    """Write a file of tagged sentences with this number of words, and return its path."""
-    content = ""
+def sentences(path: Path, words: int) -> Path:
+    """Write tagged sentences with this number of words."""
+    rows = []
     for row in range(8):
-        for number in range(words):
-            tag = "B-X" if (number + row) % 3 == 0 else "O"
-            content += f"w{number}\t{tag}\n"
-        content += "\n"
-    path.write_text(content)
-    return str(path)
+        tags = ["O" if (number + row) % 3 else "B-X" for number in range(words)]
+        rows.append({"tokens": [f"w{number}" for number in range(words)], "tags": tags})
+    return write_rows(path, rows)
 
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
@@ -129,37 +125,32 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
         return evaluate(recipe, saved, rows, *args, **kwargs)
 
     monkeypatch.setattr(Tag, "evaluate", evaluate_short)
-    short = sentences(tmp_path / "short.conll", words=6)
-    long = sentences(tmp_path / "long.conll", words=40)
-    files = ["--train_file", short, "--validation_file", short]
-    command = ["train", "tag", *files, *"--size tiny --max_length 16 --vocab_size 300".split()]
-    command += ["--config", "position_embedding_type=learned", "max_position_embeddings=16"]
-    command += ["--max_steps", "2", "--output_dir", str(tmp_path / "model"), *more.split()]
+    short = sentences(tmp_path / "short.jsonl", words=6)
+    long = sentences(tmp_path / "long.jsonl", words=40)
+    command = (
+        "train tag --size tiny --max_length 16 --vocab_size 300 --max_steps 2 "
+        f"--config position_embedding_type=learned max_position_embeddings=16 {more}"
+    )
+    files = {"train_file": short, "validation_file": short, "output_dir": tmp_path / "model"}
     with pytest.raises(ZeroDivisionError) as raised:
-        main([*command, "--test_file", long])
+        run(command, **files, test_file=long)
     said = "".join(raised.value.__notes__)
     folder = tmp_path / "model.training"
     if "seeds" in more:
         folder = folder / "seed-1.training"
     kept = folder / "checkpoint-2"
     assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
-    assert (
-        AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
-    )
-    assert main([*command, "--test_file", short]) == 0
-    assert (
-        "Resuming from step 2" in capsys.readouterr().err
-        and not (tmp_path / "model.training").exists()
-    )
+    assert config_of(kept)["max_position_embeddings"] == 16
+    run(command, **files, test_file=short)
+    assert "Resuming from step 2" in capsys.readouterr().err
+    assert not (tmp_path / "model.training").exists()
 
 
-def test_a_refused_training_leaves_nothing(tmp_path, capsys):
-    table = tmp_path / "rows.csv"
+def test_a_refused_training_leaves_nothing(tmp_path):
     # These data have only one label, so that there is nothing to learn.
-    table.write_text("text,label\na,x\nb,x\n")
-    files = ["--train_file", str(table), "--output_dir", str(tmp_path / "model")]
-    assert main(["train", "classify", *files]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    data = write_rows(tmp_path / "rows.jsonl", [{"text": text, "label": "x"} for text in "ab"])
+    refused("train classify", train_file=data, output_dir=tmp_path / "model")
+    assert [*tmp_path.iterdir()] == [data]
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

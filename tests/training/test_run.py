@@ -1,34 +1,33 @@
 """Every training writes run.yaml, a command repeats it, and options after it override it."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
+from program import TINY, card_of, refused, run, train, write_rows
 from safetensors.torch import load_file
 
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 "
-    "--vocab_size 300 --max_steps 4 --validation_fraction 0.25 --use_cpu --disable_tqdm "
+    f"classify {TINY} --max_steps 4 --validation_fraction 0.25 "
     "--training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
 )
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    rows = "".join(f"{text},{text.split()[0]}\n" for text in WORDS * 12)
-    (folder / "train.csv").write_text("text,label\n" + rows)
-    files = ["--train_file", str(folder / "train.csv"), "--output_dir", str(folder / "first")]
-    assert main(["train", "classify", *files, *SMALL.split(), "--title", "Two: colours"]) == 0
+    rows = [{"text": text, "label": text.split()[0]} for text in WORDS * 12]
+    data = write_rows(folder / "train.jsonl", rows)
+    train(SMALL, data, folder / "first", title="Two: colours")
     return folder
 
 
-def test_the_file_repeats_the_training(trained, capsys):
+def test_the_file_repeats_the_training(trained):
     path = trained / "first" / "run.yaml"
     content = yaml.safe_load(path.read_text())
     assert content["task"] == "classify" and content["size"] == "tiny"
@@ -36,9 +35,8 @@ def test_the_file_repeats_the_training(trained, capsys):
         "lr_scheduler_type": "cosine",
         "adam_beta2": 0.98,
     }
-    assert main(["train", str(path)]) == 2
-    assert "--output_dir" in capsys.readouterr().err
-    assert main(["train", str(path), "--output_dir", str(trained / "again")]) == 0
+    assert "--output_dir" in refused("train", path)
+    run("train", path, output_dir=trained / "again")
     weights = [load_file(trained / name / "model.safetensors") for name in ("first", "again")]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     repeated = yaml.safe_load((trained / "again" / "run.yaml").read_text())
@@ -52,7 +50,7 @@ def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ("moved/first/run.yaml", str(moved / "link" / "run.yaml")):
         run = parse_run(path, ["--output_dir", "out"])
-        assert run.data.train_file == [str(moved / "train.csv")]
+        assert run.data.train_file == [str(moved / "train.jsonl")]
         assert run.difference(read_run_file(path)) == ""
     assert "--train_file" in run.difference(read_run_file(trained / "first" / "run.yaml"))
 
@@ -62,7 +60,7 @@ def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(trained)
     out = tmp_path / "out"
     out.mkdir()
-    options = ["--train_file", "train.csv", "--output_dir", str(out)]
+    options = ["--train_file", "train.jsonl", "--output_dir", str(out)]
     for typed, read in (("first", str(trained / "first")), ("owner/name", "owner/name")):
         parse_run("classify", [*options, "--model_name_or_path", typed]).save(out)
         again = parse_run(str(out / "run.yaml"), ["--output_dir", str(tmp_path / "other")])
@@ -81,7 +79,7 @@ def test_options_after_the_file_override_it(trained):
     assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = run.command()
     assert (
-        "--train_file train.csv" in shown
+        "--train_file train.jsonl" in shown
         and str(trained) not in shown
         and "adam_beta2=0.9 " in shown
     )
@@ -89,7 +87,7 @@ def test_options_after_the_file_override_it(trained):
 
 def test_a_person_edits_it(trained, tmp_path):
     (tmp_path / "mine.yaml").write_text(
-        f"task: mlm\ntrain_file: {trained / 'train.csv'}\nline_by_line: true\noutput_dir: out\n"
+        f"task: mlm\ntrain_file: {trained / 'train.jsonl'}\nline_by_line: true\noutput_dir: out\n"
         "learning_rate: 1e-3\ntraining_arguments: [adam_beta2=0.9]\n"
     )
     run = parse_run(str(tmp_path / "mine.yaml"), [])
@@ -104,7 +102,7 @@ def test_a_person_edits_it(trained, tmp_path):
 def test_columns_may_have_any_name(trained, tmp_path, mark):
     """A name may look like an option, in run.yaml and after an equals sign on the command line."""
     names = [f"{mark}text", f"{mark}label", "other"]
-    options = ["--train_file", str(trained / "train.csv"), "--output_dir", str(tmp_path / "out")]
+    options = ["--train_file", str(trained / "train.jsonl"), "--output_dir", str(tmp_path / "out")]
     options += [f"--text_column={names[0]}", f"--label_column={names[1]}"]
     run = parse_run("classify", options)
     assert (run.data.text_column, run.data.label_column) == (names[0], names[1])
@@ -135,12 +133,10 @@ def test_tensorboard_and_paths_of_arguments(trained, tmp_path):
     """The logs of TensorBoard stay with the model, and the card shows no path of the machine."""
     configuration = tmp_path / "fsdp.json"
     configuration.write_text("{}")
-    more = ["report_to=tensorboard", f"fsdp_config={configuration}"]
-    options = ["--output_dir", str(tmp_path / "logged"), *SMALL.split(), *more]
-    files = ["--train_file", str(trained / "train.csv")]
-    assert main(["train", "classify", *files, *options]) == 0
+    more = f"{SMALL} report_to=tensorboard fsdp_config={configuration}"
+    train(more, trained / "train.jsonl", tmp_path / "logged")
     assert list((tmp_path / "logged" / "runs").glob("**/events.*"))
-    card = (tmp_path / "logged" / "README.md").read_text()
+    card = card_of(tmp_path / "logged")
     assert "fsdp_config=fsdp.json" in card and str(tmp_path) not in card
 
 

@@ -17,21 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hub_server import ENVIRONMENT, running_hub
+from program import TINY, refused, results_of, run, train, write_rows
 
-from roformer_lite.cli import main
 from roformer_lite.training.callbacks import TrainingClock
 
 WORKER = Path(__file__).with_name("killed_worker.py")
 SEEDS = ["3", "5", "1"]
-OPTIONS = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--vocab_size 300 --learning_rate 3e-2 --num_train_epochs 3 --use_cpu true --disable_tqdm true --ema_decay 0.5 "
-    "--join_baseline false"
-).split()
+SEVERAL = "--seeds 3 5 1"
+OPTIONS = f"{TINY} --learning_rate 3e-2 --num_train_epochs 3 --ema_decay 0.5 --join_baseline false"
 WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
 
 
-def write_rows(path: Path, amount: int, seed: int) -> None:
+def write_split(path: Path, amount: int, seed: int) -> None:
     """Write texts with a label that is hard to learn and sometimes wrong.
 
     The metrics of different seeds therefore differ.
@@ -42,16 +39,15 @@ def write_rows(path: Path, amount: int, seed: int) -> None:
     for text in texts:
         is_b = ("red" in text) != ("warm" in text)
         is_wrong = draw.random() < 0.1
-        label = "b" if is_b != is_wrong else "a"
-        rows.append(f"{' '.join(text)},{label}")
-    path.write_text("\n".join(["text,label", *rows]) + "\n")
+        rows.append({"text": " ".join(text), "label": "b" if is_b != is_wrong else "a"})
+    write_rows(path, rows)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("seeds")
     for number, (split, amount) in enumerate({"train": 96, "validation": 40, "test": 40}.items()):
-        write_rows(folder / f"{split}.csv", amount, seed=number)
+        write_split(folder / f"{split}.jsonl", amount, seed=number)
     return folder
 
 
@@ -62,19 +58,15 @@ def whole(folder) -> Path:
     The file `shown.txt` has what the command printed.
     """
     with (folder / "shown.txt").open("w") as shown, contextlib.redirect_stdout(shown):
-        assert main(command(folder, "whole", "--seeds", *SEEDS)) == 0
+        run(command(folder, "whole", SEVERAL))
     return folder / "whole"
 
 
-def command(folder: Path, name: str, *options: str) -> list[str]:
-    files = []
-    for split in ("train", "validation", "test"):
-        files += [f"--{split}_file", f"{folder}/{split}.csv"]
-    return ["train", "classify", *files, *OPTIONS, *options, "--output_dir", str(folder / name)]
-
-
-def results_of(model: Path) -> dict:
-    return json.loads((model / "results.json").read_text("utf-8"))
+def command(folder: Path, name: str, options: str) -> str:
+    files = " ".join(
+        f"--{split}_file {folder}/{split}.jsonl" for split in ("train", "validation", "test")
+    )
+    return f"train classify {files} {OPTIONS} {options} --output_dir {folder / name}"
 
 
 @pytest.mark.slow
@@ -84,7 +76,7 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
     several = results["seeds"]
     alone = {}
     for seed in SEEDS:
-        assert main(command(folder, f"alone-{seed}", "--seed", seed)) == 0
+        run(command(folder, f"alone-{seed}", f"--seed {seed}"))
         alone[seed] = results_of(folder / f"alone-{seed}")
     assert several["metrics"] == {seed: alone[seed]["metrics"] for seed in SEEDS}
     validation = [alone[seed]["metrics"]["validation"]["accuracy"] for seed in SEEDS]
@@ -117,7 +109,8 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
 def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     """The command is killed in the first seed and again in the last one."""
     killed_at = json.dumps([[0, 3, 4], [0, 1, 8]])
-    arguments = [str(folder), killed_at, *command(folder, "killed", "--seeds", *SEEDS)]
+    words = command(folder, "killed", SEVERAL)
+    arguments = [str(folder), killed_at, *words.split()]
     left = folder / "killed.training"
     for place in (0, 2):
         ended = subprocess.run(
@@ -127,7 +120,7 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
         finished = [(left / f"seed-{seed}" / "results.json").is_file() for seed in SEEDS]
         assert finished == [number < place for number in range(3)]
     assert "Resuming from step 3" in ended.stderr
-    assert main(command(folder, "killed", "--seeds", *SEEDS)) == 0
+    run(words)
     messages = capsys.readouterr().err
     assert (
         re.findall(r"^Seed (\d+), ", messages, re.MULTILINE) == SEEDS[2:]
@@ -140,46 +133,41 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     assert weights[0] == weights[1]
 
 
-def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch, capsys):
+def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch):
     """The command is interrupted in the first seed, and with other test data in the second one."""
-    arguments = command(folder, "tested", "--seeds", *SEEDS)
-    place = arguments.index("--test_file") + 1
-    others = [*arguments]
-    others[place] = str(shutil.copy(folder / "validation.csv", folder / "others.csv"))
+    first = command(folder, "tested", SEVERAL)
+    others = shutil.copy(folder / "validation.jsonl", folder / "others.jsonl")
+    second = first.replace(str(folder / "test.jsonl"), str(others))
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         is_second = (folder / "tested.training" / f"seed-{SEEDS[0]}").is_dir()
-        if state.global_step == 7 and is_second == (arguments is others):
+        if state.global_step == 7 and is_second == (typed is second):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(TrainingClock, "on_step_begin", interrupt)
-    assert main(arguments) == 130
-    arguments = others
-    assert main(arguments) == 130
-    arguments = command(folder, "tested", "--seeds", *SEEDS)
-    assert main(arguments) == 2
-    assert f"{folder / 'test.csv'} has changed" in capsys.readouterr().err
+    typed = first
+    run(typed, status=130)
+    typed = second
+    run(typed, status=130)
+    assert f"{folder / 'test.jsonl'} has changed" in refused(first)
 
 
-def test_refused_before_anything_is_trained(folder, capsys):
-    typed = ["train", "classify", "--train_file", str(folder / "train.csv"), *OPTIONS]
+def test_refused_before_anything_is_trained(folder):
     # None of fewer than 100 rows are held out.
-    assert main([*typed, "--seeds", *SEEDS, "--output_dir", str(folder / "no")]) == 2
-    assert (
-        "there are no validation data, which --seeds and --validation_seed need"
-        in capsys.readouterr().err
-    )
+    files = {"train_file": folder / "train.jsonl", "output_dir": folder / "no"}
+    message = "there are no validation data, which --seeds and --validation_seed need"
+    assert message in refused(f"train classify {OPTIONS} {SEVERAL}", **files)
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()
 
 
 def test_without_checkpoints_the_main_metric_chooses(tmp_path):
     """The loss of a tagger is only known where checkpoints are evaluated."""
-    (tmp_path / "a.conll").write_text("red B-COLOUR\nthings O\n\n" * 8)
-    files = [f"--{split}_file={tmp_path / 'a.conll'}" for split in ("train", "validation")]
-    options = ["--max_steps", "1", "--seeds", "1", "2", "--output_dir", str(tmp_path / "m")]
-    stock = ["--training_arguments", "metric_for_best_model=loss", "eval_strategy=no"]
-    assert main(["train", "tag", *files, *OPTIONS, *options, *stock]) == 0
-    assert results_of(tmp_path / "m")["seeds"]["chosen_by"] == "validation f1"
+    row = {"tokens": ["red", "things"], "tags": ["B-COLOUR", "O"]}
+    data = write_rows(tmp_path / "a.jsonl", [row] * 8)
+    options = f"{OPTIONS} --max_steps 1 --seeds 1 2"
+    options += " --training_arguments metric_for_best_model=loss eval_strategy=no"
+    results = train(f"tag {options}", data, tmp_path / "m", validation_file=data)
+    assert results["seeds"]["chosen_by"] == "validation f1"
 
 
 @pytest.mark.slow
@@ -191,16 +179,15 @@ def test_one_upload_of_the_model_that_is_kept(folder, whole, tmp_path):
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(tmp_path),
         }
-        arguments = command(
-            folder, "uploaded", "--seeds", *SEEDS, "--push_to_hub", "--license", "apache-2.0"
-        )
+        options = f"{SEVERAL} --push_to_hub --license apache-2.0"
+        arguments = command(folder, "uploaded", options).split()
         program = [sys.executable, "-m", "roformer_lite.cli"]
         done = subprocess.run(
             [*program, *arguments], env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("Uploaded to me/uploaded") == 1
-        there = {name: file.content for name, file in hub.files("me/uploaded").items()}
+        there = dict(hub.files("me/uploaded"))
     here = {path.name: path.read_bytes() for path in (folder / "uploaded").iterdir()}
     assert here.items() <= there.items()
     assert results_of(folder / "uploaded")["seeds"] == results_of(whole)["seeds"]

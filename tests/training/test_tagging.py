@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 from answering import shown_answers
+from program import card_of, evaluated, predicted, results_of, run, train, write_rows
+from saved_models import save_bert
 from seqeval.metrics import f1_score
-from transformers import AutoTokenizer, BertConfig, BertModel, CTRLTokenizer, pipeline
+from transformers import AutoTokenizer, CTRLTokenizer, pipeline
 
 from roformer_lite.answers import open_model
-from roformer_lite.cli import main
 
-SHORT = "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false --validation_fraction 0"
+SHORT = (
+    "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false "
+    "--validation_fraction 0"
+)
 ENGLISH = "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
 CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
 
@@ -37,20 +41,10 @@ def rows_of(
     return rows
 
 
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def run(*arguments: str | Path) -> None:
-    assert main([str(argument) for argument in arguments]) == 0
-
-
 def tagger(folder: Path, rows: list[dict], options: str) -> Path:
-    data = write(folder / "a.jsonl", rows)
-    model = folder / "m"
-    run("train", "tag", "--train_file", data, "--output_dir", model, *options.split())
-    return model
+    data = write_rows(folder / "a.jsonl", rows)
+    train(f"tag {options}", data, folder / "m")
+    return folder / "m"
 
 
 def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, int, int]]:
@@ -120,40 +114,33 @@ def test_stock_pipelines_read_the_encoder(tmp_path):
 def test_a_checkpoint_is_chosen_by_the_metric_of_the_card(tmp_path):
     """A model that hardly knows the tags ranks impossible sequences first, which no answer has."""
     words = ENGLISH.split()
-    data = write(tmp_path / "train.jsonl", rows_of(words, ("X", "Y"), seed=0))
-    held_out = write(tmp_path / "held_out.jsonl", rows_of(words, ("X", "Y"), seed=1))
-    options = "--size tiny --vocab_size 330 --num_train_epochs 4 --learning_rate 3e-3 --ema_decay 0"
-    options += " --join_baseline false --baselines false --use_cpu"
-    files = ["--train_file", data, "--validation_file", held_out, "--output_dir", tmp_path / "m"]
-    run("train", "tag", *files, *options.split())
-    results = json.loads((tmp_path / "m" / "results.json").read_text("utf-8"))
+    data = write_rows(tmp_path / "train.jsonl", rows_of(words, ("X", "Y"), seed=0))
+    held_out = write_rows(tmp_path / "held_out.jsonl", rows_of(words, ("X", "Y"), seed=1))
+    options = "tag --size tiny --vocab_size 330 --num_train_epochs 4 --learning_rate 3e-3"
+    options += " --ema_decay 0 --join_baseline false --baselines false --use_cpu"
+    results = train(options, data, tmp_path / "m", validation_file=held_out)
     of_card = results["metrics"]["validation"]["f1"]
     assert 0 < of_card == pytest.approx(results["training"]["best_metric"])
 
 
-def test_the_card_is_what_predict_gives(tmp_path, capsys):
-    """This includes sentences that are too long to be read at once, and tags that are new."""
+def test_tags_of_rows_to_measure_only_are_missed(tmp_path, capsys):
+    """Some sentences are too long to be read at once."""
     rows = rows_of(ENGLISH.split(), ("X",), seed=0)
     longer = rows_of(ENGLISH.split(), ("X", "NEW"), seed=1, lengths=(1, 60))
-    test = write(tmp_path / "test.jsonl", longer)
-    options = (
-        f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24 --test_file {test}"
-    )
-    model = tagger(tmp_path, rows, options)
-    assert re.search(
-        r"2 tags that the training data lack \([BI]-NEW, [BI]-NEW\)", capsys.readouterr().err
-    )
-    assert "2 tags that the training data lack" in (model / "README.md").read_text("utf-8")
-    files = ["--input_file", test, "--output_file", tmp_path / "out.jsonl"]
-    run("predict", model, *files, "--text_column", "tokens", "--prefix", "our_")
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    test = write_rows(tmp_path / "test.jsonl", longer)
+    options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24"
+    model = tagger(tmp_path, rows, f"{options} --test_file {test}")
+    message = r"2 tags that the training data lack \([BI]-NEW, [BI]-NEW\)"
+    assert re.search(message, capsys.readouterr().err)
+    assert "2 tags that the training data lack" in card_of(model)
+    found = predicted(model, test, prefix="our_")
     wanted = f1_score([row["tags"] for row in found], [row["our_tags"] for row in found])
-    results = json.loads((model / "results.json").read_text("utf-8"))
+    results = results_of(model)
     assert results["metrics"]["test"]["f1"] == pytest.approx(wanted, abs=1e-9) and 0 < wanted < 1
     assert results["by_label"]["test"]["NEW"]["recall"] == 0
-    run("evaluate", model, "--test_file", test, "--output_dir", tmp_path / "e")
-    again = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
-    assert again == pytest.approx(results["metrics"]["test"], abs=1e-6)
+    assert evaluated(model, test)["metrics"]["test"] == pytest.approx(
+        results["metrics"]["test"], abs=1e-6
+    )
 
 
 def test_the_side_of_padding_does_not_matter(tmp_path):
@@ -165,9 +152,8 @@ def test_the_side_of_padding_does_not_matter(tmp_path):
     left = tmp_path / "left"
     AutoTokenizer.from_pretrained(first, padding_side="left").save_pretrained(left)
     second = tagger(left, rows, f"{options} --tokenizer {left}")
-    found = [json.loads((model / "results.json").read_text("utf-8")) for model in (first, second)]
     for name in ("parts", "metrics"):
-        assert found[0][name] == found[1][name]
+        assert results_of(first)[name] == results_of(second)[name]
 
 
 def test_words_given_to_a_tagger_of_characters(tmp_path):
@@ -191,11 +177,10 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path, capsys):
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
     files = (str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
     tokenizer = CTRLTokenizer(*files, pad_token="<p>")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    bert = BertModel(BertConfig(vocab_size=len(tokenizer), intermediate_size=32, **sizes))
-    for part in (bert, tokenizer):
-        part.save_pretrained(tmp_path / "bert")
-    data = write(tmp_path / "a.jsonl", rows_of(["a", "b"], ("X",), seed=0))
-    command = ["train", "tag", "--train_file", str(data), "--output_dir", str(tmp_path / "m")]
-    assert main([*command, "--model_name_or_path", str(tmp_path / "bert")]) == 2
+    save_bert(tmp_path / "bert", ["a", "b"], vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").unlink()
+    data = write_rows(tmp_path / "a.jsonl", rows_of(["a", "b"], ("X",), seed=0))
+    start = {"model_name_or_path": tmp_path / "bert", "output_dir": tmp_path / "m"}
+    run("train tag", train_file=data, **start, status=2)
     assert "CTRLTokenizer" in capsys.readouterr().err and not (tmp_path / "m").exists()

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from program import run, train, write_rows
+from saved_models import save_bert
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 from roformer_lite.answers import open_model
-from roformer_lite.cli import main
 
 WORDS = [f"word{number}" for number in range(40)]
 SHORT = " ".join(WORDS[:5])
@@ -39,11 +40,7 @@ FIXED = {
         "stride": 0,
     },
 }
-TRAINING = "--max_length 256 --max_steps 2 --use_cpu true --disable_tqdm true".split()
-
-
-def run(*command: str | Path) -> None:
-    assert main(list(map(str, command))) == 0
+TRAINING = "--max_length 256 --max_steps 2 --use_cpu --disable_tqdm"
 
 
 def set_lengths(directory: Path) -> None:
@@ -55,33 +52,19 @@ def set_lengths(directory: Path) -> None:
 def folder(tmp_path_factory) -> Path:
     """A folder with data, and with a BERT whose tokenizer.json has a fixed length."""
     folder = tmp_path_factory.mktemp("lengths")
-    rows = "".join(f"{WORDS[i]} {WORDS[i + 1]},{'ab'[i % 2]}\n" for i in range(32))
-    (folder / "rows.csv").write_text("text,label\n" + rows, "utf-8")
-    pairs = "".join(f"{WORDS[i]} {WORDS[i + 1]},{WORDS[i + 1]}\n" for i in range(32))
-    (folder / "pairs.csv").write_text("anchor,positive\n" + pairs, "utf-8")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", "utf-8")
-    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=256)
-    tokenizer.save_pretrained(folder / "bert")
-    set_lengths(folder / "bert")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=48,
-        initializer_range=0.2,
-    )
-    transformers.BertModel(config).save_pretrained(folder / "bert")
+    pairs = [(f"{WORDS[i]} {WORDS[i + 1]}", WORDS[i + 1]) for i in range(32)]
+    rows = [{"text": text, "label": "ab"[i % 2]} for i, (text, _) in enumerate(pairs)]
+    write_rows(folder / "classify.jsonl", rows)
+    rows = [{"anchor": anchor, "positive": positive} for anchor, positive in pairs]
+    write_rows(folder / "embed.jsonl", rows)
+    set_lengths(save_bert(folder / "bert", WORDS, max_position_embeddings=256))
     return folder
 
 
-def train(folder: Path, task: str, start: str, out: str) -> Path:
+def trained(folder: Path, task: str, start: str, out: str) -> Path:
     """Train from the model `start`, and return the directory of the result."""
-    data = folder / ("pairs.csv" if task == "embed" else "rows.csv")
-    given = ["--train_file", data, "--model_name_or_path", folder / start, *TRAINING]
-    run("train", task, *given, "--output_dir", folder / out)
+    data = folder / f"{task}.jsonl"
+    train(f"{task} {TRAINING}", data, folder / out, model_name_or_path=folder / start)
     return folder / out
 
 
@@ -90,10 +73,10 @@ def written(folder: Path, kind: str) -> Path:
     if (folder / kind).exists():
         return folder / kind
     if kind in ("embed", "classify"):
-        return train(folder, kind, "bert", kind)
+        return trained(folder, kind, "bert", kind)
     if kind == "ours":
         written(folder, "convert")
-        return train(folder, "classify", "convert", kind)
+        return trained(folder, "classify", "convert", kind)
     # Each command reads a file with a fixed length.
     command, source = {
         "convert": ("convert", "bert"),
@@ -125,27 +108,6 @@ def test_no_file_has_a_length_of_another_training(kind, folder):
     padded = tokenizer([SHORT, LONG], padding=True)
     assert [sum(mask) for mask in padded["attention_mask"]] == LENGTHS
     assert {len(ids) for ids in padded["input_ids"]} == {max(LENGTHS)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classify", "ours"])
-def test_classifiers_read_the_whole_text_alone_and_in_a_batch(kind, folder):
-    directory = written(folder, kind)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
-    tokens = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    with torch.inference_mode():
-        rows = [torch.tensor([tokens.encode(text).ids]) for text in (SHORT, LONG)]
-        logits = [model(ids, token_type_ids=torch.zeros_like(ids)).logits[0] for ids in rows]
-    expected = [own.softmax(dim=-1).tolist() for own in logits]
-    engines = {"torch": directory}
-    if kind == "ours":
-        engines["onnx"] = written(folder, "export")
-    for engine, place in engines.items():
-        saved = open_model(place, "cpu", engine=engine)
-        for batch_size in (1, 2):
-            answers = saved.answers([SHORT, LONG], batch_size)
-            found = [[answer["a"], answer["b"]] for answer in answers]
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def test_vectors_are_those_of_the_whole_text(folder):

@@ -1,44 +1,38 @@
 """A training prints lines of its progress and an honest summary."""
 
-import json
 import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from program import TINY, card_of, train, write_rows
 
-from roformer_lite.cli import main
 from roformer_lite.training.results import predict_command, print_summary
 
 COLOURS = ["red", "green", "blue", "white"]
-OPTIONS = (
-    "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
-    "--learning_rate 3e-3 --use_cpu"
-)
 
 
-def train(folder: Path, options: str, **shifts: int) -> dict:
+def trained(folder: Path, options: str, **shifts: int) -> dict:
     """Train a classifier and return its results.
 
     The label of a text is its colour. A shift makes the labels of a split wrong.
     """
-    command = ["train", "classify", "--output_dir", str(folder / "m"), *OPTIONS.split()]
+    files = {}
     for split, shift in shifts.items():
-        rows = [
-            f"{colour} {colour}\t{COLOURS[(number + shift) % 4]}"
-            for number, colour in enumerate(COLOURS * 10)
-        ]
-        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-        command += [f"--{split}_file", str(folder / f"{split}.tsv")]
-    assert main([*command, *options.split()]) == 0
-    return json.loads((folder / "m" / "results.json").read_text())
+        rows = []
+        for number, colour in enumerate(COLOURS * 10):
+            label = COLOURS[(number + shift) % 4]
+            rows.append({"text": f"{colour} {colour}", "label": label})
+        files[f"{split}_file"] = write_rows(folder / f"{split}.jsonl", rows)
+    command = f"classify {TINY.replace('--disable_tqdm', '')} --learning_rate 3e-3 {options}"
+    return train(command, files.pop("train_file"), folder / "m", **files)
 
 
 @pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
 def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
     """Two batches make an epoch."""
-    train(tmp_path, f"--num_train_epochs 3 --join_baseline false{bars}", train=0, validation=0)
+    trained(tmp_path, f"--num_train_epochs 3 --join_baseline false{bars}", train=0, validation=0)
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.startswith("Epoch")]
     assert all(re.search(r": .*loss \d", line) for line in lines)
@@ -58,7 +52,7 @@ def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
 )
 def test_steps_and_evaluations(tmp_path, capsys, options, evaluated):
     common = "--max_steps 12 --training_arguments save_strategy=no "
-    train(tmp_path, common + options, train=0, validation=0)
+    trained(tmp_path, common + options, train=0, validation=0)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Step")]
     losses = [line.split(":")[0] for line in said if "validation loss" not in line]
     assert losses == [f"Step {step}/12" for step in range(1, 13)]
@@ -68,14 +62,11 @@ def test_steps_and_evaluations(tmp_path, capsys, options, evaluated):
 
 def test_the_card_says_which_answer_is_joined(tmp_path):
     """Without validation data, encoder and baseline have the same weight."""
-    results = train(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
+    results = trained(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
     (note,) = (note for note in results["notes"] if "joins" in note)
-    assert note.count("(weight 0.50)") == 2
-    assert "AutoModelForSequenceClassification" in note and "the encoder alone" in note
-    card = (tmp_path / "m" / "README.md").read_text()
-    assert note in card
+    assert note.count("(weight 0.50)") == 2 and note in card_of(tmp_path / "m")
     alone = results["parts"]["its encoder alone"]["test"]["accuracy"]
-    assert f"| its encoder alone | {alone:.4g} |" in card
+    assert f"| its encoder alone | {alone:.4g} |" in card_of(tmp_path / "m")
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -84,7 +75,7 @@ def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shi
     options = (
         "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --join_baseline false"
     )
-    results = train(tmp_path, options, train=0, test=shift)
+    results = trained(tmp_path, options, train=0, test=shift)
     assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
     printed = capsys.readouterr().out
     assert ("probabilities" in printed) == bool(shift)
@@ -100,7 +91,7 @@ def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
         for split in splits
     }
     baselines = {"linear SVM on n-grams of characters": {split: metrics[split] for split in splits}}
-    results = train(tmp_path, "--max_steps 1", train=0, validation=0)
+    results = trained(tmp_path, "--max_steps 1", train=0, validation=0)
     results |= {"metrics": metrics, "main_metric": "exact_match", "baselines": baselines}
     results |= {"parts": {}, "rows": {"validation": 1234567, "test": 1}}
     capsys.readouterr()
@@ -130,10 +121,9 @@ def test_the_printed_command_passes_the_line(line, tmp_path, monkeypatch):
 
 
 def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
-    train(tmp_path, "--max_steps 1 --join_baseline false --validation_fraction 0", train=0)
+    trained(tmp_path, "--max_steps 1 --join_baseline false --validation_fraction 0", train=0)
     assert "--model_name_or_path" in capsys.readouterr().err
-    start = f"--model_name_or_path {tmp_path / 'm'} --max_steps 1 --overwrite_output_dir"
-    (tmp_path / "other").mkdir()
-    command = ["train", "classify", "--train_file", str(tmp_path / "train.tsv"), *start.split()]
-    assert main([*command, "--output_dir", str(tmp_path / "other" / "m"), "--use_cpu"]) == 0
+    command = "classify --use_cpu --max_steps 1"
+    start = {"model_name_or_path": tmp_path / "m"}
+    train(command, tmp_path / "train.jsonl", tmp_path / "other", **start)
     assert "--model_name_or_path" not in capsys.readouterr().err
