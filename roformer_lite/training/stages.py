@@ -71,7 +71,9 @@ def train_in_stages(
             pairs = learn_from_pairs(trainer, train, is_done=checkpoint is not None)
             # A stage that was done by an earlier command has drawn no random numbers.
             set_seed(trainer.args.seed)
-        is_final = few_rows.stops_after_fitting and trainer.eval_dataset is None
+        # FSDP shards the head, which then cannot be fitted.
+        can_stop = few_rows.stops_after_fitting and not trainer.is_fsdp_enabled
+        is_final = can_stop and trainer.eval_dataset is None
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
         else:
