@@ -44,15 +44,19 @@ def evaluation(model: Path, data: Path | list[Path], printed: pytest.CaptureFixt
     for name in ("metrics", "rows"):
         assert found[name]["test"] == noted[name]["test"]
     assert found["settings"] == noted["settings"]
-    is_perfect = 1.0 in noted["metrics"]["test"].values()
-    assert ("The worst answers:" in shown) != is_perfect
+    has_mistakes = 1.0 not in noted["metrics"]["test"].values()
+    has_answers = noted["task"] not in ("mlm", "causal")
+    assert ("The worst answers:" in shown) == (has_mistakes and has_answers)
     assert all(f"{value:.4f}" in shown for value in noted["metrics"]["test"].values())
     foreign = "label_column" if noted["task"] == "tag" else "tag_column"
     run("evaluate", model, test_file=data, **{foreign: "x"}, status=2)
     folder = model.with_name("m-evaluated")
     names = {path.name for path in folder.iterdir()} - {"confusion.png"}
-    assert names == {"results.json", "report.txt", "predictions.jsonl"}
-    return read_rows(folder / "predictions.jsonl")
+    expected = {"results.json", "report.txt"}
+    if has_answers:
+        expected.add("predictions.jsonl")
+    assert names == expected
+    return read_rows(folder / "predictions.jsonl") if has_answers else []
 
 
 def trained(command: str, data: Path | list[Path], model: Path, **options: object) -> dict:
@@ -172,12 +176,7 @@ def test_language_models(task, tmp_path, capsys):
     files = {"validation_file": held_out, "test_file": held_out}
     metrics = trained(options, data, model, **files)["metrics"]["test"]
     assert 1 < metrics["perplexity"] < 25
-    rows = evaluation(model, held_out, capsys)
-    tokens = sum(row["tokens"] for row in rows)
-    loss = sum(row["tokens"] * row["loss"] for row in rows) / tokens
-    assert loss == pytest.approx(metrics["loss"], abs=1e-4)
-    accuracy = sum(row["right"] for row in rows) / tokens
-    assert accuracy == pytest.approx(metrics["accuracy"])
+    evaluation(model, held_out, capsys)
     if task == "mlm":
         filled, unchanged = answered(model, ["the cat [MASK] a red house", "no mask"])
         assert "[MASK]" not in filled and "  " not in filled and unchanged == "no mask"

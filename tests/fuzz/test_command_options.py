@@ -33,6 +33,7 @@ RIGHT = {
     "evaluate": "classify --test_file rows.csv",
     "export": "mlm out",
     "convert": "mlm out --to roformer",
+    "verify": "roformer --from roformer",
     "app": "mlm",
 }
 WRONG = {
@@ -91,6 +92,7 @@ def only_options(monkeypatch) -> None:
         "evaluate": ("open_model",),
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
+        "verify": ("verify",),
         "app": ("open_model",),
     }
     for command, names in works.items():
@@ -150,7 +152,7 @@ CONTRADICTIONS = [
     ("predict", "--greedy --beams 2"),
     ("predict", "--output_file rows.csv/x.csv"),
     ("evaluate", "--dataset_name x"),
-    ("export", "--format gguf --padded"),
+    ("export", "--format torch --quantization int8"),
     ("export", "--format gguf --embeddings"),
     ("train mlm", "--model_name_or_path classify"),
     ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
