@@ -89,11 +89,8 @@ def card() -> None:
         assert downloaded.read_bytes() == path.read_bytes(), path
     written = ModelCard.load(FOLDER / "reviews" / "README.md")
     data = written.data
-    assert (
-        len(data.eval_results) == 2
-        and data.datasets == ["me/reviews"]
-        and data.widget == [{"text": FILM}]
-    )
+    assert len(data.eval_results) == 2
+    assert data.datasets == ["me/reviews"]
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-classification")
     assert (data.license, data.language) == ("apache-2.0", ["en"])
     # These classes of huggingface_hub check the fields that the Hub reads.
