@@ -119,7 +119,13 @@ def parameters_of_class(module_class: Any) -> tuple[str, ...]:
 def name_in_transformers(module: nn.Module) -> str:
     """The folder and name of a module's class in transformers, or of the first of its base classes
     that is in transformers."""
-    for base in type(module).__mro__:
+    module_class: Any = type(module)
+    return name_of_class_in_transformers(module_class)
+
+
+@lru_cache
+def name_of_class_in_transformers(module_class: Any) -> str:
+    for base in module_class.__mro__:
         if base.__module__.startswith("transformers.models."):
             return f"{base.__module__.split('.')[2]}.{base.__name__}"
     return ""
