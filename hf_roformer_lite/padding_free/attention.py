@@ -123,12 +123,16 @@ def attend_eagerly(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The `eager_attention_forward` of the model's own file, with a mask in the form it expects."""
+    """The `eager_attention_forward` of the model's own file, with a mask in the form it expects. A
+    subclass that is defined elsewhere uses that of the class it extends."""
     if attention_mask is None:
         attention_mask = causal_mask(module, query, key, is_causal)
     if attention_mask is not None:
         attention_mask = as_additive(attention_mask, query.dtype)
-    eager_attention_forward = sys.modules[type(module).__module__].eager_attention_forward
+    files = (sys.modules[base.__module__] for base in type(module).__mro__)
+    eager_attention_forward = next(
+        file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")
+    )
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 

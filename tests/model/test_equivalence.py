@@ -402,3 +402,14 @@ def test_means_in_half_precision():
     # Half precision can't represent the sum of these numbers.
     states = torch.full((1, 2000, 4), 60.0, dtype=torch.float16)
     assert torch.equal(pool(states, "mean", torch.ones(1, 2000)), states[:, 0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
+def test_attention_probabilities_are_those_of_eager_attention(name, ragged_input):
+    """Also where the attention of a model is a subclass in another file."""
+    found = []
+    for backend in ("padding_free", "eager"):
+        model = build(rl.RoFormerLiteModel, stack_config(name, backend))
+        found.append(model(**ragged_input, output_attentions=True).attentions)
+    torch.testing.assert_close(*found, **CLOSE)
