@@ -135,12 +135,9 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     model = trainer.model
     layer = output_layer(model)
     if layer is None or trainer.is_fsdp_enabled:
+        why = "it has no linear layer with a bias to fit" if layer is None else "FSDP shards it"
         if trainer.is_world_process_zero():
-            print(
-                "the new head keeps its random weights: FSDP shards it, or it has no linear layer "
-                "with a bias to fit",
-                file=sys.stderr,
-            )
+            print(f"the new head keeps its random weights: {why}", file=sys.stderr)
         return
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).

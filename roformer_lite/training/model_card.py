@@ -152,18 +152,24 @@ def _hub_datasets(run: Run) -> list[str]:
     return [name]
 
 
+def _repository(run: Run) -> str | None:
+    """The repository to which the model is uploaded; None if it is not uploaded."""
+    return run.card.hub_model_id if run.card.push_to_hub else None
+
+
 def _model_id(run: Run) -> str:
     """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
-    if run.card.hub_model_id:
-        return run.card.hub_model_id
+    repository = _repository(run)
+    if repository:
+        return repository
     if run.output_dir.is_absolute():
         return run.output_dir.name
     return str(run.output_dir)
 
 
 def _title(run: Run) -> str:
-    return run.card.title or run.card.hub_model_id or run.output_dir.name
+    return run.card.title or _repository(run) or run.output_dir.name
 
 
 def _dataset_title(run: Run, split: str) -> str:

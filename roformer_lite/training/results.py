@@ -481,11 +481,12 @@ def durations_sentence(training: dict[str, Any]) -> str:
     parts = []
     if "pairs" in training:
         pairs = training["pairs"]
-        parts.append(f"{pairs['steps']:,} steps on pairs in {pairs['seconds'] / 60:.2f} minutes")
+        steps = _counted(pairs["steps"], "step")
+        parts.append(f"{steps} on pairs in {_counted(pairs['seconds'] / 60, 'minute')}")
     if training["steps"]:
         parts.append(
-            f"{training['steps']:,} steps, {training['epochs']:g} epochs, in "
-            f"{training['minutes']:g} minutes"
+            f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}, in "
+            f"{_counted(training['minutes'], 'minute')}"
         )
     return f"Training: {'; '.join(parts)}"
 
@@ -502,7 +503,7 @@ def table_of(
     table = Table(title=title)
     table.add_column(overflow="fold")
     for split in splits:
-        heading = f"{split}\n{rows_of_splits[split]:,} rows"
+        heading = f"{split}\n{_counted(rows_of_splits[split], 'row')}"
         table.add_column(heading, justify="right", no_wrap=True)
     for name, by_split in values.items():
         cells = [
@@ -511,3 +512,10 @@ def table_of(
         ]
         table.add_row(name, *cells)
     return table
+
+
+def _counted(number: float, word: str) -> str:
+    """A number with its unit, such as `1 epoch` or `2.5 minutes`."""
+    shown = f"{number:,.2f}".removesuffix("0").removesuffix("0").removesuffix(".")
+    plural = "" if number == 1 else "s"
+    return f"{shown} {word}{plural}"

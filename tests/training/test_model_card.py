@@ -147,8 +147,10 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roformer_lite.errors._refusal_of_hub", lambda name: None)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m"]
-    options += ["--push_to_hub", "--hub_model_id", "me/m2"]
-    card = card_of(tmp_path, {}, "mlm", *options)
+    options += ["--hub_model_id", "me/m2"]
+    not_uploaded = card_of(tmp_path, {}, "mlm", *options)
+    assert 'from_pretrained("m")' in not_uploaded.text and not_uploaded.data.model_name == "m"
+    card = card_of(tmp_path, {}, "mlm", *options, "--push_to_hub")
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text
     assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"
 
