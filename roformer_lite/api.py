@@ -1,8 +1,8 @@
 """The commands `train`, `evaluate` and `predict` as functions, which `roformer_lite` exports.
 
-Their keyword arguments have the names of the options. The values are Python objects, and are checked
-in the same way as those of the command line. Nothing is imported before a function is called, because
-the command line imports this module, too.
+Their keyword arguments have the names of the options. The values are Python objects, and are
+checked in the same way as those of the command line. Nothing is imported before a function is
+called, because the command line imports this module, too.
 """
 
 from collections.abc import Iterable, Mapping

@@ -74,9 +74,9 @@ class LabelArguments(TaskArguments):
             field on words (tag). The validation data choose the weights of the two. Default: true
             for new models, false for regression and with --model_name_or_path.
         fit_head: Fit the new head of a pretrained model (--model_name_or_path) as a linear model on
-            the frozen encoder before the whole model is trained. For this, a sentence encoder is converted to a
-            RoFormerLite model, whose head reads the sentence vectors. With false, the encoder keeps
-            its own class.
+            the frozen encoder before the whole model is trained. For this, a sentence encoder is
+            converted to a RoFormerLite model, whose head reads the sentence vectors. With false,
+            the encoder keeps its own class.
     """
 
     join_baseline: bool | None = None

@@ -123,8 +123,8 @@ class SentenceRecipe(Recipe):
                 raise InputError(
                     "the validation data have the columns "
                     f"{', '.join(KINDS[measured_kind])}, but the test data "
-                    f"have {', '.join(KINDS[own_kind])}; both need the same columns, because they are "
-                    "evaluated with the same metrics"
+                    f"have {', '.join(KINDS[own_kind])}; both need the same columns, because they "
+                    "are evaluated with the same metrics"
                 )
         return cls(options, kind=kind, measured_kind=measured_kind)
 

@@ -36,8 +36,8 @@ def make_start(
     tokenizer: PreTrainedTokenizerBase,
     given: PreTrainedConfig | None,
 ) -> Start:
-    """Make a pretrained model with a head for the recipe, or a new model of the requested size, whose
-    token embeddings may begin with the vectors of a teacher.
+    """Make a pretrained model with a head for the recipe, or a new model of the requested size,
+    whose token embeddings may begin with the vectors of a teacher.
 
     Args:
         run, recipe, args: The run, its task, which has found the labels, and its arguments.
@@ -116,8 +116,8 @@ def _token_ids(
 
 
 def parse_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Turn fields such as `{"hidden_dropout": 0.3, "decoder.num_hidden_layers": 3}` into arguments of
-    `config_class.from_preset`.
+    """Turn fields such as `{"hidden_dropout": 0.3, "decoder.num_hidden_layers": 3}` into arguments
+    of `config_class.from_preset`.
 
     Raises:
         InputError: for a field that `config_class` does not have.
