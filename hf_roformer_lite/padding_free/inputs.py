@@ -274,18 +274,17 @@ def keep_labelled(
         labels: The labels on the CPU.
     """
     device = given["labels"].device
-    if model.config.is_encoder_decoder and not has_decoder_inputs(given):
-        prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        if prepare is None:
-            return None
-        given["decoder_input_ids"] = prepare(labels=given["labels"])
-        is_labelled = labels != IGNORE_INDEX
-        has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
-        # The decoder is causal, so no label depends on tokens after the last one. Gaps become
-        # padding tokens, which the stock decoder reads. With a cache, a mask would have to cover
-        # the tokens in it.
-        if not has_gaps and not has_cache:
-            given["decoder_attention_mask"] = is_labelled.long().to(device)
+    if model.config.is_encoder_decoder and given.get("decoder_attention_mask") is None:
+        if given.get("decoder_input_ids") is None and given.get("decoder_inputs_embeds") is None:
+            prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+            if prepare is None:
+                return None
+            given["decoder_input_ids"] = prepare(labels=given["labels"])
+        # The decoder is causal, so no label depends on tokens after the last one. With a cache, a
+        # mask would have to cover the tokens in it.
+        if not has_cache:
+            labels_left = (labels != IGNORE_INDEX).flip(1).cumsum(dim=1).flip(1)
+            given["decoder_attention_mask"] = (labels_left > 0).long().to(device)
     if switch.shifts_labels:
         labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
     places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
@@ -299,9 +298,3 @@ def keep_labelled(
         places = F.pad(places, pad=(0, 1))
     given["labels"] = labels.to(device)
     return places.to(device)
-
-
-def has_decoder_inputs(given: dict[str, Any]) -> bool:
-    """Whether the target of an encoder–decoder is passed, so that it is not made from labels."""
-    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
-    return any(given.get(name) is not None for name in names)

@@ -46,18 +46,23 @@ def test_half_precision(class_name, dtype):
         "MvpForConditionalGeneration",
     ],
 )
-@pytest.mark.parametrize("kind", ["plain", "full target", "gaps", "decoder mask", "checkpointing"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "full target", "gaps", "decoder ids", "decoder mask", "checkpointing"]
+)
 def test_encoder_decoders(class_name, kind):
     """Losses, gradients and generated tokens stay the same.
 
-    This holds if the target has tokens without a label, if its mask leaves out labelled tokens, and
-    under gradient checkpointing."""
+    This holds if the target has tokens without a label, if it is passed in addition to the labels,
+    if its mask leaves out labelled tokens, and under gradient checkpointing."""
     stock, free = pair(class_name)
     batch = batch_of_pairs()
     if kind == "full target":
         batch["labels"] = batch["labels"].clamp(min=5)
     elif kind == "gaps":
         batch["labels"][:, 1] = -100
+    elif kind == "decoder ids":
+        batch["labels"][:, 1] = -100
+        batch["decoder_input_ids"] = stock.prepare_decoder_input_ids_from_labels(batch["labels"])
     elif kind == "decoder mask":
         batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
         batch["decoder_attention_mask"] = (batch["labels"] != -100).long()
@@ -100,6 +105,18 @@ def flops(model, **batch) -> int:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(**batch)
     return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "class_name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"]
+)
+def test_training_skips_the_padding_of_targets_that_the_collator_made(class_name):
+    """`DataCollatorForSeq2Seq` adds `decoder_input_ids` but no mask of the target."""
+    _, free = pair(class_name)
+    batch = batch_of_pairs()
+    ids = free.prepare_decoder_input_ids_from_labels(batch["labels"])
+    free.train()
+    assert flops(free, **batch, decoder_input_ids=ids) == flops(free, **batch)
 
 
 def test_scoring_without_labels_skips_the_padding_of_targets():

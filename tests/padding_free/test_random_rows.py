@@ -157,6 +157,9 @@ def case_of(model: PreTrainedModel, kind: str, is_causal: bool, seed: int) -> Ca
             batch[name] = labels_of(model, is_real, is_causal)
             if model.config.is_encoder_decoder:
                 case.is_target = batch[name] != -100
+                # Some collators pass the target in addition to its labels.
+                if takes(model, "decoder_input_ids") and is_hit(0.5):
+                    batch["decoder_input_ids"] = ids_of(case.is_target)
     return case
 
 
