@@ -280,11 +280,13 @@ def keep_labelled(
             if prepare is None:
                 return None
             given["decoder_input_ids"] = prepare(labels=given["labels"])
-        # The decoder is causal, so no label depends on tokens after the last one. With a cache, a
-        # mask would have to cover the tokens in it.
-        if not has_cache:
-            labels_left = (labels != IGNORE_INDEX).flip(1).cumsum(dim=1).flip(1)
-            given["decoder_attention_mask"] = (labels_left > 0).long().to(device)
+        is_labelled = labels != IGNORE_INDEX
+        has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
+        # The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
+        # padding tokens, which some stock decoders read and others do not. With a cache, a mask
+        # would have to cover the tokens in it.
+        if not has_gaps and not has_cache:
+            given["decoder_attention_mask"] = is_labelled.long().to(device)
     if switch.shifts_labels:
         labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
     places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
