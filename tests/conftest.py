@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,6 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-# This module asserts, too.
-pytest.register_assert_rewrite("documentation")
-
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
@@ -38,7 +34,6 @@ LONG_FILES = (
     "test_every_type.py",
     "test_every_file.py",
     "test_distributed.py",
-    "test_hub.py",
     "test_onnx.py",
     "test_tutorials.py",
 )
@@ -52,18 +47,6 @@ def data_beside(file: str) -> Any:
 FIELDS = data_beside(__file__)
 STACKS: dict[str, dict] = FIELDS["stacks"]
 STYLES: dict[str, dict] = FIELDS["styles"]
-
-
-@pytest.fixture(scope="module")
-def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
-    """A function that runs a block of README or docs in the directory of its page."""
-    # Other tests need neither of the two.
-    from documentation import Directories, check_block
-    from hub_server import running_hub
-
-    directories = Directories(tmp_path_factory)
-    with running_hub() as hub:
-        yield lambda block: check_block(block, directories.of(block.page), hub.url)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
