@@ -1,15 +1,11 @@
 """Tests of decoding: with every cache and without, greedy and with beams, padded on either side."""
 
-import warnings
-
 import pytest
 import torch
 from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from tiny_models import tiny_model
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
-    LlamaForCausalLM,
     StaticCache,
 )
 
@@ -74,19 +70,6 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     logits = logits_of_steps(model, given, ids, steps, past)
     torch.testing.assert_close(logits, whole.logits, **CLOSE)
     assert past.is_updated == dict.fromkeys(range(2), True)
-
-
-def test_the_former_name_of_the_cache_is_deprecated_as_in_stock_models():
-    ids = random_ids(2, 6)
-    stock = tiny_model("llama", LlamaForCausalLM)
-    messages = []
-    for model in (stock, causal_model()):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model(ids, past_key_values=DynamicCache())
-        found = [str(each.message) for each in caught if each.category is FutureWarning]
-        messages.append([text.replace(type(model).__name__, "") for text in found])
-    assert messages[0] == messages[1]
 
 
 def test_loss_beside_a_given_cache():
