@@ -104,6 +104,16 @@ def build(model_class: type[PreTrainedModel], config, seed: int = 0) -> PreTrain
     return model_class(config).eval()
 
 
+@torch.no_grad()
+def noisy(model: PreTrainedModel) -> PreTrainedModel:
+    """Add noise to `model`, so that no bias is zero and no gain is one, and return it. A tensor in a
+    wrong place then shows."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)

@@ -8,7 +8,6 @@ import re
 import runpy
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -123,16 +122,6 @@ def test_llms_txt_lists_every_page():
     listed = re.findall(r"^- \[(.*?)\]\((.*?)\): \w", (DOCS / "llms.txt").read_text("utf-8"), re.M)
     titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in DOCS.glob("*.md")}
     assert {name: f"# {title}" for title, name in listed} == titles
-
-
-def test_each_training_of_the_pages_has_a_directory_of_its_own():
-    """A reader may run the blocks of all pages in one directory."""
-    pages = [README, *sorted(DOCS.glob("*.md"))]
-    code = [block.code for page in pages for block in blocks_of(page) if block.runs_here]
-    pattern = r"--output_dir (\S+)|Arguments\(\s*\"([\w-]+)\""
-    found = [name or other for text in code for name, other in re.findall(pattern, text)]
-    assert len(found) > 30
-    assert [name for name, number in Counter(found).items() if number > 1] == []
 
 
 def commands_of_skill() -> list[str]:

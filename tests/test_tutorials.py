@@ -150,10 +150,3 @@ def test_look_inside(run, tmp_path):
     ]
     assert printed[-4:] == [f"pictures/{name}.png" for name in names]
     assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-4:])
-
-    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer))
-    encoder = rl.RoFormerLiteForMaskedLM(config)
-    for part in (encoder, tokenizer):
-        part.save_pretrained(tmp_path / "encoder")
-    printed = run("look_inside.py", "encoder", "two cats", "--out", "more").splitlines()
-    assert printed[-2:] == ["more/self_attention.png", "more/positions.png"]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conversion_cases import CASES, FILE, HF, noisy, source_weights
+from conftest import noisy
+from conversion_cases import CASES, FILE, HF, source_weights
 from huggingface_hub.errors import LocalEntryNotFoundError
 from program import config_of, read_json, refused, run
 from safetensors.torch import load_file, save_file

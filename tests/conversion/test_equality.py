@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from conversion_cases import CASES, FAMILIES, noisy, source_weights
+from conftest import noisy
+from conversion_cases import CASES, FAMILIES, source_weights
 from torch import nn
 from torch.nn import functional as F
 

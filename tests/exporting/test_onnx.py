@@ -4,8 +4,6 @@ import json
 import logging
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import onnx
 import pytest
 import torch
 from answering import shown_answers
-from conftest import ROOT
 from program import config_of, read_json, refused, run
 from saved_models import save_model
 from transformers import AutoTokenizer
@@ -176,25 +173,3 @@ def test_layout_int8_and_embeddings(tmp_path):
         found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         for ours, theirs in zip(expected.to_tuple(), found, strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
-
-
-@pytest.mark.slow
-def test_classify_transformers_js(tmp_path):
-    """The tutorial for node prints the labels and scores of `predict`."""
-    node = shutil.which("node")
-    package = "require('@huggingface/transformers')"
-    if node is None or subprocess.run([node, "-e", package], capture_output=True).returncode:
-        pytest.skip("needs node, and @huggingface/transformers where NODE_PATH says")
-    save_model("classify", tmp_path / "model")
-    run("export", tmp_path / "model", tmp_path / "out")
-    lines = [line for line in LINES if line]
-    command = [node, str(ROOT / "tutorials" / "classify_transformers_js.cjs"), "out"]
-    done = subprocess.run(
-        command, cwd=tmp_path, input="\n".join(lines), capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    expected = shown_answers(open_model(tmp_path / "model"), lines)
-    for found, answer in zip(done.stdout.splitlines(), expected, strict=True):
-        label, score = found.split("\t")
-        assert label == answer.columns["label"]
-        assert float(score) == pytest.approx(answer.columns["score"], abs=2e-4)

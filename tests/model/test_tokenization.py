@@ -280,34 +280,29 @@ TEMPLATES = {
 }
 
 
-def check(tokenizer: PreTrainedTokenizerFast, flags: tuple[bool, bool]) -> None:
-    ids_of_texts = {
-        "a": tokenizer("the dog", add_special_tokens=False)["input_ids"],
-        "b": tokenizer("我们", add_special_tokens=False)["input_ids"],
-    }
-    encodings = (tokenizer("the dog"), tokenizer("the dog", "我们"))
-    for template, encoding in zip(TEMPLATES[flags], encodings, strict=True):
-        expected = []
-        for part in template.split():
-            expected += ids_of_texts.get(part) or [int(part)]
-        assert encoding["input_ids"] == expected
-    if isinstance(tokenizer, RoFormerLiteTokenizer):
-        assert (tokenizer.add_bos_token, tokenizer.add_eos_token) == flags
-        assert tokenizer(text_target="the dog")["input_ids"][-1] == 3
-
-
 @pytest.mark.parametrize("flags", TEMPLATES)
 def test_every_way_leads_to_the_same_template(flags, trained, tmp_path):
     tokenizer = copy.deepcopy(trained["bpe"])
-    asked = dict(zip(FLAGS, flags, strict=True))
     tokenizer.save_pretrained(tmp_path / "first")
-    check(RoFormerLiteTokenizer.from_pretrained(tmp_path / "first", **asked), flags)
-    for before in TEMPLATES:
-        tokenizer.add_bos_token, tokenizer.add_eos_token = before
-        tokenizer.add_bos_token, tokenizer.add_eos_token = flags
-        check(tokenizer, flags)
+    asked = dict(zip(FLAGS, flags, strict=True))
+    given = RoFormerLiteTokenizer.from_pretrained(tmp_path / "first", **asked)
+    for step in (*TEMPLATES, flags):
+        tokenizer.add_bos_token, tokenizer.add_eos_token = step
     tokenizer.save_pretrained(tmp_path / "saved")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    for other in (loaded, PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")):
-        check(other, flags)
-    check(loaded.train_new_from_iterator(CORPUS, 400, show_progress=False), flags)
+    stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
+    new = loaded.train_new_from_iterator(CORPUS, 700, show_progress=False)
+    for other in (tokenizer, given, loaded, stock, new):
+        ids_of_texts = {
+            "a": other("the dog", add_special_tokens=False)["input_ids"],
+            "b": other("我们", add_special_tokens=False)["input_ids"],
+        }
+        encodings = (other("the dog"), other("the dog", "我们"))
+        for template, encoding in zip(TEMPLATES[flags], encodings, strict=True):
+            expected = []
+            for part in template.split():
+                expected += ids_of_texts.get(part) or [int(part)]
+            assert encoding["input_ids"] == expected
+    for other in (tokenizer, given, loaded, new):
+        assert (other.add_bos_token, other.add_eos_token) == flags
+        assert other(text_target="the dog")["input_ids"][-1] == 3
