@@ -28,16 +28,6 @@ VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
-# These files take minutes, or have few tests, and would come last in the usual order.
-LONG_FILES = (
-    "test_pages.py",
-    "test_every_type.py",
-    "test_every_file.py",
-    "test_distributed.py",
-    "test_onnx.py",
-    "test_tutorials.py",
-)
-
 
 def data_beside(file: str) -> Any:
     """The content of the YAML file with the name of a module."""
@@ -47,13 +37,6 @@ def data_beside(file: str) -> Any:
 FIELDS = data_beside(__file__)
 STACKS: dict[str, dict] = FIELDS["stacks"]
 STYLES: dict[str, dict] = FIELDS["styles"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of `LONG_FILES`, the longest one first, so that no process waits for
-    another at the end."""
-    places = {name: place for place, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_collection_finish() -> None:

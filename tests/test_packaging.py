@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import venv
 import zipfile
@@ -41,9 +40,6 @@ assert torch.equal(model(ids).logits, again(ids).logits)
 for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite):
     print(module.__file__)
 """
-
-# The folders that the sdist has in addition to the packages.
-IN_SDIST = ("tests", "docs", "examples", "benchmarks", "tutorials", "model_cards", "conversion")
 
 # These packages are installed into environments of their own.
 ELSEWHERE = {"vllm"}
@@ -154,16 +150,6 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
     assert contents[0] == contents[1]
     assert {name for name in contents[0] if ".dist-info/" not in name} == modules | DATA
     assert [name for name in contents[0] if name.endswith(".dist-info/licenses/LICENSE")]
-
-
-def test_sdist_has_tests_docs_and_examples(built):
-    with tarfile.open(built["sdist"]) as sdist:
-        packed = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "CITATION.cff"} <= packed
-    files = [path for name in IN_SDIST for path in (ROOT / name).rglob("*") if path.is_file()]
-    expected = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
-    assert expected <= packed
-    assert not [name for name in packed if name.endswith(".pyc")]
 
 
 def test_metadata_name_licence_and_repository(built):

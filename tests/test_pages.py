@@ -95,13 +95,6 @@ def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
         assert capsys.readouterr().out == block.printed
 
 
-def anchors_of(page: Path) -> set[str]:
-    """The anchors that GitHub makes from the headings of a page."""
-    headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), flags=re.MULTILINE)
-    words = [re.sub(r"[^\w -]", "", heading.lower()).strip() for heading in headings]
-    return {text.replace(" ", "-") for text in words}
-
-
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), SKILL], ids=str)
 def test_links_lead_somewhere(page):
     """Links that begin with ../../actions lead to the pages of the repository on a server."""
@@ -109,11 +102,7 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if link.startswith("../../actions/workflows/"):
             link = f".github/workflows/{link.split('/')[4]}"
-        name, _, anchor = link.partition("#")
-        target = page.parent / name if name else page
-        if "://" in link or (target.exists() and not anchor):
-            continue
-        if not target.exists() or anchor not in anchors_of(target):
+        if "://" not in link and not (page.parent / link.partition("#")[0]).exists():
             broken.append(link)
     assert broken == []
 

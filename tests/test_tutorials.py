@@ -4,7 +4,6 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -37,13 +36,6 @@ def run(monkeypatch, capsys, tmp_path):
         return capsys.readouterr().out
 
     return run
-
-
-def test_every_tutorial_is_listed_and_tested():
-    names = {path.name for path in TUTORIALS.glob("*.py")}
-    page = (TUTORIALS / "README.md").read_text("utf-8")
-    assert names == set(re.findall(r"\]\((\w+\.py)\)", page))
-    assert names <= set(re.findall(r"\w+\.py", Path(__file__).read_text("utf-8")))
 
 
 def test_train_from_scratch(run, tmp_path):

@@ -35,7 +35,9 @@ from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import check_sentence_modules
 from roformer_lite.saved.saved_model import load_model
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHINESE = "今天天气非常好"
+ENTRIES = "[PAD] [UNK] [CLS] [SEP] [MASK] 今 天 气 非 常 好 今天天气 今天 非常 good".split()
+VOCABULARY = {entry: index for index, entry in enumerate(ENTRIES)}
 
 
 def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "safetensors") -> Path:
@@ -168,15 +170,12 @@ def test_tokenizers_are_converted_too(tmp_path):
     config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
-    text = "今天天气非常好"
-    entries = [*SPECIAL_TOKENS, *dict.fromkeys(text), "今天天气", "非常"]
-    (source / "vocab.txt").write_text("\n".join(entries))
+    (source / "vocab.txt").write_text("\n".join(ENTRIES))
     convert_checkpoint("roformer", source, tmp_path / "ours")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert type(tokenizer) is rl.RoFormerLiteJiebaTokenizer
-    vocabulary = {entry: index for index, entry in enumerate(entries)}
-    expected = transformers.RoFormerTokenizer(vocabulary)(text).input_ids
-    assert tokenizer(text).input_ids == expected
+    expected = transformers.RoFormerTokenizer(VOCABULARY)(CHINESE).input_ids
+    assert tokenizer(CHINESE).input_ids == expected
     export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
     trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=280)
     trained.save_pretrained(tmp_path / "mine")
@@ -185,7 +184,7 @@ def test_tokenizers_are_converted_too(tmp_path):
     export_checkpoint("roformer", tmp_path / "mine", tmp_path / "theirs")
     words = "a few words"
     for folder, line, ids in (
-        ("back", text, expected),
+        ("back", CHINESE, expected),
         ("theirs", words, trained(words).input_ids),
     ):
         stock = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
@@ -199,14 +198,12 @@ def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, tmp_path):
     config = {**CASES["roformer"][0], "model_type": "roformer"}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
-    entries = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气非常好"), "今天", "good"]
-    (source / "vocab.txt").write_text("\n".join(entries))
+    (source / "vocab.txt").write_text("\n".join(ENTRIES))
     fields = {"config.json": config, "tokenizer_config.json": {}}[file]
     (source / file).write_text(json.dumps({**fields, "tokenizer_class": "BertTokenizer"}))
     convert_checkpoint("auto", source, tmp_path / "ours")
-    text = "今天天气非常好 good"
-    vocabulary = {entry: index for index, entry in enumerate(entries)}
-    expected = transformers.BertTokenizer(vocabulary)(text).input_ids
+    text = f"{CHINESE} good"
+    expected = transformers.BertTokenizer(VOCABULARY)(text).input_ids
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert tokenizer(text).input_ids == expected
     assert tokenizer.convert_ids_to_tokens(expected)[1:3] == ["今", "天"]
@@ -310,17 +307,11 @@ def test_older_names_and_fields_read_from_weights():
         _, weights = source_weights(name, case)
         older = {}
         for key, tensor in weights.items():
-            if key.startswith("pooler"):
-                continue
             for new, old in replaced.items():
                 key = key.replace(new, old)
             older[key] = tensor
         assert all(difference.is_within for difference in verify(name, older, config)), name
     _, weights = source_weights("bert", CASES["bert"][0])
-    lacking = {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}
-    message = "lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"
-    with pytest.raises(ConversionError, match=message):
-        verify("bert", lacking, CASES["bert"][0])
     twice = {**weights, "embeddings.LayerNorm.gamma": weights["embeddings.LayerNorm.weight"]}
     message = "embeddings.LayerNorm.weight under an older and a newer name"
     with pytest.raises(ConversionError, match=message):

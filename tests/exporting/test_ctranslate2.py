@@ -14,8 +14,8 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConversionError
 from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-KINDS: dict[str, dict] = data_beside(__file__)
+FILE = data_beside(__file__)
+KINDS: dict[str, dict] = FILE["kinds"]
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +104,19 @@ def test_causal_models(kind, tokenizer, tmp_path):
 
 @pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])
 def test_encoders(kind, tokenizer, tmp_path):
-    """Encoders have BERT's pooler, and two of them also have segments."""
-    fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
-    config = stack_config(add_pooling_layer=True, **fields, **KINDS[kind])
+    """Encoders have BERT's pooler and segments."""
+    config = stack_config(add_pooling_layer=True, type_vocab_size=2, **KINDS[kind])
     model = noisy(build(rl.RoFormerLiteModel, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
     encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 30, 1), seed=4)
     segments = [[index % 2 for index in row] for row in rows]
-    options = {"token_type_ids": segments} if fields else {}
-    found = encoder.forward_batch(rows, **options)
+    found = encoder.forward_batch(rows, token_type_ids=segments)
     states = np.array(found.last_hidden_state)
     pooled = np.array(found.pooler_output)
     for number, (row, kinds) in enumerate(zip(rows, segments, strict=True)):
-        given = {"token_type_ids": torch.tensor([kinds])} if fields else {}
         with torch.no_grad():
-            expected = model(torch.tensor([row]), **given)
+            expected = model(torch.tensor([row]), token_type_ids=torch.tensor([kinds]))
         np.testing.assert_allclose(
             states[number, : len(row)], expected.last_hidden_state[0], rtol=0, atol=2e-5
         )
@@ -149,22 +146,10 @@ def test_quantization(quantization, tokenizer, tmp_path):
     assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > 0.999
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3},
-            r"layer_types=\['sliding_attention', ",
-        ),
-        ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
-        ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn"),
-        ({"vocab_size": 20}, "vocab_size=20: .*another model"),
-    ],
-)
-def test_refusals(fields, message, tokenizer, tmp_path):
-    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**fields))
-    with pytest.raises(ConversionError, match=message):
+@pytest.mark.parametrize("case", FILE["refused"], ids=lambda case: case["message"])
+def test_refusals(case, tokenizer, tmp_path):
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**case["fields"]))
+    with pytest.raises(ConversionError, match=case["message"]):
         export_ctranslate2(model, tokenizer, tmp_path)
     assert not any(tmp_path.iterdir())
 

@@ -97,8 +97,6 @@ def test_command_line(tmp_path, capsys):
     model.save_pretrained(tmp_path / "model")
     command = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]
     assert main(command) == 0
-    printed = f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
-    assert capsys.readouterr().out == printed
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     inputs = tokenizer(["a fine film", "fine"], padding=True, return_tensors="pt")
     # A torch program is a pickle, which transformers 5.24 reads only with this option.

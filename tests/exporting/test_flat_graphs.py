@@ -109,6 +109,10 @@ def export_stock(model: torch.nn.Module, path: Path) -> None:
     onnx_ir.save(exported.components["model"].program, str(path))
 
 
+def export_own(model: torch.nn.Module, path: Path) -> None:
+    onnx_ir.save(export_model(model).components["model"].program, str(path))
+
+
 def run_by_onnxruntime(path: Path) -> Callable[[dict[str, Any]], list[Any]]:
     session = onnxruntime.InferenceSession(path)
     return lambda given: session.run(None, given)
@@ -159,7 +163,7 @@ def test_own_models(kind, tmp_path):
     model = OWN[kind]().eval()
     padded = padding_free(copy.deepcopy(model), False)
     path = tmp_path / "model.onnx"
-    onnx_ir.save(export_model(model).components["model"].program, str(path))
+    export_own(model, path)
     assert_flat(path)
     assert_same_outputs(padded, path)
 
@@ -169,7 +173,7 @@ def test_a_padded_graph(tmp_path):
     """A model that is switched off before has an ordinary graph."""
     model = padding_free(OWN["plain"](), False)
     path = tmp_path / "model.onnx"
-    onnx_ir.save(export_model(model).components["model"].program, str(path))
+    export_own(model, path)
     counts = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert counts["NonZero"] == 0
     assert_same_outputs(model, path)

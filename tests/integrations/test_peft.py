@@ -28,10 +28,6 @@ TASKS = {
 }
 METHODS = {
     "lora": (LoraConfig, {"init_lora_weights": False, "r": 4}),
-    "lora-all-linear": (
-        LoraConfig,
-        {"init_lora_weights": False, "r": 4, "target_modules": "all-linear"},
-    ),
     "ia3": (IA3Config, {"init_ia3_weights": False}),
 }
 
@@ -56,13 +52,7 @@ def linear_layers(model, names: tuple[str, ...]) -> set[str]:
     return {name for name in linear if name.split(".")[-1] in names}
 
 
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-MLP = ("gate_proj", "up_proj", "down_proj")
-TARGETS = {
-    "lora": ("q_proj", "v_proj"),
-    "lora-all-linear": ATTENTION + MLP,
-    "ia3": ("k_proj", "v_proj", "down_proj"),
-}
+TARGETS = {"lora": ("q_proj", "v_proj"), "ia3": ("k_proj", "v_proj", "down_proj")}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -102,22 +102,15 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
         "transformers.dynamic_module_utils.get_cached_module_file",
         lambda *a, **k: pytest.fail("ran"),
     )
-    encoder = transformers.AutoModelForTokenClassification.from_pretrained(bundles / "encoder")
-    pair = transformers.AutoModelForSeq2SeqLM.from_pretrained(bundles / "pair")
-    words = transformers.AutoTokenizer.from_pretrained(bundles / "words")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(bundles / "pair")
-    assert [type(part) for part in (pair, words, tokenizer)] == [
-        rl.RoFormerLiteForConditionalGeneration,
-        rl.RoFormerLiteJiebaTokenizer,
-        rl.RoFormerLiteTokenizer,
-    ]
-    parts_with_code = [
-        (encoder, STACK),
-        (pair, PAIR),
-        (words, TOKENIZER | {"tokenization_jieba"}),
-        (tokenizer, TOKENIZER),
-    ]
-    for number, (part, code) in enumerate(parts_with_code):
+    parts = (
+        ("AutoModelForTokenClassification", "encoder", STACK),
+        ("AutoModelForSeq2SeqLM", "pair", PAIR),
+        ("AutoTokenizer", "words", TOKENIZER | {"tokenization_jieba"}),
+        ("AutoTokenizer", "pair", TOKENIZER),
+    )
+    for number, (auto, bundle, code) in enumerate(parts):
+        part = getattr(transformers, auto).from_pretrained(bundles / bundle)
+        assert type(part) is getattr(rl, type(part).__name__)
         part.save_pretrained(tmp_path / f"{number}")
         assert code_in(tmp_path / f"{number}") == code
         # The second call does not repeat the option, because the tokenizer or model keeps it.
