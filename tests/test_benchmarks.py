@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,7 +16,6 @@ from benchmarks import (  # noqa: E402
     contenders,
     floor,
     graphs,
-    long_texts,
     padding_free,
     trainers,
     versions,
@@ -151,19 +149,3 @@ def test_versions_do_the_same_work(tmp_path):
     for row in result["rows"]:
         assert row["difference"] == 0
         assert list(row["contenders"]) == ["this", "other", *versions.PEERS.get(row["task"], ())]
-
-
-def test_pieces_of_a_long_text_are_read_alone():
-    """Blocks that are read in pieces have the loss of these pieces, and windows of the trained
-    length change nothing within it."""
-    model = contenders.new_model("roformer_lite", "causal-lm", contenders.SIZES["tiny"], 99).eval()
-    ids = torch.randint(5, 99, (2, 32))
-    pieces = long_texts.losses(model, ids, ids, length=8)
-    assert pieces.shape == ids.shape and pieces.isnan().sum() == 8
-    expected = model(ids[:, :8], labels=ids[:, :8]).loss
-    torch.testing.assert_close(pieces[:, :8].nanmean(), expected)
-    fields = long_texts.scalings(model.config, trained_length=8, times=4)
-    windows = long_texts.losses(long_texts.with_fields(model, fields["windows"]), ids, ids, 32)
-    whole = long_texts.losses(model, ids, ids, 32)
-    torch.testing.assert_close(windows[:, :7], whole[:, :7])
-    assert (windows - whole)[:, 9:-1].abs().max() > 1e-6

@@ -20,10 +20,7 @@ from documentation import Block, blocks_of, run_block, run_command, write_exampl
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 SKILL = ROOT / "skills" / "roformer-lite" / "SKILL.md"
-REFERENCE = DOCS / "reference.md"
-CONVERSION = ROOT / "conversion" / "README.md"
-# All blocks of these two pages are quick examples with small untrained models.
-QUICK_PAGES = (REFERENCE, CONVERSION)
+PAGES = [README, *sorted(DOCS.glob("*.md")), ROOT / "conversion" / "README.md"]
 DRAW_IMAGES = runpy.run_path(str(DOCS / "draw_images.py"))
 
 
@@ -34,9 +31,8 @@ def is_slow(block: Block) -> bool:
 
 def running_blocks() -> list:
     """The blocks of each page as parameters of a test."""
-    pages = [README, *(page for page in sorted(DOCS.glob("*.md")) if page not in QUICK_PAGES)]
     params = []
-    for page in pages:
+    for page in PAGES:
         for block in blocks_of(page):
             if block.runs_here:
                 marks = [pytest.mark.slow] * is_slow(block)
@@ -81,18 +77,6 @@ def test_the_first_line_of_the_readme_ends_in_its_table(tmp_path):
     assert len(shown) == 4
     for name, accuracy in shown.items():
         assert float(found[name]) == pytest.approx(float(accuracy), abs=0.05)
-
-
-@pytest.mark.parametrize(
-    "block",
-    [block for page in QUICK_PAGES for block in blocks_of(page) if block.language == "python"],
-    ids=str,
-)
-def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block.code, str(block), "exec"), {})
-    if block.printed is not None:
-        assert capsys.readouterr().out == block.printed
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), SKILL], ids=str)

@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
 from hf_roformer_lite import (
@@ -179,14 +179,10 @@ TRL = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
-
-
-def test_trl(tokenizer, tmp_path):
+def test_trl(tmp_path):
     """SFTTrainer reads `logits` in each step for entropy and accuracy, and the model that it saves
     can be opened."""
+    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
     arguments = SFTConfig(
         str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL

@@ -259,12 +259,12 @@ def test_bad_sources_are_named(algorithm):
 
     for source, error, message in [
         (["\n", " \n"], ValueError, "holds no text"),
-        (["text", 3], TypeError, "holds 3, a int"),
-        ("text.txt", TypeError, r"'text\.txt' is one text.*open\("),
+        (["text", 3], TypeError, "holds 3"),
+        ("text.txt", TypeError, "is one text"),
     ]:
         with pytest.raises(error, match=message):
             train(source)
-    with pytest.raises(ValueError, match="vocab_size=40 is too small.* take [0-9]+ entries"):
+    with pytest.raises(ValueError, match="vocab_size=40 is too small"):
         train(CORPUS, vocab_size=40)
     with pytest.raises(ValueError, match="lowercase=True.*bpe is lossless"):
         RoFormerLiteTokenizer.train(CORPUS, algorithm="bpe", lowercase=True)
