@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 from conftest import ROOT
+from fresh_process import printed_by
 from saved_models import save_model
 from tiny_models import tiny_model
 from transformers import (
@@ -134,16 +133,9 @@ def run_python(code: str, argv: list[str], folder: Path) -> str:
     Importing them takes longer than most blocks. This package is not among them, so that a block
     has to import it where a reader has to."""
     with ProcessPoolExecutor(1, PROCESSES) as pool:
-        return pool.submit(_run_program, code, argv, folder).result(timeout=300)
-
-
-def _run_program(code: str, argv: list[str], folder: Path) -> str:
-    os.chdir(folder)
-    os.environ.update(environment_of_blocks())
-    sys.argv = argv
-    with redirect_stdout(StringIO()) as printed:
-        exec(compile(code, argv[0], "exec"), {"__name__": "__main__"})
-    return printed.getvalue()
+        environment = environment_of_blocks()
+        running = pool.submit(printed_by, code, argv, folder, environment)
+        return running.result(timeout=300)
 
 
 def run_command(command: str, folder: Path) -> str:
