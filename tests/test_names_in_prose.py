@@ -26,6 +26,7 @@ OF_OTHERS = {
     "DistributedDataParallel",
     "Matryoshka2dLoss",
     "MultiheadAttention",
+    "PeftModel",
     "RepoCard",
     "RoFormerTokenizerFast",
     "TorchDynamoPlugin",
