@@ -92,7 +92,7 @@ def test_causal_models_with_their_cache():
     assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
-def test_command_line(tmp_path, capsys):
+def test_command_line(tmp_path):
     model = load_model(save_model("classify", tmp_path / "model")).bfloat16()
     model.save_pretrained(tmp_path / "model")
     command = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]
@@ -107,8 +107,6 @@ def test_command_line(tmp_path, capsys):
 
     command = ["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"]
     assert main(command) == 2
-    message = "RoFormerLiteForSequenceClassification: CTranslate2 has no such head"
-    assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
