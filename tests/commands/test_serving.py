@@ -1,10 +1,16 @@
-"""Serving of causal models: transformers' continuous batching gives the tokens of `generate`. (The
-server itself runs in test_pages.py.)"""
+"""Serving of causal models: transformers' continuous batching gives the tokens of `generate`, and
+its server answers."""
 
+import socket
+import subprocess
+import sys
+
+import httpx
 import pytest
 import torch
 from conftest import VOCAB, build, stack_config
-from transformers import ContinuousBatchingConfig, GenerationConfig
+from saved_models import save_model
+from transformers import ContinuousBatchingConfig, GenerationConfig, pipeline
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 
@@ -37,3 +43,25 @@ def test_is_causal_says_what_the_stack_is():
     torch.testing.assert_close(encoder(ids, is_causal=False)[0], encoder(ids)[0])
     with pytest.raises(ValueError, match="is_causal=True.*is_decoder=False"):
         encoder(ids, is_causal=True)
+
+
+SERVE = "import hf_roformer_lite; from transformers.cli.transformers import app; app()"
+
+
+@pytest.mark.slow
+def test_transformers_serve(tmp_path):
+    """The server gives the text of `generate`."""
+    model_directory = save_model("causal", tmp_path / "served")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-c", SERVE, "serve", "served", "--port", port]
+    with subprocess.Popen(command, cwd=tmp_path) as server:
+        # The waiting time doubles with each attempt to connect.
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            request = {"model": "served", "prompt": "a fine film", "max_tokens": 8}
+            answer = client.post(url, json=request, timeout=120)
+        server.terminate()
+    asked = {"max_new_tokens": 8, "do_sample": False, "return_full_text": False}
+    (expected,) = pipeline("text-generation", str(model_directory))("a fine film", **asked)
+    assert answer.json()["choices"][0]["text"] == expected["generated_text"]

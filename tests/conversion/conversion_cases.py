@@ -42,12 +42,3 @@ def source_weights(name, config):
     torch.manual_seed(0)
     reference = CONVERTERS[name].build_reference(config).eval()
     return reference, dict(reference.state_dict())
-
-
-@torch.no_grad()
-def noisy(model):
-    """Add noise to `model`, so that no bias is zero and no gain is one, and return it."""
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        parameter += 0.1 * torch.randn_like(parameter)
-    return model.eval()

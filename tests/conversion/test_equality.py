@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from conversion_cases import CASES, FAMILIES, noisy, source_weights
+from conftest import noisy
+from conversion_cases import CASES, FAMILIES, source_weights
 from torch import nn
 from torch.nn import functional as F
 
@@ -176,20 +177,3 @@ def test_marian_without_stored_positions():
     made = convert("marian", computed, config).state_dict()
     for name, tensor in stored.items():
         torch.testing.assert_close(made[name], tensor, rtol=0, atol=1e-7)
-
-
-def test_token_dropout_of_esm():
-    """Mask tokens count as zeros, and only the rest of their own document becomes larger."""
-    config = {**CASES["esm"][1], "architectures": ["EsmForMaskedLM"]}
-    reference, _ = source_weights("esm", config)
-    model = convert("esm", dict(noisy(reference).state_dict()), config)
-    texts = [torch.tensor([7, 5, 9, 5, 11]), torch.tensor([5, 5, 5]), torch.tensor([20, 21])]
-    expected = [
-        reference(text[None], torch.ones(1, len(text))).logits[0] for text in texts[:1] + texts[2:]
-    ]
-    positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
-    packed = model(torch.cat(texts)[None], position_ids=positions).logits[0]
-    assert packed.isfinite().all()
-    torch.testing.assert_close(
-        torch.cat((packed[:5], packed[8:])), torch.cat(expected), rtol=0, atol=1e-5
-    )

@@ -8,14 +8,14 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
-from conftest import VOCAB, build, data_beside, stack_config
+from conftest import VOCAB, build, data_beside, noisy, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConversionError
 from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-KINDS: dict[str, dict] = data_beside(__file__)
+FILE = data_beside(__file__)
+KINDS: dict[str, dict] = FILE["kinds"]
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +32,6 @@ def pair_config(kind: str, **fields) -> rl.RoFormerLiteSeq2SeqConfig:
     return rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(**sizes), **fields)
 
 
-def shaken(model):
-    """Add noise to norms and biases: their ones and zeros would hide a tensor in a wrong place."""
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
-
-
 def texts(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(5, VOCAB, (length,), generator=generator).tolist() for length in lengths]
@@ -52,12 +43,19 @@ def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
     return [[known.get(index, f"<unused {index}>") for index in row] for row in rows]
 
 
+def log_probabilities(model, targets: list[int], **ids: list[int]) -> np.ndarray:
+    """The log-probability of each target at its position."""
+    with torch.no_grad():
+        logits = model(**{name: torch.tensor([row]) for name, row in ids.items()}).logits[0]
+    return logits.log_softmax(-1)[range(len(targets)), targets].numpy()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs(kind, tokenizer, tmp_path):
     # Most pairs are not tied, as random weights that are tied repeat one token.
     tied = kind == "rms-gated-grouped"
     config = pair_config(kind, tie_word_embeddings=tied)
-    model = shaken(build(rl.RoFormerLiteForConditionalGeneration, config))
+    model = noisy(build(rl.RoFormerLiteForConditionalGeneration, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
     translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
     sources = texts((7, 19, 3), seed=1)
@@ -68,11 +66,8 @@ def test_pairs(kind, tokenizer, tmp_path):
     )
     chosen = set()
     for source, target, score, best in zip(sources, targets, scores, found, strict=True):
-        with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[2, *target]])
-            ).logits
-        expected = logits[0].log_softmax(-1)[range(len(target) + 1), [*target, 3]]
+        ids = {"input_ids": source, "decoder_input_ids": [2, *target]}
+        expected = log_probabilities(model, [*target, 3], **ids)
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
         generated = model.generate(
             torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20
@@ -87,7 +82,7 @@ def test_pairs(kind, tokenizer, tmp_path):
 @pytest.mark.parametrize("kind", ["rms-gated-grouped", "sinusoidal", "llama3", "embedding-norm"])
 def test_causal_models(kind, tokenizer, tmp_path):
     config = stack_config(is_decoder=True, **{"max_position_embeddings": 64} | KINDS[kind])
-    model = shaken(build(rl.RoFormerLiteForCausalLM, config))
+    model = noisy(build(rl.RoFormerLiteForCausalLM, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Generator"
     generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 23, 2), seed=3)
@@ -100,9 +95,7 @@ def test_causal_models(kind, tokenizer, tmp_path):
     }
     found = generator.generate_batch(names(tokenizer, rows), **options)
     for row, score, best in zip(rows, scores, found, strict=True):
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([row])).logits[0]
-        expected = logits.log_softmax(-1)[range(len(row) - 1), row[1:]]
+        expected = log_probabilities(model, row[1:], input_ids=row[:-1])
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
         generated = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)
         tokens = generated[0, len(row) :].tolist()
@@ -111,22 +104,19 @@ def test_causal_models(kind, tokenizer, tmp_path):
 
 @pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])
 def test_encoders(kind, tokenizer, tmp_path):
-    """Encoders have BERT's pooler, and two of them also have segments."""
-    fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
-    config = stack_config(add_pooling_layer=True, **fields, **KINDS[kind])
-    model = shaken(build(rl.RoFormerLiteModel, config))
+    """Encoders have BERT's pooler and segments."""
+    config = stack_config(add_pooling_layer=True, type_vocab_size=2, **KINDS[kind])
+    model = noisy(build(rl.RoFormerLiteModel, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
     encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 30, 1), seed=4)
     segments = [[index % 2 for index in row] for row in rows]
-    options = {"token_type_ids": segments} if fields else {}
-    found = encoder.forward_batch(rows, **options)
+    found = encoder.forward_batch(rows, token_type_ids=segments)
     states = np.array(found.last_hidden_state)
     pooled = np.array(found.pooler_output)
     for number, (row, kinds) in enumerate(zip(rows, segments, strict=True)):
-        given = {"token_type_ids": torch.tensor([kinds])} if fields else {}
         with torch.no_grad():
-            expected = model(torch.tensor([row]), **given)
+            expected = model(torch.tensor([row]), token_type_ids=torch.tensor([kinds]))
         np.testing.assert_allclose(
             states[number, : len(row)], expected.last_hidden_state[0], rtol=0, atol=2e-5
         )
@@ -156,22 +146,10 @@ def test_quantization(quantization, tokenizer, tmp_path):
     assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > 0.999
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3},
-            r"layer_types=\['sliding_attention', ",
-        ),
-        ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
-        ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn"),
-        ({"vocab_size": 20}, "vocab_size=20: .*another model"),
-    ],
-)
-def test_refusals(fields, message, tokenizer, tmp_path):
-    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**fields))
-    with pytest.raises(ConversionError, match=message):
+@pytest.mark.parametrize("case", FILE["refused"], ids=lambda case: case["message"])
+def test_refusals(case, tokenizer, tmp_path):
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**case["fields"]))
+    with pytest.raises(ConversionError, match=case["message"]):
         export_ctranslate2(model, tokenizer, tmp_path)
     assert not any(tmp_path.iterdir())
 

@@ -12,52 +12,24 @@ from safetensors.torch import load_file, save_file
 WEIGHTS = "model.safetensors"
 # Editors, spreadsheets and programs leave such pieces in files.
 PIECES = [
-    *(bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"),
-    b"\xef\xbb\xbf",
-    b"\xff\xfe",
-    b'""',
-    b"\r\n",
+    *(bytes([byte]) for byte in b"\x00\x0b\x1a\x1c\x80\"'\t,\n\r\\{} "),
+    *(character.encode() for character in "\ufeff\u2028\u0085\u00a0\U0001f600"),
+    *b'\xff\xfe "" \\ud800 NaN null 1e999 [] {} -DOCSTART- # =1+1'.split(b" "),
     b"\n\n\n",
-    "\u2028".encode(),
-    "\u0085".encode(),
-    "\u00a0".encode(),
-    "\U0001f600".encode(),
-    b"\x1a",
-    b"\x0b",
-    b"\x1c",
-    b"\\",
-    b"\\ud800",
-    b"\\udc00\\ud800",
-    b"NaN",
-    b"null",
-    b"true",
-    b"1e999",
     b"9" * 5000,
     b"[" * 100_000,
-    b"{",
-    b"}",
-    b"[]",
-    b"{}",
-    b" ",
     b"x" * 100_000,
-    b"-DOCSTART-",
-    b"# ",
-    b"=1+1",
 ]
 WRONG_VALUES: list[Any] = [
     None,
     "x",
-    "",
     -1,
     0,
-    1,
     10**12,
     10**30,
     1.5,
     float("nan"),
-    [],
     [[]],
-    {},
     {"a": 1},
     True,
 ]
@@ -74,25 +46,13 @@ def flip_a_bit(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def lose_some_bytes(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(content))
-    return content[:place] + content[place + chance.randrange(1, 6) :]
-
-
-def repeat_a_line(content: bytes, chance: random.Random) -> bytes:
-    lines = content.splitlines(keepends=True)
-    lines.insert(chance.randrange(len(lines) + 1), chance.choice(lines))
-    return b"".join(lines)
-
-
 def insert_a_piece(content: bytes, chance: random.Random) -> bytes:
     place = chance.randrange(len(content) + 1)
     return content[:place] + chance.choice(PIECES) + content[place:]
 
 
 def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
-    ways = (cut, flip_a_bit, lose_some_bytes, repeat_a_line, insert_a_piece)
-    return chance.choice(ways)(content, chance)
+    return chance.choice((cut, flip_a_bit, insert_a_piece))(content, chance)
 
 
 def damaged_header(content: bytes, chance: random.Random) -> bytes:

@@ -4,6 +4,7 @@ The error is one sentence that names the option. The options are read from the p
 commands. A command ends where its work would begin.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -126,26 +127,34 @@ def wrong_values(name: str, hint: Any) -> list[str]:
     return WRONG.get(kind, [])
 
 
+@pytest.fixture
+def assert_refused(place, only_options, capsys) -> Callable[[str, list[str], list[str]], None]:
+    """Run a command that must end with one sentence that has all `parts`, and leave no files."""
+
+    def run(command: str, more: list[str], parts: list[str]) -> None:
+        before = {path.name for path in place.iterdir()}
+        assert main([*command.split(), *RIGHT[command].split(), *more]) == 2, more
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
+        assert all(part in line for part in parts), line
+        assert {path.name for path in place.iterdir()} == before
+
+    return run
+
+
 def test_every_command_is_here():
     assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
 
 
 # The options of `convert` are names of systems, which the command asks the registry for.
 @pytest.mark.parametrize("command", [command for command in RIGHT if command != "convert"])
-def test_wrong_values_of_every_option(command, place, only_options, capsys):
-    before = {path.name for path in place.iterdir()}
+def test_wrong_values_of_every_option(command, assert_refused):
     tried = 0
     for option, hint in options_of(command).items():
-        name = f"--{option}"
         for value in wrong_values(option, hint):
             tried += 1
-            words = [*command.split(), *RIGHT[command].split(), f"{name}={value}"]
-            assert main(words) == 2, words
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
-            assert name in line, line
+            assert_refused(command, [f"--{option}={value}"], [f"--{option}"])
     assert tried > 0
-    assert {path.name for path in place.iterdir()} == before
 
 
 CONTRADICTIONS = [
@@ -162,10 +171,6 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("command", "more"), CONTRADICTIONS)
-def test_contradictions(command, more, place, only_options, capsys):
-    before = {path.name for path in place.iterdir()}
-    assert main([*command.split(), *RIGHT[command].split(), *more.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
-    assert all(part in line for part in more.split() if part.startswith("--")), line
-    assert {path.name for path in place.iterdir()} == before
+def test_contradictions(command, more, assert_refused):
+    words = more.split()
+    assert_refused(command, words, [word for word in words if word.startswith("--")])

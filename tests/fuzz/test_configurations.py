@@ -5,6 +5,7 @@ Either an error names the field, or the model works.
 
 import copy
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -33,11 +34,11 @@ ROPE: dict[str, dict[str, Any]] = FIELDS["rope"]
 ASKED_FOR = [("initializer_range", 10**30), ("norm_eps", 0), ("embedding_norm_eps", 0)]
 LISTS: list[Any] = [[1.0, "x", 1, 1], [0.0] * 4, [float("nan")] * 4, [True] * 4, [1.0] * 8]
 OWN_FIELDS = {
-    kind: [
+    kind: {
         name
         for name in kind.__annotations__
         if name in kind.__dataclass_fields__ and not name.startswith("base_model_")
-    ]
+    }
     for kind in (rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig)
 }
 
@@ -112,6 +113,19 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
     return "" if is_finite else "the outputs are not finite"
 
 
+def problems(
+    make: type, base: dict[str, Any], names: Iterable[str], values: list[Any]
+) -> dict[tuple[str, str], str]:
+    """What goes wrong with each value of each field."""
+    found = {}
+    for name in names:
+        for value in values:
+            problem = check(make, base, name, value)
+            if problem:
+                found[name, str(value)] = problem
+    return found
+
+
 @pytest.mark.parametrize(
     "stack",
     [
@@ -120,44 +134,24 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
     ],
 )
 def test_fields_of_a_stack(stack):
+    kind = rl.RoFormerLiteConfig
     base = {**SIZES, **STACKS[stack]}
-    wrong = {}
-    for name in OWN_FIELDS[rl.RoFormerLiteConfig]:
-        for value in WRONG_TYPES + NUMBERS:
-            if (name, value) in ASKED_FOR:
-                continue
-            problem = check(rl.RoFormerLiteConfig, base, name, value)
-            if problem:
-                wrong[name, str(value)] = problem
-    assert not wrong
+    wrong = problems(kind, base, OWN_FIELDS[kind], WRONG_TYPES + NUMBERS)
+    assert wrong.keys() <= {(name, str(value)) for name, value in ASKED_FOR}
 
 
 def test_fields_of_a_pair():
+    kind = rl.RoFormerLiteSeq2SeqConfig
     base = {"encoder": SIZES, "decoder": SIZES}
-    sides: list[Any] = [
-        {"hidden_size": "x"},
-        {"num_hidden_layers": 0},
-        {"hidden_size": 16, "banana": 1},
-    ]
-    wrong = {}
-    for name in OWN_FIELDS[rl.RoFormerLiteSeq2SeqConfig]:
-        for value in WRONG_TYPES + NUMBERS + sides:
-            # An empty value is valid, because it stands for a stack of the default sizes.
-            if name in base and not value:
-                continue
-            problem = check(rl.RoFormerLiteSeq2SeqConfig, base, name, value)
-            if problem:
-                wrong[name, str(value)] = problem
-    assert not wrong
+    assert not problems(kind, base, OWN_FIELDS[kind] - base.keys(), WRONG_TYPES + NUMBERS)
+    sides = [{"hidden_size": "x"}, {"num_hidden_layers": 0}, {"hidden_size": 16, "banana": 1}]
+    # An empty value is valid, because it stands for a stack of the default sizes.
+    wrong_types = [value for value in WRONG_TYPES + NUMBERS if value]
+    assert not problems(kind, base, base, wrong_types + sides)
 
 
 @pytest.mark.parametrize("kind", ROPE)
 def test_rope_parameters(kind):
-    wrong = {}
-    for name in ("rope_type", "rope_theta", *ROPE[kind]):
-        for value in WRONG_TYPES + NUMBERS + LISTS:
-            parameters = {"rope_type": kind, "rope_theta": 10000.0, **ROPE[kind], name: value}
-            problem = check(rl.RoFormerLiteConfig, SIZES, "rope_parameters", parameters)
-            if problem:
-                wrong[name, str(value)] = problem
-    assert not wrong
+    right = {"rope_type": kind, "rope_theta": 10000.0, **ROPE[kind]}
+    values = [{**right, name: value} for name in right for value in WRONG_TYPES + NUMBERS + LISTS]
+    assert not problems(rl.RoFormerLiteConfig, SIZES, ["rope_parameters"], values)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import data_beside
 from damage import damaged_bytes
 
 from roformer_lite.cli import main
@@ -124,94 +125,7 @@ def test_what_is_written_is_read(name, more, tmp_path):
         assert [columns_of(row) for row in read_table(path)] == rows
 
 
-# Each mistake has a task with its options, the contents of the files, and a part of the message.
-MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
-    "another encoding": (
-        "classify",
-        {"a.csv": "text,label\nschön,a\n".encode("latin-1")},
-        "a.csv:2: byte 4",
-    ),
-    "invisible characters in a header": (
-        "classify",
-        {"a.csv": CSV.replace("text", "te\0xt\u200b")},
-        r"'te\x00xt\u200b'",
-    ),
-    "a table of another program": (
-        "classify",
-        {"a.xlsx": b"PK\x03\x04"},
-        "unknown table format '.xlsx'",
-    ),
-    "only a header": ("classify", {"a.csv": "text,label\n"}, "there is no row with text"),
-    "no label": ("classify", {"a.csv": "text,label\nx,\n"}, "a.csv:2: column 'label' is empty"),
-    "other columns": (
-        "classify",
-        {"a.csv": CSV, "b.csv": "words,class\nx,y\n"},
-        "b.csv:2: no column 'text'",
-    ),
-    "a ragged row": (
-        "classify",
-        {"a.csv": CSV + "x,a,b\n"},
-        "a.csv:6: 3 columns, but there should be 2",
-    ),
-    "half a character": (
-        "classify",
-        {"a.jsonl": JSONL + '{"text": "\\ud83d", "label": "a"}\n'},
-        "a.jsonl:5: ",
-    ),
-    "a number as text": (
-        "classify",
-        {"a.jsonl": '{"text": 5, "label": "a"}\n'},
-        "must be text, not 5",
-    ),
-    "an object as label": (
-        "classify",
-        {"a.jsonl": '{"text": "x", "label": {}}\n'},
-        "must be a label, not {}",
-    ),
-    "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
-    "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
-    "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
-    "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
-    "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
-    "not compressed": ("mlm", {"a.txt.gz": "x"}, "a.txt.gz: cannot be decompressed"),
-    "not JSON": ("classify", {"a.jsonl": '{"a": \n'}, "a.jsonl:1: not JSON"),
-    "no object": ("classify", {"a.jsonl": JSONL + "[1]\n"}, "a.jsonl:5: a JSON object is needed"),
-    "not a number": (
-        "classify --problem_type regression",
-        {"a.csv": "text,label\na,1\nb,nan\n"},
-        "a.csv:3: ",
-    ),
-    "no row left": (
-        "classify --validation_fraction 0.9",
-        {"a.csv": "text,label\na,x\nb,y\n"},
-        "leaves no row",
-    ),
-    "no validation text": (
-        "causal --validation_file v.txt",
-        {"a.txt": "a\n", "v.txt": " \n"},
-        "there is no row with",
-    ),
-    "no known word": (
-        "mlm --tokenizer_algorithm wordpiece --vocab_size 300 --validation_file v.txt",
-        {"a.txt": "the cat sees a red house\n" * 20, "v.txt": "[UNK] [PAD]\n"},
-        "the tokenizer finds no word in the text that begins here",
-    ),
-    "no such column": (
-        "tag --tag_column 4",
-        {"a.txt": "EU NNP B-ORG\n"},
-        "a.txt: --tag_column is not for column files",
-    ),
-    "a delimiter of tables": (
-        "tag --delimiter ;",
-        {"a.csv": "EU;B-ORG\n"},
-        "a.csv: --delimiter is not for column files",
-    ),
-    "tags of another number": (
-        "tag",
-        {"a.jsonl": '{"tokens": ["a"], "tags": []}\n'},
-        "1 tokens, but 0 tags",
-    ),
-}
+MISTAKES = data_beside(__file__)
 
 
 @pytest.fixture
@@ -240,14 +154,12 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_training_on_wrong_files(mistake, refused, tmp_path):
-    task, files, message = MISTAKES[mistake]
-    for name, content in files.items():
-        if isinstance(content, str):
-            content = content.encode()
+    case = MISTAKES[mistake]
+    for name, content in case["files"].items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    train_files = [Path(name).parts[0] for name in files if name != "v.txt"]
-    assert message in refused(task, train_files)
+        (tmp_path / name).write_text(content, "utf-8")
+    train_files = [Path(name).parts[0] for name in case["files"] if name != "v.txt"]
+    assert case["message"] in refused(case["task"], train_files)
 
 
 def test_pipes_are_refused_where_data_are_read_again(refused):

@@ -39,15 +39,6 @@ COMMANDS = {
     "mlm": [["convert", "{}", "out", "--to", "roformer"]],
     "roformer": [["convert", "{}", "out"], ["verify", "{}"]],
 }
-GENERATION = {
-    "num_beams": 2,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "cache_implementation": None,
-    "do_sample": False,
-    "num_return_sequences": 1,
-    "min_length": 0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +54,10 @@ def place(tmp_path_factory) -> Path:
             save_model(kind, Path(kind))
         save_model("embed", Path("encoder"))
         save_model("roformer", Path("mlm"))
-        for kind in ("causal", "seq2seq"):
-            _set("generation_config.json", **GENERATION)(Path(kind))
-        names = {
-            f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")
-        }
-        # Older versions of transformers saved this file.
-        Path("tag", "special_tokens_map.json").write_text(json.dumps(names))
         shutil.copytree("mlm", "jieba")
-        vocabulary = [
-            "[PAD]",
-            "[UNK]",
-            "[CLS]",
-            "[SEP]",
-            "[MASK]",
-            *"一二三",
-            "one",
-            "two",
-            "##r",
-            "f",
-        ]
-        tokenizer = rl.RoFormerLiteJiebaTokenizer(
-            {token: number for number, token in enumerate(vocabulary)}
-        )
+        tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] 一 二 三 one two ##r f".split()
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        tokenizer = rl.RoFormerLiteJiebaTokenizer(vocabulary)
         tokenizer.save_pretrained("jieba")
         tokenizer.save_vocabulary("jieba")
         Path("jieba", "tokenizer.json").unlink()
@@ -112,13 +84,18 @@ def _make_sentence_model(encoder: str, folder: str) -> None:
     Path(folder, "results.json").write_text('{"task": "embed", "settings": {}}')
 
 
+@pytest.fixture(autouse=True)
+def data(place, tmp_path, monkeypatch) -> None:
+    """Run commands in a folder with the data."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("lines.txt", "rows.csv"):
+        shutil.copy(place / name, tmp_path)
+
+
 def run(
     place: Path, directory: str, damage: Damage, command: list[str], capsys
 ) -> tuple[int, str, bytes]:
-    """Run a command after the damage, and return its status, its messages and its output.
-
-    The status is 1 if the command fails without one error that names the directory.
-    """
+    """Run a command after the damage, and return its status, its messages and its output."""
     read = Path(directory)
     for left in ("out", read):
         shutil.rmtree(left, ignore_errors=True)
@@ -127,18 +104,20 @@ def run(
     capsys.readouterr()
     status = main([part.replace("{}", str(read)) for part in command])
     printed = capsys.readouterr()
-    errors = [line for line in printed.err.splitlines() if "error: " in line]
-    if status == 2 and (len(errors) != 1 or str(read) not in errors[0]):
-        status = 1
     return status, printed.err, printed.out.encode()
 
 
-def problem_of(status: int, messages: str, output: bytes, file: str, expected: bytes | None) -> str:
+def problem_of(
+    result: tuple[int, str, bytes], directory: str, file: str, expected: bytes | None
+) -> str:
     """Describe what is wrong with a result. The description is empty if nothing is.
 
-    Damaged weights must not change the output. Other damage may, but not the number of its lines.
+    If the command fails, one error names the directory. Damaged weights must not change the output. Other damage may, but not the number of its lines.
     """
-    if status not in (0, 2):
+    status, messages, output = result
+    errors = [line for line in messages.splitlines() if "error: " in line]
+    is_named = len(errors) == 1 and directory in errors[0]
+    if status != 0 and not (status == 2 and is_named):
         return f"status {status}, {messages[-300:]}"
     if status == 2 or expected is None:
         return ""
@@ -160,11 +139,8 @@ def number_of_damages(command: list[str], number: int) -> int:
     "number", [1, pytest.param(4, marks=pytest.mark.slow)], ids=["sample", "many"]
 )
 @pytest.mark.parametrize("directory", COMMANDS)
-def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
+def test_damaged_files(directory, number, place, capsys):
     """A command gives one error that names the file, or a result."""
-    monkeypatch.chdir(tmp_path)
-    for data in ("lines.txt", "rows.csv"):
-        shutil.copy(place / data, tmp_path)
     files = [path for path in (place / directory).rglob("*") if path.is_file()]
     names = sorted(str(path.relative_to(place / directory)) for path in files)
     wrong = []
@@ -180,7 +156,7 @@ def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
                 damage = partial(damage_in, file=file, seed=seed)
                 try:
                     result = run(place, directory, damage, command, capsys)
-                    problem = problem_of(*result, file, expected)
+                    problem = problem_of(result, directory, file, expected)
                 except BaseException as error:
                     problem = f"{type(error).__name__}: {error}"[-300:]
                 if problem:
@@ -215,10 +191,6 @@ def _change(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Damage:
     return damage
 
 
-def _as_type(dtype: torch.dtype) -> Damage:
-    return _change(lambda tensor: tensor.to(dtype))
-
-
 def _catastrophic(folder: Path) -> None:
     """Make the tokenizer match a regular expression that takes too long for the text."""
     pipeline = json.loads((folder / "tokenizer.json").read_text())
@@ -233,7 +205,6 @@ def _larger_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-STRANGE = (torch.complex64, torch.float8_e4m3fn, torch.int8)
 CONVERT, VERIFY = COMMANDS["roformer"]
 TUNE = (
     "train classify --train_file rows.csv --model_name_or_path {} --use_cpu --max_length 16".split()
@@ -248,7 +219,7 @@ SILENT = [
             command,
             "pad_token_id=7, which the tokenizer calls",
         )
-        for command in (PREDICT, ["export", "{}", "out"], EVALUATE, TUNE)
+        for command in (PREDICT, TUNE)
     ),
     (
         "sentence",
@@ -263,16 +234,15 @@ SILENT = [
         "names 1_Pooling/config.json",
     ),
     ("shards", lambda folder: min(folder.glob("model-*")).unlink(), PREDICT, "model-00001"),
-    *(("classify", _as_type(dtype), PREDICT, "has the type torch.") for dtype in STRANGE),
-    *(("mlm", _as_type(dtype), COMMANDS["mlm"][0], "has the type torch.") for dtype in STRANGE),
+    *(
+        (directory, _change(lambda tensor, dtype=dtype: tensor.to(dtype)), command, "has the type")
+        for directory, command in (("classify", PREDICT), ("roformer", VERIFY))
+        for dtype in (torch.complex64, torch.float8_e4m3fn, torch.int8)
+    ),
     ("mlm", _change(lambda tensor: None), COMMANDS["mlm"][0], "lacks model.layers.0.self_attn.q"),
     ("mlm", _change(lambda tensor: tensor[:3]), COMMANDS["mlm"][0], "has in another shape model"),
     ("roformer", _change(lambda tensor: tensor * torch.nan), CONVERT, "NaN or infinite numbers"),
-    *(("roformer", _as_type(dtype), VERIFY, "has the type torch.") for dtype in STRANGE[:2]),
-    *(
-        ("roformer", _set("config.json", vocab_size=310), command, "but the config says (310, ")
-        for command in (VERIFY, CONVERT)
-    ),
+    ("roformer", _set("config.json", vocab_size=310), CONVERT, "but the config says (310, "),
     (
         "roformer",
         _set("config.json", max_position_embeddings=3),
@@ -298,15 +268,11 @@ SILENT = [
 
 
 @pytest.mark.parametrize("number", range(len(SILENT)))
-def test_what_was_silent_or_a_traceback(number, place, tmp_path, capsys, monkeypatch):
+def test_what_was_silent_or_a_traceback(number, place, capsys):
     directory, damage, command, message = SILENT[number]
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(place / directory, tmp_path / directory)
-    for name in ("lines.txt", "rows.csv"):
-        shutil.copy(place / name, tmp_path / name)
-    damage(Path(directory))
-    assert main([part.replace("{}", directory) for part in command]) == 2
-    assert message in capsys.readouterr().err
+    status, messages, _ = run(place, directory, damage, command, capsys)
+    assert status == 2
+    assert message in messages
     assert not Path("out").exists()
 
 
@@ -323,11 +289,8 @@ class Bomb:
 @pytest.mark.parametrize(
     ("directory", "command"), [("mlm", PREDICT), ("mlm", TUNE), ("roformer", CONVERT)]
 )
-def test_nothing_is_unpickled(directory, command, place, tmp_path, capsys, monkeypatch):
+def test_nothing_is_unpickled(directory, command, place, tmp_path, capsys):
     """Only tensors are read from a file of torch, so that no code in it is run."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("lines.txt", "rows.csv"):
-        shutil.copy(place / name, tmp_path / name)
 
     def damage(folder: Path) -> None:
         (folder / WEIGHTS).unlink()

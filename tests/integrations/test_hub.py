@@ -1,42 +1,103 @@
-"""Models go to the Hub and back by the real client, over HTTP, with a server on loopback."""
+"""Models are pushed to the Hub and read from it, for which its cache and its client stand in."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
-from hub_server import ENVIRONMENT, running_hub
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.utils import filter_repo_objects
+from saved_models import save_model
+
+from hf_roformer_lite.conversion import ConversionError, checkpoint_files
+from roformer_lite.saved.saved_model import load_model, load_tokenizer
+
+WITHOUT_PACKAGE = """
+import sys
+sys.modules["hf_roformer_lite"] = None
+import torch, transformers
+options = {"trust_remote_code": True}
+tokenizer = transformers.AutoTokenizer.from_pretrained("me/model", **options)
+model = transformers.AutoModelForSequenceClassification.from_pretrained("me/model", **options)
+torch.save(model(**tokenizer("fine", return_tensors="pt")).logits, "logits")
+model.save_pretrained("again")
+tokenizer.save_pretrained("again")
+"""
+
+
+def cached(home: Path) -> Path:
+    """The folder of the repository me/model in the cache of the Hub."""
+    repository = home / "hub" / "models--me--model"
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / "main").write_text("1" * 40)
+    return repository / "snapshots" / ("1" * 40)
 
 
 @pytest.mark.slow
-def test_to_the_hub_and_back(tmp_path):
-    """Several processes use the Hub, one after the other.
+def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
+    """Model and tokenizer are pushed one after the other, and are still complete when they were
+    opened from the Hub and saved."""
+    folder = cached(tmp_path)
 
-    The first one uploads, and checks the files that come back. The second one has no package, and
-    runs the code of the repository by Auto classes and by `pipeline`. The last process runs the
-    snippet of the card."""
+    def commit(self, repo_id, operations, **options):
+        assert repo_id == "me/model"
+        for operation in operations:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(operation.path_or_fileobj, folder / operation.path_in_repo)
 
-    def run(*command: str | Path) -> str:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+    repository = SimpleNamespace(repo_id="me/model")
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: repository)
+    monkeypatch.setattr(HfApi, "create_commit", commit)
+    save_model("classify", tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    tokenizer = load_tokenizer(tmp_path / "model")
+    for part in (model, tokenizer):
+        part.push_to_hub("me/model", remote_code=True)
+    paths = [path for path in sys.path if path.endswith("-packages")]
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path += {paths}\n{WITHOUT_PACKAGE}"],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path)},
+        check=True,
+        timeout=300,
+    )
+    expected = model(**tokenizer("fine", return_tensors="pt")).logits
+    assert torch.equal(torch.load(tmp_path / "logits"), expected)
+    names = {path.name for path in folder.iterdir()} - {"README.md"}
+    assert "heads_roformer_lite.py" in names
+    assert {path.name for path in (tmp_path / "again").iterdir()} == names
 
-    with running_hub() as hub:
-        environment = {
-            **os.environ,
-            **ENVIRONMENT,
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(tmp_path / "home"),
-        }
-        run(sys.executable, Path(__file__).with_name("session_hub.py"), tmp_path)
-        # Each upload makes one commit.
-        assert hub.repositories["me/pair"].titles == ["The first", "Upload tokenizer"]
-        files = hub.files("me/pair")
-        assert "modeling_roformer_lite.py" in files and "README.md" in files
-        site_packages = [path for path in sys.path if path.endswith("site-packages")]
-        without = ROOT / "tests" / "model" / "session_without_package.py"
-        run(sys.executable, "-I", "-S", without, "hub", tmp_path, *site_packages)
-        assert 'from_pretrained("me/reviews")' in (tmp_path / "snippet.py").read_text()
-        assert run(sys.executable, tmp_path / "snippet.py").strip() in ("good", "bad")
+
+def test_only_needed_files_are_downloaded(tmp_path, monkeypatch):
+    """A classifier in several shards lies beside weights in another form."""
+    there = tmp_path / "there"
+    here = tmp_path / "here"
+    model = load_model(save_model("classify", tmp_path / "model"))
+    model.save_pretrained(there, max_shard_size="12KB")
+    load_tokenizer(tmp_path / "model").save_pretrained(there)
+    (there / "pytorch_model.bin").write_bytes(b"not needed")
+
+    def download(repository: str, allow_patterns: list[str]) -> str:
+        here.mkdir(exist_ok=True)
+        names = [path.name for path in there.iterdir()]
+        for name in filter_repo_objects(names, allow_patterns=allow_patterns):
+            shutil.copy(there / name, here)
+        return str(here)
+
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", download)
+    monkeypatch.setattr("roformer_lite.saved.saved_model.check_model_name", lambda *_: None)
+    assert load_tokenizer("me/model") is not None
+    assert not list(here.glob("*.safetensors"))
+    found = load_model("me/model").state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in model.state_dict().items())
+    shards = list(there.glob("*.safetensors"))
+    assert len(shards) == len(list(here.glob("*.safetensors"))) > 1
+    assert not list(here.glob("*.bin"))
+    for folder in (there, here):
+        (folder / shards[0].name).unlink()
+    with pytest.raises(ConversionError, match=f"names {shards[0].name}, which does not exist"):
+        checkpoint_files.weight_files("me/incomplete")

@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
 from hf_roformer_lite import (
@@ -90,16 +90,13 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
         output.logits.argmax(-1)
     with pytest.raises(TypeError, match="skip_logits=False"):
         torch.argmax(output.logits, dim=-1)
-    with pytest.raises(TypeError, match="skip_logits=False"):
-        output.logits[0]
     with pytest.raises(KeyError, match="skip_logits=False"):
         output["logits"]
     # DDP and FSDP2 read all fields of an output to find the tensors in them.
     assert isinstance(getattr(output, dataclasses.fields(output)[0].name), torch.Tensor)
     assert len([getattr(output, field.name) for field in dataclasses.fields(output)]) > 1
-    for places in (1, slice(1, None)):
-        with pytest.raises(IndexError, match="skip_logits=False"):
-            output[places]
+    with pytest.raises(IndexError, match="skip_logits=False"):
+        output[1]
     assert output.get("logits") is None and "logits" not in output
 
 
@@ -182,14 +179,10 @@ TRL = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
-
-
-def test_trl(tokenizer, tmp_path):
+def test_trl(tmp_path):
     """SFTTrainer reads `logits` in each step for entropy and accuracy, and the model that it saves
     can be opened."""
+    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
     arguments = SFTConfig(
         str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL

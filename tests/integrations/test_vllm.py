@@ -121,7 +121,8 @@ def test_classes_and_modules(settings, monkeypatch):
     torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
 
 
-REFUSED = data_beside(__file__)
+FILE = data_beside(__file__)
+REFUSED = FILE["refused"]
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -184,26 +185,6 @@ def saved(folder: Path, tokenizer, model_class, remote_code: bool = False, **fie
     return model
 
 
-# Each model differs from the default one in several ways that vLLM computes by itself.
-CAUSAL = {
-    "grouped": {
-        "num_attention_heads": 4,
-        "head_dim": 64,
-        "num_key_value_heads": 2,
-        "gated_mlp": True,
-        "attention_bias": False,
-        "norm_placement": "post",
-        "lm_head_bias": True,
-        "tie_word_embeddings": False,
-    },
-    "sliding": {
-        "sliding_window": 8,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
-        "rotary_value": True,
-    },
-    "learned": {"position_embedding_type": "learned"},
-}
 POOLED = {
     "mean": (RoFormerLiteModel, {}),
     "cls": (RoFormerLiteModel, {"classifier_pooling": "cls", "embedding_size": 64}),
@@ -256,7 +237,7 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     save = partial(saved, remote_code=how == "absent")
     jobs = []
     expected = []
-    for name, fields in CAUSAL.items():
+    for name, fields in FILE["causal"].items():
         model = save(tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields)
         job = {"model": name, "task": "generate", "texts": texts, "settings": {}}
         jobs.append({**job, "new_tokens": NEW_TOKENS})

@@ -55,11 +55,6 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
     assert (pair.num_hidden_layers, pair.hidden_size, pair.vocab_size) == (2, 256, 8192)
 
 
-def test_the_older_name_of_the_rope_type_is_not_read():
-    parameters = {"rope_type": "linear", "factor": 2.0, "type": "su"}
-    assert rl.RoFormerLiteConfig(rope_parameters=parameters).rope_parameters["factor"] == 2.0
-
-
 def test_derived_fields():
     assert rl.RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]
@@ -97,7 +92,6 @@ def test_token_ids_and_initial_range_reach_the_stacks():
     [
         ({"hiden_size": 32}, "'hiden_size'; did you mean 'hidden_size'"),
         ({"hidden_dropout_prob": 0.2}, "hidden_dropout"),
-        ({"pad_token": 0}, "did you mean 'pad_token_id'"),
         ({"banana": 3}, "RoFormerLiteConfig has no field 'banana'."),
     ],
 )

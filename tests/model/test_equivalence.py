@@ -27,10 +27,13 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
     real = mask.bool()
     flat, forms = packed_forms(ids, mask)
     expected = None
-    for backend in BACKENDS:
+    for backend in [*BACKENDS, "flex_attention"]:
+        if backend == "flex_attention" and name not in ("default", "sliding"):
+            continue
         model = build(rl.RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder))
         has_windows = "sliding_attention" in model.config.layer_types
-        with torch.no_grad():
+        # Without a compiler, torch runs its own reference of the flexible kernel.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             rows = [row[kept][None] for row, kept in zip(ids, real, strict=True) if kept.any()]
             alone = torch.zeros(6, 17, 32)
             alone[real] = torch.cat(
@@ -54,21 +57,6 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
                     assert packed.past_key_values is None
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", [*STACKS, *STYLES])
-def test_gradients_of_flat_and_dense_agree(name, backend, ragged_input):
-    model = build(
-        rl.RoFormerLiteModel, stack_config(name, backend, initializer_range=0.02)
-    ).double()
-    gradients = []
-    for hidden_states in (False, True):
-        model.zero_grad()
-        model(**ragged_input, output_hidden_states=hidden_states)[0].pow(3).sum().backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert gradients[0].isfinite().all()
-    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
-
-
 @pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}])
 def test_packed_rows_with_a_mask(more):
     """Padding may stand between two documents, with any position, or within one document."""
@@ -85,10 +73,6 @@ def test_packed_rows_with_a_mask(more):
     )
     shifted = model(ids, mask, position_ids=positions + 2, **more)
     torch.testing.assert_close(shifted.last_hidden_state, output.last_hidden_state, **CLOSE)
-    full = mask[0].bool()
-    packed = {"attention_mask": mask[:, full], "position_ids": positions[:, full] + 2}
-    states = model(ids[:, full], **packed, **more).last_hidden_state
-    torch.testing.assert_close(states, expected, **CLOSE)
     mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
     expected = model(ids[:, mask[0].bool()]).last_hidden_state
@@ -128,21 +112,6 @@ def test_windows(is_decoder, generator):
             found.append((states, gradients / gradients.abs().max()))
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], **CLOSE)
-
-
-@pytest.mark.parametrize("name", ["default", "sliding"])
-@either_direction
-def test_flex_attention(name, is_decoder, ragged_input):
-    sdpa = build(rl.RoFormerLiteModel, stack_config(name, "sdpa", is_decoder=is_decoder))
-    flex = build(rl.RoFormerLiteModel, stack_config(name, "flex_attention", is_decoder=is_decoder))
-    flat, (positions, _) = packed_forms(*ragged_input.values())
-    # Without a compiler, torch runs its own reference of the kernel.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        for inputs in (ragged_input, {"input_ids": flat, **positions}):
-            expected = sdpa(**inputs, use_cache=False)[0]
-            for hidden_states in (False, True):
-                output = flex(**inputs, use_cache=False, output_hidden_states=hidden_states)[0]
-                torch.testing.assert_close(output, expected, **CLOSE)
 
 
 def varlen_attention(
@@ -238,12 +207,6 @@ def test_packed_pair_equals_rows_alone(generator):
         torch.testing.assert_close(
             model(**inputs, use_cache=use_cache).logits[0], torch.cat(alone), **CLOSE
         )
-    plain = {"position_ids": torch.arange(5)[None], "decoder_input_ids": targets[0][None]}
-    dense = model(sources[0][None], **plain, output_hidden_states=True).logits[0]
-    torch.testing.assert_close(dense, alone[0], **CLOSE)
-    inputs["decoder_position_ids"] = torch.arange(12)[None]
-    with pytest.raises(ValueError, match=r"\[1\].* \[3\]"):
-        model(**inputs, use_cache=False)
 
 
 def test_each_row_of_a_pair_has_as_many_documents_on_both_sides():

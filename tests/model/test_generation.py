@@ -1,15 +1,11 @@
 """Tests of decoding: with every cache and without, greedy and with beams, padded on either side."""
 
-import warnings
-
 import pytest
 import torch
 from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from tiny_models import tiny_model
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
-    LlamaForCausalLM,
     StaticCache,
 )
 
@@ -74,19 +70,6 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     logits = logits_of_steps(model, given, ids, steps, past)
     torch.testing.assert_close(logits, whole.logits, **CLOSE)
     assert past.is_updated == dict.fromkeys(range(2), True)
-
-
-def test_the_former_name_of_the_cache_is_deprecated_as_in_stock_models():
-    ids = random_ids(2, 6)
-    stock = tiny_model("llama", LlamaForCausalLM)
-    messages = []
-    for model in (stock, causal_model()):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model(ids, past_key_values=DynamicCache())
-        found = [str(each.message) for each in caught if each.category is FutureWarning]
-        messages.append([text.replace(type(model).__name__, "") for text in found])
-    assert messages[0] == messages[1]
 
 
 def test_loss_beside_a_given_cache():
@@ -166,13 +149,12 @@ def test_padded_decoder_prompt_of_a_pair(cache, side):
     ids = random_ids(2, 6)
     prompt = random_ids(2, 4)
     prompt[:, 0] = model.config.decoder_start_token_id
+    alone = prompt[1:, :2].clone()
+    places = slice(2, 4) if side == "left" else slice(0, 2)
+    prompt[1, places] = alone
     mask = torch.ones(2, 4, dtype=torch.long)
-    alone = prompt[1:, :2]
-    if side == "left":
-        mask[1, :2] = 0
-        prompt[1, 2:] = alone
-    else:
-        mask[1, 2:] = 0
+    mask[1] = 0
+    mask[1, places] = 1
     options = {
         "max_new_tokens": 4,
         "do_sample": False,
@@ -240,11 +222,6 @@ def test_logits_to_keep():
     torch.testing.assert_close(
         model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]]
     )
-    mask = torch.ones_like(ids)
-    mask[0, 6:] = mask[1, 3] = 0
-    padded = model(ids, mask).logits
-    # The last positions may be padding, as in all models of transformers.
-    torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])
 
 
 def test_logits_to_keep_in_the_pair():

@@ -70,22 +70,3 @@ def test_a_target_without_labels_at_its_end(rope_type):
         for skip_logits in (True, False)
     ]
     torch.testing.assert_close(*losses, **CLOSE)
-
-
-@pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
-def test_rotated_values_keep_their_size(rope_type):
-    """With one token, attention returns its value, and position 0 does not turn it."""
-    rope = {"rope_type": rope_type, **ROPE[rope_type], "original_max_position_embeddings": 16}
-    config = stack_config(rotary_value=True, rope_parameters=dict(rope))
-    rotated = build(rl.RoFormerLiteModel, config)
-    config = stack_config(rotary_value=False, rope_parameters=dict(rope))
-    plain = build(rl.RoFormerLiteModel, config)
-    assert rotated.rotary_emb["all_layers"].attention_scaling > 1
-    torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
-    default = build(rl.RoFormerLiteModel, stack_config(rotary_value=True))
-    default.rotary_emb["all_layers"].inv_freq = rotated.rotary_emb["all_layers"].inv_freq
-    # The tables scale queries and keys, and so scores by the square of the factor.
-    for layer in default.layers:
-        layer.self_attn.scaling *= rotated.rotary_emb["all_layers"].attention_scaling ** 2
-    mask = (torch.arange(8) < torch.tensor([[8], [5]])).long()
-    torch.testing.assert_close(rotated(IDS[:, :8], mask)[0], default(IDS[:, :8], mask)[0], **CLOSE)

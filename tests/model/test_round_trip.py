@@ -162,18 +162,3 @@ def test_int8(kind, tmp_path):
     quantised.save_pretrained(tmp_path / "int8")
     loaded = type(model).from_pretrained(tmp_path / "int8").eval()
     assert torch.equal(loaded(**batch).logits, found)
-
-
-def test_slopes_that_a_checkpoint_lacks_have_their_initial_value(tmp_path):
-    model = build(rl.RoFormerLiteModel, stack_config("parallel-heads"))
-    model.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    kept = {
-        name: weight
-        for name, weight in weights.items()
-        if not name.endswith(("slope", "act_fn.weight"))
-    }
-    assert len(kept) < len(weights)
-    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    loaded = rl.RoFormerLiteModel.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
