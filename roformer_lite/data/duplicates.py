@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # The column that says whether the input of a row also occurs in the training data.
 SEEN = "seen"
-# A message names this many rows.
-NUM_NAMED = 3
 
 
 def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:

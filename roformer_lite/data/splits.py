@@ -24,7 +24,7 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..options.tasks import DataArguments
 from .data_files import Row, row_of
-from .duplicates import NUM_NAMED, SEEN, groups_of
+from .duplicates import SEEN, groups_of
 from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
@@ -140,17 +140,16 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
         if not is_seen.any():
             continue
         marked[split] = rows[split].add_column(SEEN, is_seen)
-        origins = []
-        for place in np.flatnonzero(is_seen)[:NUM_NAMED].tolist():
-            learned = int(np.flatnonzero(known == own[place])[0])
-            origins.append(f"{rows[split][place]['origin']} ({train[learned]['origin']})")
+        first = int(is_seen.argmax())
+        learned = int((known == own[first]).argmax())
         logger.warning(
             "%d of the %d rows of the %s data also occur in the training data, up to case and "
-            "spaces, for example %s",
+            "spaces, for example %s (%s)",
             is_seen.sum(),
             len(own),
             split,
-            ", ".join(origins),
+            rows[split][first]["origin"],
+            train[learned]["origin"],
         )
     return marked
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens
-from ..data.data_files import Row, file_format, read_running_text, text_of
+from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
@@ -53,11 +53,11 @@ class LanguageModelReader(Reader):
             if file_format(path) != ".txt":
                 yield from super().read_rows([path])
                 continue
-            for row in read_running_text(path):
+            for row in read_lines(path):
                 if self.options.line_by_line:
-                    yield {**row, "text": row["text"].rstrip("\n"), "document": row["origin"]}
+                    yield {**row, "document": row["origin"]}
                 else:
-                    yield {**row, "document": str(path)}
+                    yield {"text": row["text"] + "\n", "document": path, "origin": row["origin"]}
 
     def select_columns(self, row: Row) -> Row:
         return {
@@ -198,13 +198,8 @@ class MaskedLM(LanguageModel):
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
         logits[..., tokenizer.all_special_ids] = -torch.inf
-        best = logits.argmax(-1)
         is_mask = encoded["input_ids"] == tokenizer.mask_token_id
-        answers = []
-        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
-            text = filled(tokenizer, text, own_best[own_masks].tolist())
-            answers.append({"prediction": text.strip()})
-        return answers
+        return texts_of(logits.argmax(-1).where(is_mask, encoded["input_ids"]), tokenizer)
 
     # What the card shows.
 
@@ -333,20 +328,6 @@ def require_word(rows: Dataset, options: dict[str, Any]) -> None:
             f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
             "nothing can be predicted"
         )
-
-
-def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
-    """Replace the masks in a text with the text of the tokens."""
-    found, *parts = text.split(tokenizer.mask_token)
-    for token, part in zip(tokens, parts, strict=True):
-        # A token may begin with a space, or continue the word before it, as `##s` does.
-        before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
-        old = str(tokenizer.decode(before))
-        new = str(tokenizer.decode([*before, token])).removeprefix(old)
-        if not found or found[-1].isspace():
-            new = new.lstrip()
-        found += new + part
-    return found
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
