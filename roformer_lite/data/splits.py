@@ -102,13 +102,11 @@ def hold_out(
         for name in ("train", "test")
     )
     if args.validation_fraction is None:
-        which = "chosen at random" if reader.rows_are_independent else "the last ones"
         logger.info(
-            "there are no validation data: %d of the %d training rows (%s) are held out to choose "
-            "the best checkpoint (--validation_fraction 0 holds out none)",
+            "there are no validation data: %d of the %d training rows are held out to choose the "
+            "best checkpoint (--validation_fraction 0 holds out none)",
             len(held_out),
             len(train),
-            which,
         )
     kept, held_out = _with_all_labels(reader, train, keys, kept, held_out)
     if not len(held_out):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
@@ -19,16 +18,13 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
-from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions, text_to_text_baselines
 from ..measuring.metrics import (
     Metrics,
-    perplexity_metrics,
     sentence_chrf,
-    token_scores,
     translation_metrics,
 )
 from ..measuring.report import Outcome
@@ -192,22 +188,6 @@ class Seq2Seq(AnsweringRecipe):
         check_bleu_tokenizer(self.options.bleu_tokenizer)
         return self
 
-    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        measured = super().evaluate(saved, rows, batch_size, seed)
-        metrics = {"loss": self.loss_of(saved, rows, batch_size), **measured.metrics}
-        return replace(measured, metrics=metrics)
-
-    @torch.inference_mode()
-    def loss_of(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> float:
-        """The mean cross-entropy of the tokens of the targets, in nats."""
-        encoded = self.encode(rows, saved.tokenizer, training=False)
-        collator = self.collator(saved.model, saved.tokenizer)
-        scores = []
-        for batch in batches(saved.model, encoded, collator, batch_size):
-            logits = saved.model(**batch).logits
-            scores.append(token_scores(logits, batch["labels"]).cpu().numpy())
-        return perplexity_metrics(np.concatenate(scores))["loss"]
-
     def predicted(self, answers: list[Answer]) -> list[str]:
         return [answer["prediction"] for answer in answers]
 
@@ -242,8 +222,7 @@ class Seq2Seq(AnsweringRecipe):
         return [
             f"BLEU (tokenizer {self.options.bleu_tokenizer}) and chrF are computed by sacrebleu "
             f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, "
-            "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
-            f"{self.options.max_target_length} tokens of each reference, in nats."
+            "and exact_match ranges from 0 to 1."
         ]
 
 

@@ -75,7 +75,8 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     with_table.save_pretrained(directory)
     row = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
     data = write_rows(tmp_path / "a.jsonl", [row])
-    assert 0 < evaluated(directory, data)["metrics"]["test"]["loss"] < 100
+    metrics = evaluated(directory, data)["metrics"]["test"]
+    assert np.isfinite(list(metrics.values())).all()
     lengths = ["block_size"] if kind == "mlm" else ["max_source_length", "max_target_length"]
     for option in lengths:
         message = f"--{option} 13 is more than the model has positions for"
