@@ -198,8 +198,13 @@ class MaskedLM(LanguageModel):
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
         logits[..., tokenizer.all_special_ids] = -torch.inf
+        best = logits.argmax(-1)
         is_mask = encoded["input_ids"] == tokenizer.mask_token_id
-        return texts_of(logits.argmax(-1).where(is_mask, encoded["input_ids"]), tokenizer)
+        answers = []
+        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
+            text = filled(tokenizer, text, own_best[own_masks].tolist())
+            answers.append({"prediction": text.strip()})
+        return answers
 
     # What the card shows.
 
@@ -328,6 +333,20 @@ def require_word(rows: Dataset, options: dict[str, Any]) -> None:
             f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
             "nothing can be predicted"
         )
+
+
+def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
+    """Replace the masks in a text with the text of the tokens."""
+    found, *parts = text.split(tokenizer.mask_token)
+    for token, part in zip(tokens, parts, strict=True):
+        # A token may begin with a space, or continue the word before it, as `##s` does.
+        before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
+        old = str(tokenizer.decode(before))
+        new = str(tokenizer.decode([*before, token])).removeprefix(old)
+        if not found or found[-1].isspace():
+            new = new.lstrip()
+        found += new + part
+    return found
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
