@@ -13,14 +13,12 @@ from datasets import Dataset
 
 from .data.duplicates import SEEN
 from .errors import InputError
-from .measuring.metrics import Metrics, calibration_error
+from .measuring.metrics import Metrics
 from .measuring.report import LabelReport, Outcome, are_right, scores_of
 from .measuring.significance import RowMetric
 from .recipes.base import Recipe
 from .recipes.loaded_model import LoadedModel
 
-# Scores with a larger expected calibration error are not regarded as probabilities.
-LARGE_CALIBRATION_ERROR = 0.1
 # The name of the saved model in comparisons.
 THIS_MODEL = "this model"
 
@@ -59,24 +57,6 @@ class Evaluation:
     def scores(self) -> np.ndarray | None:
         """The probability of each prediction, `(rows,)`; None if the model has none."""
         return scores_of(self.outcomes)
-
-    @property
-    def calibration_error(self) -> float | None:
-        """The expected calibration error of the scores; None without scores."""
-        if self.scores is None:
-            return None
-        return calibration_error(self.scores, self.right)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Sentences about problems, to be printed with the metrics."""
-        error = self.calibration_error
-        if error is None or error <= LARGE_CALIBRATION_ERROR:
-            return []
-        return [
-            "The scores of `predict` rank predictions, but they are not probabilities: their "
-            f"expected calibration error is {error:.3f}."
-        ]
 
 
 def evaluate(

@@ -19,7 +19,7 @@ from ..data.splits import load_splits
 from ..data.tables import TableWriter
 from ..evaluation import Evaluation, evaluate
 from ..measuring.confusion_picture import draw_confusion
-from ..measuring.report import confused_pairs, example_text, worst
+from ..measuring.report import example_text, worst
 from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
@@ -98,7 +98,7 @@ def evaluate_model(
         "metrics": {"test": found.metrics},
         "labels": {} if found.report is None else found.report.scores,
         "rows": {"test": found.rows},
-        "notes": [*notes, *found.warnings],
+        "notes": notes,
         "arguments": arguments,
         "device": str(saved.model.device),
         "version": __version__,
@@ -150,14 +150,10 @@ def set_lengths(saved: SavedModel, recipe: Recipe, given: dict[str, Any]) -> Non
 
 
 def _report_text(found: Evaluation, examples: int) -> str:
-    """The metrics of each label, the labels that are confused most often, and the worst
-    predictions."""
+    """The metrics of each label, and the worst predictions."""
     lines = []
     if found.report is not None:
         lines.append(found.report.text.rstrip("\n"))
-        pairs = confused_pairs(found.report)
-        if pairs:
-            lines += ["Most often confused (true -> predicted):", *pairs]
     shown = worst(found.outcomes, examples)
     if shown:
         lines += ["", "The worst answers:", *map(example_text, shown)]

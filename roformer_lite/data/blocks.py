@@ -16,14 +16,14 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from .data_files import Row, in_pieces
+from .data_files import Row
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The tokenizer gets at most this many pieces of 8 KiB at once, because it needs a hundred times as
-# much memory.
-NUM_PIECES_AT_ONCE = 128
+# The tokenizer gets at most this many texts at once, because it needs a hundred times as much
+# memory.
+NUM_TEXTS_AT_ONCE = 32
 
 
 def cut_blocks(
@@ -92,25 +92,25 @@ def blocks(
     # The type of a list of numbers is also that of a single one.
     borders: Any = tokenizer.convert_tokens_to_ids(list(document_tokens(tokenizer)))
     start, end = borders
-    pieces = _tokenized_pieces(rows, tokenizer)
+    pieces = _tokenized(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):
         yield {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
-def _tokenized_pieces(
+def _tokenized(
     rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
-    pieces = ((row["document"], piece) for row in rows for piece in in_pieces(row["text"]))
-    while batch := list(islice(pieces, NUM_PIECES_AT_ONCE)):
+    remaining = iter(rows)
+    while batch := list(islice(remaining, NUM_TEXTS_AT_ONCE)):
         encoded = tokenizer(
-            [text for _, text in batch],
+            [row["text"] for row in batch],
             add_special_tokens=False,
             truncation=False,
             return_attention_mask=False,
             verbose=False,
         )
-        for (document, _), ids in zip(batch, encoded["input_ids"], strict=True):
-            yield document, ids
+        for row, ids in zip(batch, encoded["input_ids"], strict=True):
+            yield row["document"], ids
 
 
 class BlockCollator(DataCollatorForLanguageModeling):

@@ -3,24 +3,19 @@
 A row is a dictionary of the file's columns and of `origin`, the place it came from, written as
 `file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
 finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
-and lines that are too long for one text raise an error. Only the text of language models may have
-lines of any length, because it is divided into pieces.
+and lines that are too long for one text raise an error.
 """
 
 import codecs
 import csv
 import gzip
 import json
-import logging
 import re
-import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import chain, count, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
-from unicodedata import normalize
 
 from ..errors import InputError, did_you_mean
 
@@ -39,31 +34,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # This is the largest number of float32.
 MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # The limit also holds for a field of a .csv file. The tokens and tensors of a line need a hundred
-# times as much memory as its text. Running text is divided into pieces.
+# times as much memory as its text.
 MAX_LINE_BYTES = 2**24
-MAX_PIECE_BYTES = 2**13
-NO_LIMIT = -1
 _IN_QUOTES = re.compile(r'"[^"]*"')
-# Parts of the messages of the csv module, and what is wrong with the file.
-_CSV_FAULTS = {
-    "new-line": "a carriage return must stand in double quotes",
-    "unexpected end of data": (
-        "a field begins with a double quote, and no double quote closes it; close it, or quote the "
-        "field and double each quote in it"
-    ),
-}
 # Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
 _DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
-# Long lines are cut at the last match of the first pattern that matches: before a single space,
-# where a word ends for all tokenizers that split at white space; after a punctuation mark before a
-# Chinese character; or before any character, which costs a token or two.
-_CUTS = [
-    re.compile(rb".*\S(?= \S)", re.DOTALL),
-    re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
-    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),
-]
-
-logger = logging.getLogger(__name__)
 
 
 def file_format(path: str | Path) -> str:
@@ -81,7 +56,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    for number, text in _read(path, MAX_LINE_BYTES):
+    for number, text in _read(path):
         yield number, text.rstrip("\r\n")
 
 
@@ -91,33 +66,12 @@ def read_lines(path: str | Path) -> Iterator[Row]:
         yield {"text": text, "origin": f"{path}:{number}"}
 
 
-def read_running_text(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}` of continuous text, with the line ends. A line of more than 8 KiB
-    is split into several rows, at spaces if it has any."""
-    for number, text in _read(path, NO_LIMIT):
-        for piece in in_pieces(text.rstrip("\r\n") + "\n"):
-            yield {"text": piece, "origin": f"{path}:{number}"}
-
-
-def in_pieces(text: str) -> Iterator[str]:
-    """Cut a text into pieces of at most 8 KiB."""
-    raw = text.encode()
-    start = 0
-    while len(raw) - start > MAX_PIECE_BYTES:
-        piece = raw[start : start + MAX_PIECE_BYTES]
-        # The last pattern finds a place in any text.
-        found = next(filter(None, (cut.match(piece) for cut in _CUTS)))
-        yield found.group().decode()
-        start += found.end()
-    yield raw[start:].decode()
-
-
-def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str]]:
+def _read(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
         with _opened(path) as stream:
-            for number, text in lines_of(stream, str(path), longest):
+            for number, text in lines_of(stream, str(path)):
                 yield number, text
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
@@ -145,67 +99,50 @@ class LineReader(Protocol):
         """The next line, or at most `limit` bytes of it; empty at the end."""
 
 
-def lines_of(
-    stream: LineReader, name: str, longest: int = MAX_LINE_BYTES
-) -> Iterator[tuple[int, str]]:
+def lines_of(stream: LineReader, name: str) -> Iterator[tuple[int, str]]:
     """Yield the numbers of lines from 1, and the lines with their line ends.
 
     Args:
         stream: Bytes of UTF-8.
         name: The name of the stream in messages.
-        longest: A line with more bytes is rejected, unless this is `NO_LIMIT`.
     """
     for number in count(1):
-        raw = stream.readline(longest)
+        raw = stream.readline(MAX_LINE_BYTES)
         if not raw:
             return
-        if len(raw) == longest and not raw.endswith(b"\n"):
+        if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
             raise InputError(
-                f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one "
-                "text; divide it into lines (only mlm and causal cut the long lines of a .txt file)"
+                f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes, too long for "
+                "one text; divide it into lines"
             )
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{name}:{number}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
-                f"is not UTF-8; {_conversion(name, raw)}"
+                f"is not UTF-8; {_conversion(raw)}"
             ) from error
         if number == 1:
             # Some programs write more than one byte order mark.
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
                 raise InputError(
-                    f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; "
-                    f"{_conversion(name, raw)}"
+                    f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
                 )
         yield number, text
 
 
-def _conversion(name: str, raw: bytes) -> str:
-    """A sentence on the probable encoding of a file or a stream, and how to convert it.
-
-    Args:
-        name: The name of the file or stream.
-        raw: A line that is not UTF-8.
-    """
-    encoding = "WINDOWS-1252"
-    others = " (or, for example, in GB18030 or SHIFT_JIS)"
+def _conversion(raw: bytes) -> str:
+    """A sentence on the probable encoding of a line that is not UTF-8, and how to convert it."""
+    encoding = "WINDOWS-1252 (or, for example, in GB18030 or SHIFT_JIS)"
     # In UTF-16, one of the two bytes of an ASCII character is zero.
     zero = raw.find(b"\0")
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding, others = "UTF-16", ""
+        encoding = "UTF-16"
     elif zero >= 0:
-        encoding, others = "UTF-16LE" if zero % 2 else "UTF-16BE", ""
-    path = Path(name)
-    source = shlex.quote(name)
-    target = shlex.quote(str(path.with_name(f"utf8_{path.name}")))
-    command = f"iconv -f {encoding} -t UTF-8"
-    if path.suffix.lower() == ".gz":
-        command = f"gzip -dc {source} | {command} | gzip > {target}"
-    elif path.is_file():
-        command += f" {source} > {target}"
-    return f"it is probably in {encoding}{others}; `{command}` converts it"
+        encoding = "UTF-16LE" if zero % 2 else "UTF-16BE"
+    command = f"iconv -f {encoding.split()[0]} -t UTF-8"
+    return f"it is probably in {encoding}; `{command}` converts it"
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
@@ -280,7 +217,7 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
 
 
 def _lines_with_ends(path: str | Path) -> Iterator[str]:
-    return (line for _, line in _read(path, MAX_LINE_BYTES))
+    return (line for _, line in _read(path))
 
 
 def _header_lines(lines: Iterator[str]) -> list[str]:
@@ -300,17 +237,6 @@ def _delimiter_in(header: list[str], column_names: Sequence[str] | None) -> str:
     if column_names is None:
         return max(DELIMITERS, key=text.count)
     return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
-
-
-@cache
-def _report_delimiter(path: str, delimiter: str) -> None:
-    """Say once that the columns of a file are not separated by commas."""
-    if delimiter != ",":
-        logger.info(
-            "%s: the columns are separated by %r (--delimiter chooses another character)",
-            path,
-            delimiter,
-        )
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:
@@ -375,7 +301,6 @@ def _records(
         header = _header_lines(lines)
         lines = chain(header, lines)
         delimiter = _delimiter_in(header, column_names)
-        _report_delimiter(str(path), delimiter)
     # A line end within quotes belongs to the field.
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     first_line = 1
@@ -384,9 +309,10 @@ def _records(
             yield first_line, values
             first_line = records.line_num + 1
     except csv.Error as error:
-        said = str(error)
-        meant = [meaning for part, meaning in _CSV_FAULTS.items() if part in said]
-        raise InputError(f"{path}:{first_line}: {meant[0] if meant else said}") from error
+        raise InputError(
+            f"{path}:{first_line}: {error}; a field with a double quote or a line break must stand "
+            "in double quotes, and a double quote in it is doubled"
+        ) from error
 
 
 def row_of(columns: dict[str, Any], origin: str) -> Row:
@@ -474,10 +400,6 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
         InputError: if the row has no such column; it lists the existing ones.
     """
     columns = columns_of(row)
-    if column not in columns:
-        # macOS may write the accents of letters as separate characters.
-        columns = {normalize("NFC", name): value for name, value in columns.items()}
-        column = normalize("NFC", column)
     if column in columns:
         return columns[column]
     value: Any = columns

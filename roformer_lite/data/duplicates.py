@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # The column that says whether the input of a row also occurs in the training data.
 SEEN = "seen"
-# A message names this many rows.
-NUM_NAMED = 3
 
 
 def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:
@@ -38,9 +36,9 @@ def normal_form(value: str | list[str]) -> str:
     return " ".join(text.casefold().split())
 
 
-def groups_of(keys: np.ndarray) -> list[np.ndarray]:
+def groups_of(keys: np.ndarray) -> list[list[int]]:
     """The places of equal keys, in the order of the first of each."""
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    ends = np.cumsum(np.bincount(group))
-    members = np.split(np.argsort(group, kind="stable"), ends[:-1])
-    return [members[number] for number in np.argsort(first)]
+    groups: dict[int, list[int]] = {}
+    for place, key in enumerate(keys.tolist()):
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())

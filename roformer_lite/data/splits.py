@@ -24,7 +24,7 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..options.tasks import DataArguments
 from .data_files import Row, row_of
-from .duplicates import NUM_NAMED, SEEN, groups_of
+from .duplicates import SEEN, groups_of
 from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
@@ -102,13 +102,11 @@ def hold_out(
         for name in ("train", "test")
     )
     if args.validation_fraction is None:
-        which = "chosen at random" if reader.rows_are_independent else "the last ones"
         logger.info(
-            "there are no validation data: %d of the %d training rows (%s) are held out to choose "
-            "the best checkpoint (--validation_fraction 0 holds out none)",
+            "there are no validation data: %d of the %d training rows are held out to choose the "
+            "best checkpoint (--validation_fraction 0 holds out none)",
             len(held_out),
             len(train),
-            which,
         )
     kept, held_out = _with_all_labels(reader, train, keys, kept, held_out)
     if not len(held_out):
@@ -140,17 +138,16 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
         if not is_seen.any():
             continue
         marked[split] = rows[split].add_column(SEEN, is_seen)
-        origins = []
-        for place in np.flatnonzero(is_seen)[:NUM_NAMED].tolist():
-            learned = int(np.flatnonzero(known == own[place])[0])
-            origins.append(f"{rows[split][place]['origin']} ({train[learned]['origin']})")
+        first = int(is_seen.argmax())
+        learned = int((known == own[first]).argmax())
         logger.warning(
             "%d of the %d rows of the %s data also occur in the training data, up to case and "
-            "spaces, for example %s",
+            "spaces, for example %s (%s)",
             is_seen.sum(),
             len(own),
             split,
-            ", ".join(origins),
+            rows[split][first]["origin"],
+            train[learned]["origin"],
         )
     return marked
 

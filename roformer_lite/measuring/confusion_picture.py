@@ -27,9 +27,8 @@ def most_confused(true: Sequence[str], predicted: Sequence[str]) -> list[str]:
 def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> None:
     """Draw a confusion matrix of the labels that are confused most.
 
-    The number in a cell is the count. Its colour is the share of all rows with this true label, so
-    that a rare label is as visible as a frequent one. Labels with characters that no font of this
-    machine has are drawn as numbers, which count all labels in alphabetical order.
+    A cell is the share of the shown rows with this true label, so that a rare label is as visible as
+    a frequent one.
 
     Args:
         true, predicted: The labels of each row.
@@ -37,41 +36,30 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     """
     # Unlike pyplot, this needs no display and keeps no global state.
     from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score, confusion_matrix
+    from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score
 
     labels = most_confused(true, predicted)
-    counts = confusion_matrix(true, predicted, labels=labels)
-    occurrences = Counter(true)
-    totals = np.array([[max(occurrences[label], 1)] for label in labels])
-    fonts = _fonts()
-    drawable = _characters(fonts)
-    everything = sorted({*true, *predicted})
-    names = []
-    for label in labels:
-        can_be_drawn = drawable.issuperset(map(ord, label))
-        name = label if len(label) <= MAX_CHARACTERS else f"{label[: MAX_CHARACTERS - 1]}…"
-        names.append(name if can_be_drawn else f"#{everything.index(label) + 1}")
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
-    shown = ConfusionMatrixDisplay(counts / totals, display_labels=names)
-    shown.plot(
+    shown = ConfusionMatrixDisplay.from_predictions(
+        true,
+        predicted,
+        labels=labels,
+        display_labels=list(map(_cut, labels)),
+        normalize="true",
+        values_format=".0%",
         ax=figure.subplots(),
         cmap="Blues",
         colorbar=False,
         xticks_rotation="vertical",
-        text_kw={"fontsize": 7},
-        im_kw={"vmin": 0, "vmax": 1},
+        text_kw={"fontsize": 6},
     )
-    for text, count in zip(shown.text_.flat, counts.flat, strict=True):
-        text.set_text(f"{count:,}" if count else "")
     axes = shown.ax_
+    fonts = _fonts()
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = accuracy_score(true, predicted, normalize=False)
-    title = f"{int(right):,} of {len(true):,} correct"
-    if len(everything) > MAX_LABELS:
-        title += f"; {MAX_LABELS} of {len(everything)} labels, those confused most"
-    axes.set_title(title, fontsize=10)
+    axes.set_title(f"{int(right):,} of {len(true):,} correct", fontsize=10)
     axes.set(xlabel="predicted", ylabel="true")
     figure.savefig(path, dpi=120)
 
@@ -108,8 +96,5 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *sorted(filter(_CHINESE_FONTS.search, installed))]
 
 
-def _characters(fonts: Sequence[str]) -> set[int]:
-    """The code points for which these fonts have glyphs."""
-    from matplotlib.font_manager import findfont, get_font
-
-    return {code for font in fonts for code in get_font(findfont(font)).get_charmap()}
+def _cut(label: str) -> str:
+    return label if len(label) <= MAX_CHARACTERS else f"{label[: MAX_CHARACTERS - 1]}…"

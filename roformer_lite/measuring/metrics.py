@@ -7,7 +7,6 @@ losses, perplexity, correlations and the mean squared error.
 import math
 import re
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch.nn import functional as F
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..data.scripts import HAN, KANA, OTHERS_WITHOUT_SPACES
 from ..errors import InputError
 
 Metrics = dict[str, float]
@@ -42,20 +40,6 @@ def translation_metrics(
     chrf = CHRF().corpus_score(hypotheses, [references])
     exact = np.mean([found == right for found, right in zip(hypotheses, references, strict=True)])
     return {"bleu": bleu.score, "chrf": chrf.score, "exact_match": float(exact)}
-
-
-def bleu_tokenizer_for(text: str) -> str:
-    """The tokenizer of sacrebleu for the language of a text. The default would regard a sentence
-    without spaces as a single word."""
-    size = len("".join(text.split()))
-    if len(KANA.findall(text)) > 0.1 * size:
-        has_mecab = find_spec("MeCab") is not None and find_spec("ipadic") is not None
-        return "ja-mecab" if has_mecab else "char"
-    if len(HAN.findall(text)) > 0.3 * size:
-        return "zh"
-    if len(OTHERS_WITHOUT_SPACES.findall(text)) > 0.3 * size:
-        return "char"
-    return "13a"
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
@@ -122,14 +106,6 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
         f1 = f1_score(true, predicted, average=average, zero_division=0)
         metrics[f"{average}_f1"] = float(f1)
     return metrics
-
-
-def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
-    """The expected calibration error: the mean difference between the scores of predictions, from 0
-    to 1, and the fraction of right ones, in ten groups of the same size (Nixon et al. 2019,
-    arXiv:1904.01685)."""
-    gaps = (scores - right)[np.argsort(scores, kind="stable")]
-    return float(sum(abs(group.sum()) for group in np.array_split(gaps, 10)) / len(gaps))
 
 
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:

@@ -1,7 +1,6 @@
-"""The predictions of a model on labelled data, and reports on them: scores by label, confusions and
-the worst predictions."""
+"""The predictions of a model on labelled data, and reports on them: scores by label and the
+worst predictions."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 
 from .metrics import ByLabel, entity_report, metrics_by_entity, metrics_by_label
 
-MAX_CONFUSED_PAIRS = 10
 # Longer values in examples are cut.
 MAX_SHOWN_CHARACTERS = 300
 
@@ -104,16 +102,6 @@ def report_of_entities(
     if not scores:
         return None
     return LabelReport(entity_report(predicted, true, scheme, digits=4), scores)
-
-
-def confused_pairs(report: LabelReport) -> list[str]:
-    """The labels that are confused most often, with one line per pair."""
-    pairs = zip(report.true, report.predicted, strict=True)
-    counts = Counter((true, predicted) for true, predicted in pairs if true != predicted)
-    return [
-        f"{count:6,}  {true} -> {predicted}"
-        for (true, predicted), count in counts.most_common(MAX_CONFUSED_PAIRS)
-    ]
 
 
 def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:

@@ -3,8 +3,9 @@
 A metric is a function of sums over rows, so that each row contributes some numbers: its hits, its
 n-grams, its loss. The test is paired approximate randomization (Noreen 1989; Yeh 2000,
 arXiv:cs/0008005). If two systems are equally good, the answers to any row may be swapped between
-them. The p-value is the fraction of random swaps after which the metrics differ by at least as much
-as before. For accuracy, this is McNemar's exact test, up to the random choice of swaps.
+them. The p-value is the fraction of swaps after which the metrics differ by at least as much as
+before: of all swaps of at most 13 rows, and otherwise of 10,000 random ones. For accuracy, this is
+McNemar's exact test, up to the random choice of swaps.
 """
 
 from __future__ import annotations
@@ -85,23 +86,34 @@ Baselines = dict[str, dict[str, Measured]]
 @lru_cache(maxsize=32)
 def p_value(first: RowMetric, second: RowMetric) -> float:
     """The p-value of the difference between two systems on the same rows, two-sided."""
+    from scipy.stats import permutation_test
+
     ours = first.statistics
     theirs = second.statistics
     is_different = (ours != theirs).any(axis=1)
     changes = (theirs - ours)[is_different]
+    number = len(changes)
+    if number < 2:
+        # A single row that is swapped only changes the sign of the difference.
+        return 1.0
     our_sums = ours.sum(axis=0, keepdims=True)
     their_sums = theirs.sum(axis=0, keepdims=True)
-    observed = abs(first.of_sums(our_sums) - first.of_sums(their_sums))[0]
-    at_once = max(1, min(NUM_SHUFFLES, MAX_SWAPS_AT_ONCE // max(1, len(changes))))
-    generator = np.random.default_rng(0)
-    num_as_large = 0
-    for start in range(0, NUM_SHUFFLES, at_once):
-        number = min(at_once, NUM_SHUFFLES - start)
-        is_swapped = generator.integers(0, 2, (number, len(changes)), dtype=np.int8)
-        moved = is_swapped.astype(np.float64) @ changes
-        found = first.of_sums(our_sums + moved) - first.of_sums(their_sums - moved)
-        num_as_large += int((abs(found) >= observed * (1 - ROUNDING)).sum())
-    return (1 + num_as_large) / (1 + NUM_SHUFFLES)
+
+    def difference(is_swapped: np.ndarray, _: np.ndarray, axis: int) -> np.ndarray:
+        moved = np.atleast_2d(is_swapped) @ changes
+        return abs(first.of_sums(our_sums + moved) - first.of_sums(their_sums - moved))
+
+    found = permutation_test(
+        (np.zeros(number), np.ones(number)),
+        difference,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=NUM_SHUFFLES,
+        batch=max(1, MAX_SWAPS_AT_ONCE // number),
+        alternative="greater",
+        rng=0,
+    )
+    return float(found.pvalue)
 
 
 def ratio_of(sums: np.ndarray) -> np.ndarray:

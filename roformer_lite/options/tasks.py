@@ -94,10 +94,9 @@ class Seq2SeqDataArguments(TaskArguments):
         max_source_length: Truncate inputs to this many tokens.
         max_target_length: Truncate target texts to this many tokens. This also limits generated
             texts, unless --max_new_tokens is passed.
-        bleu_tokenizer: Tokenizer of sacrebleu, such as intl. Those for Japanese and Korean, and
-            those of sentencepiece (spm, flores200, spBLEU-1K), need further packages. Default: zh
-            for Chinese targets, ja-mecab (or char, if it is not installed) for Japanese, char for
-            other languages without spaces, otherwise 13a.
+        bleu_tokenizer: Tokenizer of sacrebleu: zh for Chinese targets, char for other languages
+            without spaces. Those for Japanese and Korean, and those of sentencepiece (spm,
+            flores200, spBLEU-1K), need further packages.
     """
 
     task = "seq2seq"
@@ -115,7 +114,7 @@ class Seq2SeqDataArguments(TaskArguments):
     target_column: str = "target"
     max_source_length: int = 128
     max_target_length: int = 128
-    bleu_tokenizer: str = ""
+    bleu_tokenizer: str = "13a"
 
     def __post_init__(self):
         super().__post_init__()

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens
-from ..data.data_files import Row, file_format, read_running_text, text_of
+from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
@@ -53,11 +53,11 @@ class LanguageModelReader(Reader):
             if file_format(path) != ".txt":
                 yield from super().read_rows([path])
                 continue
-            for row in read_running_text(path):
+            for row in read_lines(path):
                 if self.options.line_by_line:
-                    yield {**row, "text": row["text"].rstrip("\n"), "document": row["origin"]}
+                    yield {**row, "document": row["origin"]}
                 else:
-                    yield {**row, "document": str(path)}
+                    yield {"text": row["text"] + "\n", "document": path, "origin": row["origin"]}
 
     def select_columns(self, row: Row) -> Row:
         return {

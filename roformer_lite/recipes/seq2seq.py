@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
@@ -19,17 +18,13 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
-from ..data.blocks import batches
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions, text_to_text_baselines
 from ..measuring.metrics import (
     Metrics,
-    bleu_tokenizer_for,
-    perplexity_metrics,
     sentence_chrf,
-    token_scores,
     translation_metrics,
 )
 from ..measuring.report import Outcome
@@ -51,8 +46,6 @@ if TYPE_CHECKING:
 # The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
 # a severity of at least 1.
 MAX_SEVERITY = 101
-# The language of the targets is determined from this many of them.
-NUM_INSPECTED = 1000
 
 
 class Seq2SeqReader(Reader):
@@ -109,29 +102,8 @@ class Seq2Seq(AnsweringRecipe):
 
     @classmethod
     def inspect(cls, options: Seq2SeqDataArguments, rows: DatasetDict) -> Self:
-        return cls(options).with_bleu_tokenizer(rows["train"])
-
-    def with_bleu_tokenizer(self, rows: Dataset) -> Self:
-        """The task with the tokenizer of sacrebleu for the language of the targets, unless the
-        options specify one.
-
-        Raises:
-            InputError: if the tokenizer is not available.
-        """
-        from sacrebleu.metrics import BLEU
-
-        tokenizer = self.options.bleu_tokenizer
-        if not tokenizer:
-            tokenizer = bleu_tokenizer_for("".join(rows[:NUM_INSPECTED]["target"]))
-        try:
-            translation_metrics(["a"], ["a"], tokenizer)
-        # Some of sacrebleu's tokenizers need a package or a download, and other names are unknown.
-        except (ImportError, LookupError, OSError, RuntimeError) as error:
-            raise InputError(
-                f"--bleu_tokenizer {tokenizer} is not available: {reason(error)}; "
-                f"the tokenizers of sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
-            ) from error
-        return replace(self, options=replace(self.options, bleu_tokenizer=tokenizer))
+        check_bleu_tokenizer(options.bleu_tokenizer)
+        return cls(options)
 
     # Encoding.
 
@@ -213,23 +185,8 @@ class Seq2Seq(AnsweringRecipe):
     # Measuring.
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        return self.with_bleu_tokenizer(rows)
-
-    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
-        measured = super().evaluate(saved, rows, batch_size, seed)
-        metrics = {"loss": self.loss_of(saved, rows, batch_size), **measured.metrics}
-        return replace(measured, metrics=metrics)
-
-    @torch.inference_mode()
-    def loss_of(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> float:
-        """The mean cross-entropy of the tokens of the targets, in nats."""
-        encoded = self.encode(rows, saved.tokenizer, training=False)
-        collator = self.collator(saved.model, saved.tokenizer)
-        scores = []
-        for batch in batches(saved.model, encoded, collator, batch_size):
-            logits = saved.model(**batch).logits
-            scores.append(token_scores(logits, batch["labels"]).cpu().numpy())
-        return perplexity_metrics(np.concatenate(scores))["loss"]
+        check_bleu_tokenizer(self.options.bleu_tokenizer)
+        return self
 
     def predicted(self, answers: list[Answer]) -> list[str]:
         return [answer["prediction"] for answer in answers]
@@ -265,8 +222,7 @@ class Seq2Seq(AnsweringRecipe):
         return [
             f"BLEU (tokenizer {self.options.bleu_tokenizer}) and chrF are computed by sacrebleu "
             f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, "
-            "and exact_match ranges from 0 to 1; the loss is the mean cross-entropy of the first "
-            f"{self.options.max_target_length} tokens of each reference, in nats."
+            "and exact_match ranges from 0 to 1."
         ]
 
 
@@ -276,6 +232,24 @@ def is_plain_text(path: str) -> bool:
     suffix = file_format(path)
     is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
     return is_short and suffix not in (".tsv", ".csv")
+
+
+def check_bleu_tokenizer(name: str) -> None:
+    """Reject a tokenizer that sacrebleu does not have here.
+
+    Raises:
+        InputError: with the reason, and all tokenizers.
+    """
+    from sacrebleu.metrics import BLEU
+
+    try:
+        translation_metrics(["a"], ["a"], name)
+    # Some tokenizers need a package or a download.
+    except (ImportError, LookupError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"--bleu_tokenizer {name} is not available: {reason(error)}; the tokenizers of "
+            f"sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
+        ) from error
 
 
 def check_new_tokens(positions: int | None, number: int) -> None:

@@ -20,7 +20,7 @@ from hf_roformer_lite.version import __version__
 
 from ..baseline.join import Join
 from ..data.data_files import Row
-from ..data.duplicates import NUM_NAMED, SEEN
+from ..data.duplicates import SEEN
 from ..evaluation import THIS_MODEL, Evaluation
 from ..measuring.metrics import LOWER_IS_BETTER, Metrics
 from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
@@ -154,9 +154,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
     if measured.join is not None:
         notes.append(note_on_join(finished, measured.join))
     if evaluations and evaluations[-1].scores is not None:
-        last = evaluations[-1]
-        notes.append(note_on_scores(last))
-        warnings += last.warnings
+        notes.append(f"![Accuracy of the predictions by their confidence]({RELIABILITY_FILE})")
     return {
         "task": recipe.name,
         "command": run.command(),
@@ -254,25 +252,15 @@ def note_on_join(finished: FinishedTraining, join: Join) -> str:
 def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     """A sentence about the rows of a split whose input also occurs in the training data. It names
     files without their folders, because a card shows no path of this machine."""
-    seen = rows.select(np.flatnonzero(rows[SEEN]))
-    origins = ", ".join(Path(origin).name for origin in seen[:NUM_NAMED]["origin"])
+    is_seen = np.array(rows[SEEN])
+    first = Path(rows[int(is_seen.argmax())]["origin"]).name
     sentence = (
-        f"{len(seen):,} of the {len(rows):,} rows of the {evaluation.split} data also occur in the "
-        f"training data, up to case and spaces, for example {origins}."
+        f"{is_seen.sum():,} of the {len(rows):,} rows of the {evaluation.split} data also occur in "
+        f"the training data, up to case and spaces, for example {first}."
     )
     if evaluation.without_seen is None:
         return sentence
     return f"{sentence} Without them, {metric} is {evaluation.without_seen:.4f}."
-
-
-def note_on_scores(evaluation: Evaluation) -> str:
-    """A sentence for the card about the calibration of the scores."""
-    return (
-        f"The expected calibration error on the {evaluation.split} data is "
-        f"{evaluation.calibration_error:.3f}: the mean difference between the scores and the "
-        "fraction of correct predictions. "
-        f"![Fraction of correct predictions]({RELIABILITY_FILE})"
-    )
 
 
 def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[str, Any]:

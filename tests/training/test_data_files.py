@@ -6,32 +6,25 @@ More mistakes are tested in tests/fuzz/test_damaged_data.py.
 import csv
 import gzip
 import io
-import json
 import random
 import re
 import subprocess
 from itertools import islice
 from pathlib import Path
-from unicodedata import normalize
 
 import pytest
 from datasets import Dataset, DatasetDict
 from program import TINY, evaluated, predicted, run, train
 
-from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.data.data_files import (
     columns_of,
-    delimiter_of,
     header_of,
-    in_pieces,
     number_of,
     numbered_lines,
     read_parallel,
-    read_running_text,
     read_table,
     read_tagged,
     text_of,
-    value_of,
 )
 from roformer_lite.data.splits import load_splits
 from roformer_lite.errors import InputError
@@ -58,39 +51,6 @@ def test_lines_lose_their_ends_and_nothing_else(write):
     expected = [(1, "one"), (2, " two \u2028still two\x85"), (3, ""), (4, "four")]
     assert list(numbered_lines(write("a.txt", content))) == expected
     assert list(numbered_lines(write("a.txt.gz", content))) == expected
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
-@pytest.mark.parametrize(
-    "words", ["it's a red—house, 3.14 times (or more)  as", "中文没有空格，但是有标点。"]
-)
-def test_long_lines_are_cut_where_tokens_end(algorithm, words, write):
-    """A line of any length is read in short pieces that give the tokens of the whole line."""
-    chance = random.Random(0)
-    separator = " " if " " in words else ""
-    parts = [chance.choice([words, words[:5], words[6:]]) for _ in range(2000)]
-    line = "".join(part + separator for part in parts).strip()
-    tokenizer = RoFormerLiteTokenizer.train([words] * 4, vocab_size=400, algorithm=algorithm)
-    path = write("a.txt.gz", f"\ufeff{line}\r\n\n{line}")
-    pieces = [row["text"] for row in read_running_text(path)]
-    assert "".join(pieces) == f"{line}\n\n{line}\n" and all(
-        len(piece.encode()) <= 2**13 for piece in pieces
-    )
-    assert list(in_pieces(line)) == [piece.rstrip("\n") for piece in pieces[: len(pieces) // 2]]
-    options = {"add_special_tokens": False, "truncation": False, "verbose": False}
-    of_pieces = []
-    for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"]:
-        of_pieces += ids
-    assert of_pieces == tokenizer(line, **options)["input_ids"]
-
-
-@pytest.mark.parametrize("gap", ["", "\u3000", "\x00"])
-def test_lines_without_a_place_to_cut(gap, write):
-    line = gap.join("é中\U0001f600" for _ in range(5000))
-    rows = list(read_running_text(write("a.txt", line)))
-    assert "".join(row["text"] for row in rows) == line + "\n" and len(rows) > 5
-    with pytest.raises(InputError, match=r"a\.txt:1: byte 45001 of the line \(0xff\) is not UTF-8"):
-        list(read_running_text(write("a.txt", b"abcd e" * 7500 + b"\xff")))
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.tsv.gz", "a.conll.gz"])
@@ -124,11 +84,9 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     rows = list(islice(read_table(path), 2))
     assert rows[0]["text"] == 'two\nlines, "quoted"'
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
-    with pytest.raises(InputError, match=r"a\.csv:5: .*no double quote closes it"):
+    with pytest.raises(InputError, match=r"a\.csv:5: .*double quotes"):
         list(read_table(path))
-    with pytest.raises(
-        InputError, match=r"b\.csv:2: a carriage return must stand in double quotes"
-    ):
+    with pytest.raises(InputError, match=r"b\.csv:2: .*a line break must stand in double quotes"):
         list(read_table(write("b.csv", "text,label\na\rb,c\n")))
 
 
@@ -328,45 +286,19 @@ DELIMITED = {
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("case", DELIMITED)
-def test_the_header_says_how_columns_are_separated(case, line_end, write, caplog):
+def test_the_header_says_how_columns_are_separated(case, line_end, write):
     content, expected = DELIMITED[case]
     path = write("a.csv", content.replace("\n", line_end))
-    caplog.set_level("INFO")
-    for _ in range(2):
-        (row,) = read_table(path)
-        cells = list(columns_of(row).values())
-        assert cells == [cell.replace("\n", line_end) for cell in expected]
-    separated_by = delimiter_of(path)
+    (row,) = read_table(path)
+    cells = list(columns_of(row).values())
+    assert cells == [cell.replace("\n", line_end) for cell in expected]
     assert list(columns_of(header_of(path))) == list(columns_of(row))
     assert not any("\ufeff" in name for name in columns_of(row))
-    assert len(caplog.records) == (separated_by != ",")
-    for record in caplog.records:
-        # It is a fact, nothing to warn of.
-        assert record.levelname == "INFO" and repr(separated_by) in record.getMessage()
 
 
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_an_accent_in_a_column_name_may_be_a_character_of_its_own(name, form, write):
-    column = normalize("NFC", "têxt")
-    path = write(
-        name,
-        normalize(
-            "NFD",
-            f"{column},b\nx,y\n"
-            if ".csv" in name
-            else json.dumps({column: "x", "b": "y"}, ensure_ascii=False),
-        ),
-    )
-    (row,) = read_table(path)
-    assert value_of(row, normalize(form, column)) == "x"
-    assert column not in columns_of(row)
-
-
-def test_delimiters_that_are_passed(write, caplog):
+def test_delimiters_that_are_passed(write):
     """The option counts, whatever the header or the suffix says. Without a header line, the number
     of columns counts."""
-    caplog.set_level("INFO")
     (row,) = read_table(write("a.csv", "a;b;c,d\n1;2,3\n"), delimiter=",")
     assert columns_of(row) == {"a;b;c": "1;2", "d": "3"}
     (row,) = read_table(write("a.tsv", 'a;b\n"x;\ty";z\n'), delimiter=";")
@@ -374,7 +306,6 @@ def test_delimiters_that_are_passed(write, caplog):
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
         assert row["label"] == "pos" and row["text"][:3] == "Yes"
-    assert len(caplog.records) == 1
     for wrong in ("", ";;", '"', "\n"):
         with pytest.raises(InputError, match="--delimiter .* a single character"):
             ClassifyDataArguments(train_file=[str(write("a.csv", "a"))], delimiter=wrong)
@@ -434,18 +365,17 @@ ENCODINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ["my table.csv", "a.csv.gz"])
 @pytest.mark.parametrize("case", ENCODINGS)
-def test_the_command_for_another_encoding_works(case, name, write):
-    """The message names file, line and encoding. Its command makes a file that can be read."""
+def test_the_command_for_another_encoding_works(case, write):
+    """The message names file, line and encoding. Its command makes text that can be read."""
     content, encoding, line = ENCODINGS[case]
-    path = write(name, content)
-    with pytest.raises(InputError, match=f"{name}:{line}: ") as refused:
+    path = write("my table.csv", content)
+    with pytest.raises(InputError, match=f"my table.csv:{line}: ") as refused:
         list(read_table(path))
     assert f"in {encoding}" in str(refused.value)
-    command = str(refused.value).split("`")[1]
-    subprocess.run(command, shell=True, check=True)
-    (row,) = read_table(path.with_name(f"utf8_{name}"))
+    command = str(refused.value).split("`")[1].split()
+    converted = subprocess.run([*command, path], capture_output=True, check=True).stdout
+    (row,) = read_table(write("b.csv", converted))
     expected = content.decode(encoding.lower()).lstrip("\ufeff").splitlines()[1]
     assert re.split("[,;\t]", expected) == list(columns_of(row).values())
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from datasets import Dataset, DatasetDict
 from program import TINY, card_of, evaluated, train, write_rows
 
@@ -11,7 +10,6 @@ from roformer_lite.data.splits import hold_out, load_splits, mark_seen
 from roformer_lite.errors import InputError
 from roformer_lite.recipes import RECIPES
 
-SAMPLES = ROOT / "examples" / "data"
 ADJECTIVES = "red green old new tall dark cold loud".split()
 NOUNS = "house tree boat star road wave film cast".split()
 TEXTS = [f"a {adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS]
@@ -104,17 +102,6 @@ def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
         files = {"train_file": [str(tmp_path / "a.txt")], "test_file": [str(tmp_path / name)]}
         reader, _, rows = read(tmp_path / name[0], "causal", **files)
         assert ("seen" in mark_seen(reader, rows)["test"].column_names) == is_seen
-
-
-@pytest.mark.parametrize("name", ["intents.csv", "pairs.csv", "tags.conll", "dates.tsv"])
-def test_no_test_row_of_the_sample_data_was_learned(name, tmp_path):
-    task = {"intents": "classify", "pairs": "embed", "tags": "tag", "dates": "seq2seq"}
-    stem, _, suffix = name.partition(".")
-    files = {
-        f"{split}_file": [str(SAMPLES / f"{stem}_{split}.{suffix}")] for split in ("train", "test")
-    }
-    reader, _, rows = read(tmp_path, task[stem], **files)
-    assert "seen" not in mark_seen(reader, rows)["test"].column_names
 
 
 def test_pairs_are_compared_in_both_texts():

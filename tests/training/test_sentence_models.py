@@ -237,15 +237,6 @@ def test_a_teacher_is_learnt(folder):
     assert len(answer["embedding"]) == 8
 
 
-def test_a_student_begins_with_the_tokens_of_its_teacher(folder):
-    """The distances between the vectors are tested in test_fine_tuning.py."""
-    options = {"teacher": folder / "embed", "max_steps": 1}
-    train(f"embed {OPTIONS}", folder / "texts.jsonl", folder / "begun", **options)
-    vocabularies = [saved_model(folder, name).tokenizer.get_vocab() for name in ("embed", "begun")]
-    assert vocabularies[0] == vocabularies[1]
-    assert "token embeddings initialised from embed" in card_of(folder / "begun")
-
-
 def test_the_modules_of_a_given_model_are_kept(folder):
     shutil.copytree(folder / "embed", folder / "first")
     pooling = folder / "first" / "1_Pooling" / "config.json"
