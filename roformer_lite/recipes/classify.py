@@ -160,8 +160,12 @@ class Classify(LabelRecipe):
         if problem_type == REGRESSION:
             return found
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
-        separator = found.label_separator if problem_type == MULTI else None
-        cls.check_labels(names, separator)
+        for name in names:
+            if problem_type == MULTI and found.label_separator in name:
+                raise InputError(
+                    f"the label {name!r} contains {found.label_separator!r}, which separates "
+                    "labels in the output of `predict`; choose another --label_separator"
+                )
         if problem_type == SINGLE:
             warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)

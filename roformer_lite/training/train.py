@@ -67,7 +67,7 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
         if args.should_save:
             recommend_pretrained_start(run, rows["train"])
-        tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
+        tokenizer = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         begun = make_start(start, recipe, args, tokenizer, given)
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)

@@ -328,7 +328,7 @@ def test_a_baseline_joins_only_new_models_by_default(tmp_path):
 def test_masks_need_a_token():
     recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
-    assert set_up_tokenizer(tokenizer, recipe) == (tokenizer, recipe)
+    assert set_up_tokenizer(tokenizer, recipe) is tokenizer
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="no mask token"):
         set_up_tokenizer(tokenizer, recipe)
