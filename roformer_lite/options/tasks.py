@@ -188,12 +188,6 @@ class ClassifyDataArguments(LabelArguments):
         teacher: A sentence-transformers model, as a directory or a name on the Hub. A new model
             uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
             of single tokens.
-        class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
-            same total weight, and the best model is the one with the highest macro F1. Default: all
-            rows have the same weight.
-        min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
-            so that this fraction of the predictions on the validation data is correct, for example
-            0.95. Default: every text gets a label.
     """
 
     task = "classify"
@@ -205,7 +199,6 @@ class ClassifyDataArguments(LabelArguments):
         "text_pair_column",
         "label_column",
         "label_separator",
-        "class_weights",
         "max_length",
     )
 
@@ -218,12 +211,9 @@ class ClassifyDataArguments(LabelArguments):
     ) = None
     label_separator: str | None = None
     teacher: str | None = None
-    class_weights: Literal["balanced"] | None = None
-    min_precision: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("min_precision", self.min_precision, above=0, maximum=1)
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, minimum=shortest)
         for name in ("text_column", "text_pair_column"):
