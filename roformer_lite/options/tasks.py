@@ -7,12 +7,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import InputError, check_number, require_packages
+from ..errors import InputError, check_number
 from .common import (
     DataArguments,
     ModelArguments,
     TrainingOptions,
-    refuse_ignored,
 )
 
 # The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
@@ -185,9 +184,6 @@ class ClassifyDataArguments(LabelArguments):
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
-        teacher: A sentence-transformers model, as a directory or a name on the Hub. A new model
-            uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
-            of single tokens.
     """
 
     task = "classify"
@@ -210,7 +206,6 @@ class ClassifyDataArguments(LabelArguments):
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
     ) = None
     label_separator: str | None = None
-    teacher: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -221,17 +216,6 @@ class ClassifyDataArguments(LabelArguments):
                 raise InputError(
                     f"--{name} {self.label_column} is also the column of the label; choose another "
                     "one with --label_column"
-                )
-
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_combination(model, training)
-        if self.teacher is not None:
-            require_packages("--teacher", EmbedDataArguments.packages)
-            refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
-            if model.model_name_or_path or model.tokenizer:
-                raise InputError(
-                    "--teacher is for a new model with the teacher's tokenizer; it can't be "
-                    "combined with --model_name_or_path and --tokenizer"
                 )
 
 
@@ -307,21 +291,10 @@ class SentenceDataArguments(TaskArguments):
 
 @dataclass
 class EmbedDataArguments(SentenceDataArguments):
-    """Pairs, triplets or scores, or only the column text with a teacher. A .txt file has one text
-    on each line.
-
-    Args:
-        teacher: A sentence-transformers model, as a directory or a name on the Hub, whose
-            vectors of the texts in the column text are learned. A new model also uses its tokenizer
-            and is initialised from its vectors of single tokens, unless options such as
-            --vocab_size request a new tokenizer.
-    """
+    """Pairs, triplets or scores."""
 
     task = "embed"
-    summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
-    usual_options = ("max_length", "teacher")
-
-    teacher: str | None = None
+    summary = "sentence embeddings: a vector for a text, from pairs, triplets or scores"
 
 
 @dataclass

@@ -243,15 +243,6 @@ class Recipe(ABC):
             training: Whether the model is trained on the rows.
         """
 
-    def encode_splits(
-        self, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> dict[str, Any]:
-        """The encoded rows of each split; see `encode`."""
-        return {
-            split: self.encode(part, tokenizer, training=split == "train")
-            for split, part in rows.items()
-        }
-
     def lengths(self, encoded: Dataset) -> list[int]:
         """The number of tokens of each example, for batches with a token budget and for the
         defaults of tasks with labels."""

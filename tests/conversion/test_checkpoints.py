@@ -32,7 +32,6 @@ from hf_roformer_lite.conversion import (
 )
 from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import SentenceEncoder, check_sentence_modules
-from roformer_lite.recipes.teacher import open_teacher
 from roformer_lite.saved.saved_model import load_model
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -135,9 +134,6 @@ def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_p
         open_checkpoint(model)
     with pytest.raises(InputError, match=fault):
         load_model(model)
-    (model / "modules.json").write_text('[{"path": "", "type": "Transformer"}]')
-    with pytest.raises(InputError, match=fault):
-        open_teacher(str(model))
 
 
 def test_command_line(tmp_path, capsys):

@@ -49,7 +49,6 @@ READ = (
     "input_file",
     "model_name_or_path",
     "tokenizer",
-    "teacher",
 )
 
 
