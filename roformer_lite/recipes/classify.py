@@ -514,18 +514,6 @@ class Classify(LabelRecipe):
 
     # What the card shows.
 
-    def notes(self) -> list[str]:
-        about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the unweighted mean over the "
-            "labels. The loss is the cross-entropy in nats."
-        )
-        if self.problem_type == REGRESSION:
-            about_metrics = (
-                "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared "
-                "errors."
-            )
-        return [about_metrics, *super().notes()]
-
     def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
         if self.problem_type == MULTI and self.threshold is not None and outcomes:

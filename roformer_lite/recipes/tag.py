@@ -365,18 +365,6 @@ class Tag(LabelRecipe):
 
     # What the card shows.
 
-    def notes(self) -> list[str]:
-        about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the unweighted mean over the "
-            "tags, which do not mark entities."
-        )
-        if self.scheme is not None:
-            about_metrics = (
-                f"Precision, recall and F1 count whole entities (seqeval, {self.scheme}), accuracy "
-                "counts tokens; all are fractions from 0 to 1."
-            )
-        return [about_metrics, *super().notes()]
-
     @property
     def neutral_example(self) -> Row:
         tokens = ["This", "is", "a", "sentence", "."]

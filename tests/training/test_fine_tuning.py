@@ -277,23 +277,20 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("task", ["classify", "rerank"])
-def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(task, tmp_path):
+def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(tmp_path):
     """A converted DistilBERT or GTE with the tokenizer of BERT is such a model."""
     start = save_bert(tmp_path / "encoder", "a cat dog red house".split())
     vocab_size = config_of(start)["vocab_size"]
     config = stack_config(vocab_size=vocab_size, type_vocab_size=0, pad_token_id=0)
     build(RoFormerLiteModel, config).save_pretrained(start)
-    names = {"classify": ("text", "text_pair", "label"), "rerank": ("anchor", "positive", "x")}
-    rows = []
-    for number, text in enumerate(TEXTS * 4):
-        rows.append(dict(zip(names[task], ("a cat", text, number % 2), strict=True)))
+    rows = [
+        {"text": "a cat", "text_pair": text, "label": number % 2}
+        for number, text in enumerate(TEXTS * 4)
+    ]
     data = write_rows(tmp_path / "pairs.jsonl", rows)
-    options = {"model_name_or_path": start, "max_steps": 1}
-    if task == "classify":
-        options["text_pair_column"] = "text_pair"
+    options = "--max_steps 1 --text_pair_column text_pair"
     model = tmp_path / "model"
-    train(f"{task} {COMMON}", data, model, **options)
+    train(f"classify {COMMON} {options}", data, model, model_name_or_path=start)
     tokenizer = AutoTokenizer.from_pretrained(model)
     assert "token_type_ids" not in tokenizer("a cat", "a dog")
     assert len(answered(model, ["a cat\ta dog"])) == 1

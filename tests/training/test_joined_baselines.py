@@ -137,19 +137,15 @@ def test_one_odd_row_among_few_does_not_decide():
     assert 0 < found.weight < 1
 
 
-@pytest.mark.parametrize("rows_of_label", [2, 3])
-def test_few_validation_rows_of_each_label_and_a_label_without_any(tmp_path, rows_of_label):
-    kept = [row for row in rows_of(4 * rows_of_label) if row["label"] != "white"]
+def test_few_validation_rows_and_a_label_that_the_training_data_lack(tmp_path):
+    kept = [row for row in rows_of(8) if row["label"] != "white"]
     rows = [*kept, {"text": "a new thing", "label": "pink"}]
     validation = write_rows(tmp_path / "validation.jsonl", rows)
     data = write_rows(tmp_path / "rows.jsonl", rows_of(48))
     results = train(SMALL, data, tmp_path / "m", validation_file=validation)
-    saved = open_model(tmp_path / "m", device="cpu")
-    assert 0 <= saved.joined.join.weight <= 0.5
     # The row with an unknown label is missed.
-    assert results["metrics"]["validation"]["accuracy"] == pytest.approx(
-        len(kept) / (len(kept) + 1)
-    )
+    assert results["metrics"]["validation"]["accuracy"] == pytest.approx(6 / 7)
+    saved = open_model(tmp_path / "m", device="cpu")
     answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
     assert [next(iter(answer)) for answer in answers] == COLOURS
 
@@ -189,24 +185,16 @@ def test_a_fresh_process_gives_the_same_table_without_pickle(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_are_named(kind, tmp_path):
+    """Other damage is tested for all files of a model in tests/fuzz."""
     model = save_model(kind, tmp_path / "m")
-    folder = model / "baseline"
-    contents = {path: path.read_bytes() for path in folder.iterdir()}
-    for path, content in contents.items():
-        for damage in (None, b"", content[: len(content) // 2], b"{}"):
-            path.unlink()
-            if damage is not None:
-                path.write_bytes(damage)
-            with pytest.raises(InputError, match="baseline"):
-                open_model(model, device="cpu")
-            path.write_bytes(content)
-    arrays = load_file(folder / "baseline.safetensors")
+    path = model / "baseline" / "baseline.safetensors"
+    arrays = load_file(path)
     name = next(name for name, array in arrays.items() if array.ndim == 2)
-    save_file({**arrays, name: arrays[name] * np.nan}, folder / "baseline.safetensors")
+    save_file({**arrays, name: arrays[name] * np.nan}, path)
     with pytest.raises(InputError, match=name):
         open_model(model, device="cpu")
-    save_file({**arrays, name: arrays[name][:-1]}, folder / "baseline.safetensors")
-    with pytest.raises(InputError):
+    path.unlink()
+    with pytest.raises(InputError, match="baseline.safetensors is missing"):
         open_model(model, device="cpu")
 
 
@@ -259,8 +247,6 @@ def test_the_best_sequence_is_that_of_all_sequences(has_start):
         found = best_sequence(scores, transitions, start if has_start else None)
         assert found == list(best)
     assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
-    scores = np.random.default_rng(1).normal(size=(50, 3))
-    assert best_sequence(scores, np.zeros((3, 3))) == scores.argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -278,22 +264,16 @@ def test_the_scheme_says_which_transitions_are_legal(scheme, forbidden):
     assert {(["", *labels][left], labels[right]) for left, right in places} == forbidden
 
 
-def test_an_exported_graph_is_joined_by_the_same_baseline(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_graph_is_joined_by_the_same_baseline(kind, tmp_path):
     pytest.importorskip("onnxruntime")
-    for kind in KINDS:
-        model = save_model(kind, tmp_path / kind)
-        out = tmp_path / f"{kind} as a graph"
-        run("export --format onnx", model, out)
-        lines = {}
-        for engine, folder in (("torch", model), ("onnx", out)):
-            saved = open_model(folder, device="cpu", engine=engine)
-            lines[engine] = [
-                [part if part.isalpha() else round(float(part), 3) for part in answer.line.split()]
-                if kind.startswith("classify")
-                else answer.line
-                for answer in shown_answers(saved, TEXTS)
-            ]
-        assert lines["torch"] == lines["onnx"]
+    model = save_model(kind, tmp_path / "m")
+    run("export --format onnx", model, tmp_path / "graph")
+    ours = open_model(model, device="cpu").answers(TEXTS, 4)
+    theirs = open_model(tmp_path / "graph", device="cpu", engine="onnx").answers(TEXTS, 4)
+    for answer, of_graph in zip(ours, theirs, strict=True):
+        expected = answer if kind.startswith("tag") else pytest.approx(answer, abs=1e-4)
+        assert of_graph == expected
 
 
 def test_rows_without_known_labels_do_not_choose(tmp_path):

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-from logging import Logger
 from pathlib import Path
 from typing import Any
 
@@ -260,16 +259,6 @@ def test_classes_instead_of_a_number(tmp_path, capsys):
     assert "the training starts with a new head" in capsys.readouterr().err
     saved = transformers.AutoConfig.from_pretrained(tmp_path / "m")
     assert saved.problem_type == "single_label_classification" and saved.num_labels == 2
-
-
-def test_a_new_head_is_fitted_without_padding(folder, tmp_path, capsys, caplog):
-    """The layers would warn if a hook made them compute padding."""
-    Logger.warning_once.cache_clear()
-    data = tmp_path / "a.iob2"
-    data.write_text("Anna B-PER\n\nAnna B-PER\nin O\nRome B-LOC\n\n" * 20)
-    train(f"tag {SHORT}", data, tmp_path / "m", model_name_or_path=folder / "bert")
-    assert "the training starts with a new head" in capsys.readouterr().err
-    assert "computes padding" not in caplog.text
 
 
 def test_other_families(folder, tmp_path, capsys):
