@@ -9,7 +9,7 @@ import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
-from program import TINY, refused, run, train, write_rows
+from program import TINY, card_of, refused, run, train, write_rows
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
@@ -140,6 +140,8 @@ def test_few_validation_rows_and_a_label_that_the_training_data_lack(tmp_path):
     results = train(SMALL, data, tmp_path / "m", validation_file=validation)
     # The row with an unknown label is missed.
     assert results["metrics"]["validation"]["accuracy"] == pytest.approx(6 / 7)
+    picture = tmp_path / "m" / "reliability.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card_of(tmp_path / "m")
     saved = open_model(tmp_path / "m", device="cpu")
     answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
     assert [next(iter(answer)) for answer in answers] == COLOURS
