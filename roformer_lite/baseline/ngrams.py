@@ -114,13 +114,7 @@ class NgramClassifier:
         self.intercepts = intercepts
 
     @classmethod
-    def fit(
-        cls,
-        texts: Sequence[str],
-        answers: np.ndarray,
-        num_labels: int,
-        class_weight: str | None = None,
-    ) -> NgramClassifier:
+    def fit(cls, texts: Sequence[str], answers: np.ndarray, num_labels: int) -> NgramClassifier:
         """Learn from texts.
 
         Args:
@@ -128,7 +122,6 @@ class NgramClassifier:
             answers: The number of the label of each text, `(texts,)`, or zeros and ones,
                 `(texts, labels)`.
             num_labels: The number of labels.
-            class_weight: As in scikit-learn.
         """
         texts = sample_rows(texts, MAX_ROWS)
         answers = answers[list(sample_rows(range(len(answers)), MAX_ROWS))]
@@ -142,11 +135,11 @@ class NgramClassifier:
                 if has_label.all():
                     intercepts[label] = 1
                 elif has_label.any():
-                    machine = _fit_machine(inputs, has_label, class_weight)
+                    machine = _fit_machine(inputs, has_label)
                     coefficients[label] = machine.coef_[0]
                     intercepts[label] = machine.intercept_[0]
             return cls(features, coefficients, intercepts)
-        machine = _fit_machine(inputs, answers, class_weight)
+        machine = _fit_machine(inputs, answers)
         if len(machine.classes_) == 2:
             # One hyperplane separates two labels.
             signs = np.array([[-0.5], [0.5]])
@@ -178,7 +171,7 @@ class NgramClassifier:
         return self.features.of(texts) @ self.coefficients.T + self.intercepts
 
 
-def _fit_machine(inputs: csr_matrix, answers: np.ndarray, class_weight: str | None) -> Any:
+def _fit_machine(inputs: csr_matrix, answers: np.ndarray) -> Any:
     from sklearn.svm import LinearSVC
 
-    return LinearSVC(class_weight=class_weight).fit(inputs, answers)
+    return LinearSVC().fit(inputs, answers)

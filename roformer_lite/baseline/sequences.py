@@ -19,12 +19,9 @@ def best_sequence(
     Returns:
         The number of the tag of each word.
     """
-    if start is None:
-        start = np.zeros(scores.shape[1])
-    if not len(scores) or not (transitions.any() or start.any()):
-        # Each tag is the best one of its word.
-        return scores.argmax(axis=1).tolist()
-    totals = scores[0] + start
+    if not len(scores):
+        return []
+    totals = scores[0] if start is None else scores[0] + start
     best_before = []
     for own_scores in scores[1:]:
         paths = totals[:, None] + transitions

@@ -18,7 +18,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     "scores": ("sentence1", "sentence2", "score"),
     "triplets": ("anchor", "positive", "negative"),
     "pairs": ("anchor", "positive"),
-    "texts": ("text",),
 }
 # A reranker is evaluated on at most `MAX_QUERIES` queries and ranks `NUM_CANDIDATES` documents for
 # each.

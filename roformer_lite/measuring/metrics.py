@@ -108,19 +108,6 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     return metrics
 
 
-def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
-    """The lowest threshold of the scores with at least this precision, or None if there is none."""
-    from sklearn.metrics import precision_recall_curve
-
-    if not right.any():
-        return None
-    precisions, _, thresholds = precision_recall_curve(right, scores)
-    # The thresholds are ascending. The last precision has no threshold, because it belongs to an
-    # empty set of predictions.
-    enough = np.flatnonzero(precisions[:-1] >= precision)
-    return float(thresholds[enough[0]]) if len(enough) else None
-
-
 def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabel:
     """Precision, recall, F1 and support (the number of true cases) of each label. A metric is 0 if
     it would divide by zero.

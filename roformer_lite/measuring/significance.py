@@ -149,25 +149,6 @@ def micro_f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> RowMe
     return ratio(2 * hits, predicted + true)
 
 
-def macro_f1(predicted: np.ndarray, true: np.ndarray, num_labels: int) -> RowMetric:
-    """The mean F1 of the labels that occur.
-
-    Args:
-        predicted, true: The label of each row as a number, `(rows,)`.
-        num_labels: The number of labels.
-    """
-    ours = np.eye(num_labels)[predicted]
-    theirs = np.eye(num_labels)[true]
-    counts = np.stack([2 * ours * theirs, ours + theirs], axis=2)
-
-    def of_sums(sums: np.ndarray) -> np.ndarray:
-        by_label = sums.reshape(-1, num_labels, 2)
-        num_occurring = (by_label[..., 1] != 0).sum(axis=1)
-        return ratio_of(by_label).sum(axis=1) / num_occurring
-
-    return RowMetric(counts.reshape(len(counts), -1), of_sums)
-
-
 def entity_f1(predicted: Sequence[list[str]], true: Sequence[list[str]], scheme: str) -> RowMetric:
     """F1 of whole entities, by sentence; see `entity_report`."""
     found = entities_of(predicted, scheme)

@@ -31,7 +31,6 @@ _FILES = ("train_file", "validation_file", "test_file", "output_dir")
 HUB_NAMES = (
     "model_name_or_path",
     "tokenizer",
-    "teacher",
     "dataset_name",
 )
 # Options of all tasks that `--help` shows, in addition to those of the task.
@@ -98,24 +97,13 @@ class Run:
     @property
     def tokenizer_source(self) -> str | None:
         """The directory or name of an existing tokenizer to use; None if a new one is trained."""
-        given = self.model.tokenizer or self.model.model_name_or_path
-        if given or self.model.new_tokenizer:
-            return given
-        return getattr(self.data, "teacher", None)
+        return self.model.tokenizer or self.model.model_name_or_path
 
     @property
     def joins_baseline(self) -> bool:
         """Whether a baseline is to join the answer of the model, if the task has one."""
         wanted = getattr(self.data, "join_baseline", None)
         return self.model.model_name_or_path is None if wanted is None else wanted
-
-    @property
-    def teacher_of_tokens(self) -> str | None:
-        """The teacher whose vectors initialise the token embeddings of a new model, which also uses
-        its tokenizer; None if they are random."""
-        teacher = getattr(self.data, "teacher", None)
-        is_new = self.model.model_name_or_path is None
-        return teacher if is_new and self.tokenizer_source == teacher else None
 
     def content(self) -> dict[str, Any]:
         """The task, and the options that differ from their defaults."""
@@ -205,8 +193,8 @@ def parse_run(task: str, options: Given) -> Run:
             given[name] = assignments(values[name]) | assignments(given[name])
     data, model, training, card = parser.objects(values | given)
     run = Run(data=data, model=model, training=training, card=card)
-    for group, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
-        model_name = getattr(group, option, None)
+    for option in ("model_name_or_path", "tokenizer"):
+        model_name = getattr(model, option)
         if model_name is not None:
             check_model_name(model_name, f"--{option} {model_name}")
     return run

@@ -7,12 +7,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import InputError, check_number, require_packages
+from ..errors import InputError, check_number
 from .common import (
     DataArguments,
     ModelArguments,
     TrainingOptions,
-    refuse_ignored,
 )
 
 # The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
@@ -184,15 +183,6 @@ class ClassifyDataArguments(LabelArguments):
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label with lists of labels or --label_separator, otherwise single_label.
         label_separator: Text between several labels of one row. Default: a row has one label.
-        teacher: A sentence-transformers model, as a directory or a name on the Hub. A new model
-            uses its tokenizer, and its token embeddings are initialised from the teacher's vectors
-            of single tokens.
-        class_weights: balanced: rows of rare labels get higher weights, so that all labels have the
-            same total weight, and the best model is the one with the highest macro F1. Default: all
-            rows have the same weight.
-        min_precision: Let predict leave out uncertain labels: a threshold for the scores is chosen
-            so that this fraction of the predictions on the validation data is correct, for example
-            0.95. Default: every text gets a label.
     """
 
     task = "classify"
@@ -204,7 +194,6 @@ class ClassifyDataArguments(LabelArguments):
         "text_pair_column",
         "label_column",
         "label_separator",
-        "class_weights",
         "max_length",
     )
 
@@ -216,13 +205,9 @@ class ClassifyDataArguments(LabelArguments):
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
     ) = None
     label_separator: str | None = None
-    teacher: str | None = None
-    class_weights: Literal["balanced"] | None = None
-    min_precision: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("min_precision", self.min_precision, above=0, maximum=1)
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, minimum=shortest)
         for name in ("text_column", "text_pair_column"):
@@ -232,21 +217,10 @@ class ClassifyDataArguments(LabelArguments):
                     "one with --label_column"
                 )
 
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_combination(model, training)
-        if self.teacher is not None:
-            require_packages("--teacher", EmbedDataArguments.packages)
-            refuse_ignored(model.new_tokenizer, "--teacher", "which has its own tokenizer")
-            if model.model_name_or_path or model.tokenizer:
-                raise InputError(
-                    "--teacher is for a new model with the teacher's tokenizer; it can't be "
-                    "combined with --model_name_or_path and --tokenizer"
-                )
-
 
 @dataclass
 class TagDataArguments(LabelArguments):
-    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
+    """Columns of tagging. A .jsonl file has lists of tokens and of tags; any other file
     has a token on each line, in the first column, with its tag in the last one, and a blank line
     after each sentence (CoNLL, IOB2). Tabs or spaces separate the columns.
 
@@ -255,9 +229,6 @@ class TagDataArguments(LabelArguments):
             with a token and its tag on each line; also .gz. Several are read one after another.
         token_column: Column of the tokens in .jsonl files. Default: tokens
         tag_column: Column of the tags in .jsonl files. Default: tags
-        unit: The unit that gets a tag. characters splits the words of the data, for languages
-            without spaces; auto does so if most of the training text is Chinese characters and the
-            tags are IOB1 or IOB2.
         max_length: Truncate training sentences to this many tokens. Predictions read longer ones in
             overlapping windows of this length.
     """
@@ -271,7 +242,6 @@ class TagDataArguments(LabelArguments):
 
     token_column: str | None = None
     tag_column: str | None = None
-    unit: Literal["auto", "words", "characters"] = "auto"
     max_length: int = 512
 
     def __post_init__(self):
@@ -320,21 +290,10 @@ class SentenceDataArguments(TaskArguments):
 
 @dataclass
 class EmbedDataArguments(SentenceDataArguments):
-    """Pairs, triplets or scores, or only the column text with a teacher. A .txt file has one text
-    on each line.
-
-    Args:
-        teacher: A sentence-transformers model, as a directory or a name on the Hub, whose
-            vectors of the texts in the column text are learned. A new model also uses its tokenizer
-            and is initialised from its vectors of single tokens, unless options such as
-            --vocab_size request a new tokenizer.
-    """
+    """Pairs, triplets or scores."""
 
     task = "embed"
-    summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
-    usual_options = ("max_length", "teacher")
-
-    teacher: str | None = None
+    summary = "sentence embeddings: a vector for a text, from pairs, triplets or scores"
 
 
 @dataclass

@@ -203,18 +203,9 @@ class Recipe(ABC):
         """The longest input in tokens."""
         return self.options.max_length
 
-    @property
-    def new_tokenizer(self) -> dict[str, Any]:
-        """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
-        return {}
-
-    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Adapt a tokenizer to the task before it encodes training data.
-
-        Returns:
-            The task, with what it has to know about the tokenizer.
-        """
-        return self
+    def why_other_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """The reason why a tokenizer cannot encode the data of the task; empty if it can."""
+        return ""
 
     def limited_to(self, positions: int, given: TaskArguments) -> Self:
         """The task with lengths for which a model has positions.
@@ -251,15 +242,6 @@ class Recipe(ABC):
             tokenizer: The tokenizer.
             training: Whether the model is trained on the rows.
         """
-
-    def encode_splits(
-        self, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> dict[str, Any]:
-        """The encoded rows of each split; see `encode`."""
-        return {
-            split: self.encode(part, tokenizer, training=split == "train")
-            for split, part in rows.items()
-        }
 
     def lengths(self, encoded: Dataset) -> list[int]:
         """The number of tokens of each example, for batches with a token budget and for the

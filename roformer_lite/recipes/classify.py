@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,20 +36,16 @@ from ..measuring.metrics import (
     Metrics,
     classification_metrics,
     regression_metrics,
-    threshold_for,
 )
 from ..measuring.report import (
     LabelReport,
     Outcome,
-    are_right,
     report_of_sets,
-    scores_of,
 )
 from ..measuring.significance import (
     Measured,
     RowMetric,
     correlation,
-    macro_f1,
     mean,
     micro_f1,
 )
@@ -59,7 +54,6 @@ from .base import (
     Answer,
     FittedBaseline,
     Shown,
-    Start,
     significant,
 )
 from .classify_rows import (
@@ -74,17 +68,15 @@ from .classify_rows import (
 from .classify_scores import (
     DEFAULT_THRESHOLD,
     best_threshold,
-    importance_of_rows,
     joint_logits,
     losses_of_rows,
-    weighted_loss,
 )
 from .labels import LabelRecipe, labels_of
 from .loaded_model import Input, LoadedModel, line_of, window_options
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, TrainingArguments
+    from transformers import EvalPrediction
 
 METRIC_NAMES = {
     SINGLE: ("accuracy", "macro_f1"),
@@ -95,8 +87,6 @@ MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
 LABEL_OPTIONS = ("top_k", "threshold")
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
-# No score reaches this threshold.
-UNREACHABLE = 2.0
 # The factors of the distances of a support vector machine that are tried.
 SCALES = tuple(2 ** (number / 2) for number in range(9))
 DEFAULT_SCALE = 4.0
@@ -113,8 +103,8 @@ class Classify(LabelRecipe):
 
     Args:
         problem_type: The type of the problem, with transformers' name.
-        threshold: `predict` leaves out labels with a lower score. None stands for 0.5 if a row may
-            have several labels, and otherwise for no threshold.
+        threshold: The lowest score of the labels of a row that may have several. None stands for
+            0.5.
     """
 
     options_class = ClassifyDataArguments
@@ -136,32 +126,20 @@ class Classify(LabelRecipe):
     @classmethod
     def inspect(cls, options: ClassifyDataArguments, rows: DatasetDict) -> Self:
         problem_type = problem_type_in(options, rows)
-        if options.min_precision is not None and "validation" not in rows:
-            raise InputError(
-                f"--min_precision {options.min_precision}: there are no validation data for "
-                "choosing the threshold; pass --validation_file or a --validation_fraction"
-            )
         if options.join_baseline and problem_type == REGRESSION:
             raise InputError(
                 "--join_baseline: no baseline can join the answer of a regression; leave it out"
             )
-        for name in ("class_weights", "min_precision"):
-            value = getattr(options, name)
-            if value is not None and problem_type != SINGLE:
-                raise InputError(
-                    f"--{name} {value} is for rows with one label, not for {problem_type}; leave "
-                    "it out"
-                )
-        found = cls(
-            options,
-            problem_type=problem_type,
-            threshold=None if options.min_precision is None else UNREACHABLE,
-        )
+        found = cls(options, problem_type=problem_type)
         if problem_type == REGRESSION:
             return found
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
-        separator = found.label_separator if problem_type == MULTI else None
-        cls.check_labels(names, separator)
+        for name in names:
+            if problem_type == MULTI and found.label_separator in name:
+                raise InputError(
+                    f"the label {name!r} contains {found.label_separator!r}, which separates "
+                    "labels in the output of `predict`; choose another --label_separator"
+                )
         if problem_type == SINGLE:
             warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
@@ -244,23 +222,6 @@ class Classify(LabelRecipe):
             return self.why_no_head(config)
         return super().why_new_head(config)
 
-    def trainer_parts(
-        self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
-    ) -> dict[str, Any]:
-        parts = super().trainer_parts(args, start, rows, encoded)
-        if self.options.class_weights:
-            from sklearn.utils.class_weight import compute_class_weight
-
-            weights = compute_class_weight(
-                self.options.class_weights,
-                classes=np.arange(len(self.labels)),
-                y=np.array(encoded["train"]["labels"]),
-            )
-            parts["compute_loss_func"] = partial(
-                weighted_loss, torch.from_numpy(weights).float(), args.label_smoothing_factor
-            )
-        return parts
-
     # Choosing a checkpoint.
 
     @property
@@ -269,8 +230,6 @@ class Classify(LabelRecipe):
 
     @property
     def main_metric(self) -> str:
-        if self.options.class_weights:
-            return "macro_f1"
         return MAIN_METRICS[self.problem_type]
 
     def choose(
@@ -284,34 +243,12 @@ class Classify(LabelRecipe):
         return recipe.measured(recipe.predicted(answers), rows).metrics
 
     def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
-        """The task with the threshold of the scores for `predict`: the best one for rows with several
-        labels, or the one for `--min_precision`."""
-        wanted = self.options.min_precision
-        if rows is None or (wanted is None and self.problem_type != MULTI):
+        if rows is None or self.problem_type != MULTI:
             return self
         inputs = [self.input_of_row(row) for row in rows]
         answers = self.answers(saved, inputs, batch_size, options={})
-        if self.problem_type == MULTI:
-            best = best_threshold(self.scores_in(answers), self.truth(rows))
-            return replace(self, threshold=best)
-        outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
-        scores = scores_of(outcomes)
-        # Rows with one label have scores.
-        assert scores is not None and wanted is not None
-        threshold = threshold_for(scores, are_right(outcomes), wanted)
-        if threshold is None:
-            print(
-                f"{self.sentence_on_no_threshold()} `predict --threshold` chooses another one",
-                file=sys.stderr,
-            )
-            return self
-        return replace(self, threshold=threshold)
-
-    def sentence_on_no_threshold(self) -> str:
-        return (
-            f"No threshold reaches a precision of {self.options.min_precision:g} on the validation "
-            "data: `predict` assigns no label."
-        )
+        best = best_threshold(self.scores_in(answers), self.truth(rows))
+        return replace(self, threshold=best)
 
     # Answering.
 
@@ -404,11 +341,9 @@ class Classify(LabelRecipe):
         )
         logits = np.stack(found)
         distances = baseline.scores(texts)
-        importance = importance_of_rows(answers, self.options.class_weights)
 
         def losses_of(join: Join) -> np.ndarray:
-            joint = joint_logits(join, logits, distances)
-            return importance * losses_of_rows(joint, answers)
+            return losses_of_rows(joint_logits(join, logits, distances), answers)
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)
 
@@ -424,15 +359,12 @@ class Classify(LabelRecipe):
         """`label TAB score`, or several of them with `top_k`. If a text can have several labels,
         these are the ones with a score of at least the `threshold`. A regression shows its number.
 
-        Without `top_k`, the default of `threshold` is the one that the training chose.
         """
         if self.problem_type == REGRESSION:
             value = significant(answer["value"])
             return Shown(line=str(value), columns={"value": value})
         if self.problem_type == MULTI and "top_k" not in options:
             return self.show_all(answer, options)
-        if "top_k" not in options and self.threshold is not None:
-            options = {"threshold": self.threshold, **options}
         found: list[str | float] = []
         for label, score in list(answer.items())[: options.get("top_k", 1)]:
             is_sure = score >= options.get("threshold", 0)
@@ -498,8 +430,6 @@ class Classify(LabelRecipe):
             # The model cannot predict labels that the training data lack.
             hits = predicted * true[:, : predicted.shape[1]]
             return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
-        if self.main_metric == "macro_f1":
-            return macro_f1(predicted, true, num_labels=1 + max(len(self.labels), true.max()))
         return mean(predicted == true)
 
     def scores_in(self, answers: list[Answer]) -> np.ndarray:
@@ -565,11 +495,7 @@ class Classify(LabelRecipe):
     def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
         if self.problem_type == REGRESSION:
             return None
-        learn = partial(
-            NgramClassifier.fit,
-            num_labels=len(self.labels),
-            class_weight=self.options.class_weights,
-        )
+        learn = partial(NgramClassifier.fit, num_labels=len(self.labels))
         texts, answers = self.examples(rows["train"])
         of_training = learn(texts, answers)
         if "validation" not in rows:
@@ -588,41 +514,14 @@ class Classify(LabelRecipe):
 
     # What the card shows.
 
-    def notes(self) -> list[str]:
-        about_metrics = (
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the unweighted mean over the "
-            "labels. The loss is the cross-entropy in nats."
-        )
-        if self.problem_type == REGRESSION:
-            about_metrics = (
-                "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared "
-                "errors."
-            )
-        return [about_metrics, *super().notes()]
-
     def notes_on(self, split: str, rows: Dataset, outcomes: Sequence[Outcome] = ()) -> list[str]:
         notes = super().notes_on(split, rows, outcomes)
         if self.problem_type == MULTI and self.threshold is not None and outcomes:
-            return [
-                *notes,
+            notes.append(
                 f"`predict` assigns the labels with a score of at least {self.threshold:.4f}, "
-                "which has the best micro F1 on the validation data.",
-            ]
-        scores = scores_of(outcomes)
-        if self.options.min_precision is None or self.threshold is None or scores is None:
-            return notes
-        if self.threshold == UNREACHABLE:
-            return [*notes, self.sentence_on_no_threshold()]
-        is_sure = np.asarray(scores >= self.threshold)
-        precision = ""
-        if is_sure.any():
-            precision = f", of which {are_right(outcomes)[is_sure].mean():.3f} are correct"
-        return [
-            *notes,
-            f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
-            f"of {self.options.min_precision:g}, `predict` assigns no label. On the {split} data "
-            f"it labels {is_sure.mean():.3f} of the rows{precision}.",
-        ]
+                "which has the best micro F1 on the validation data."
+            )
+        return notes
 
     @property
     def neutral_example(self) -> Row:

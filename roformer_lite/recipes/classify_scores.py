@@ -1,38 +1,15 @@
-"""The loss, the metrics and the joint scores of classifiers, from logits."""
+"""The losses, the thresholds and the joint scores of classifiers."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from hf_roformer_lite.model.losses import IGNORE_INDEX
-
 from ..baseline.join import Join
 
 # The threshold for rows with several labels, unless validation data choose another one.
 DEFAULT_THRESHOLD = 0.5
-
-
-def weighted_loss(
-    weights: torch.Tensor,
-    smoothing: float,
-    outputs: Any,
-    labels: torch.Tensor,
-    num_items_in_batch: int | torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A `compute_loss_func` for the Trainer: the cross-entropy, weighted by the label of each row.
-    In evaluation all rows have the same weight. `weights` has the shape `(labels,)`."""
-    logits = outputs.logits.float()
-    options: dict[str, Any] = {}
-    if logits.requires_grad:
-        options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
-    total = cross_entropy(logits, labels, reduction="sum", **options)
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != IGNORE_INDEX).sum()
-    return total / num_items_in_batch
 
 
 def best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
@@ -76,12 +53,3 @@ def losses_of_rows(logits: np.ndarray, answers: np.ndarray) -> np.ndarray:
         return cross_entropy(scores, true, reduction="none").numpy()
     losses = binary_cross_entropy_with_logits(scores, true.to(scores.dtype), reduction="none")
     return losses.mean(dim=1).numpy()
-
-
-def importance_of_rows(answers: np.ndarray, class_weights: str | None) -> np.ndarray:
-    """The weight of each row by its label, `(rows,)`."""
-    if class_weights is None:
-        return np.ones(len(answers))
-    from sklearn.utils.class_weight import compute_sample_weight
-
-    return compute_sample_weight(class_weights, answers)

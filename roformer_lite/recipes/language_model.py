@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -172,14 +172,10 @@ class MaskedLM(LanguageModel):
     neutral_example = {"text": "The weather is fine today."}
     is_causal = False
 
-    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Reject a tokenizer without a token for masks."""
+    def why_other_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> str:
         if tokenizer.mask_token is None:
-            raise InputError(
-                "the tokenizer has no mask token, which train mlm needs; pass another --tokenizer "
-                "or --model_name_or_path"
-            )
-        return self
+            return "the tokenizer has no mask token, which train mlm needs"
+        return ""
 
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
         return BlockCollator(tokenizer, mlm_probability=self.options.mlm_probability)

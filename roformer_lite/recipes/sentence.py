@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row, file_format, read_lines, read_table
+from ..data.data_files import Row, read_table
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
@@ -51,7 +51,7 @@ class SentenceReader(Reader):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
-    input_columns = ("sentence1", "sentence2", "anchor", "positive", "text")
+    input_columns = ("sentence1", "sentence2", "anchor", "positive")
     target_columns = ("negative",)
 
     options: SentenceDataArguments
@@ -59,11 +59,7 @@ class SentenceReader(Reader):
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         kind = None
         for path in files:
-            if file_format(path) == ".txt" and "texts" in self.kinds:
-                rows = read_lines(path)
-            else:
-                rows = read_table(path, self.options.column_names, self.options.delimiter)
-            for row in rows:
+            for row in read_table(path, self.options.column_names, self.options.delimiter):
                 kind, selected = row_of_kind(row, self.kinds, kind)
                 yield selected
 
@@ -132,6 +128,9 @@ class SentenceRecipe(Recipe):
     def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
         kind = settings.get("kind", "")
         kinds = cls.reader_class.kinds
+        if kind == "texts":
+            # Version 0.2 also trained from texts alone, with the vectors of a teacher.
+            kind = ""
         if kind not in ("", *kinds):
             raise InputError(f"kind must be one of {', '.join(kinds)}, not {kind!r}")
         return cls(options, kind=kind)
@@ -162,10 +161,6 @@ class SentenceRecipe(Recipe):
     def loss(self, model: Any) -> torch.nn.Module:
         """The library's loss of a model for the kind of the training data."""
 
-    def with_targets(self, encoded: DatasetDict, model: Any) -> DatasetDict:
-        """The encoded data in the form that the loss needs."""
-        return encoded
-
     def trainer_parts(
         self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
@@ -183,11 +178,10 @@ class SentenceRecipe(Recipe):
                 rows=encoded["validation"],
                 batch_size=args.per_device_eval_batch_size,
             )
-        targets = self.with_targets(encoded, start.trained)
         has_loss = self.measured_kind == self.kind
         return {
-            "train_dataset": targets["train"],
-            "eval_dataset": targets.get("validation") if has_loss else None,
+            "train_dataset": encoded["train"],
+            "eval_dataset": encoded.get("validation") if has_loss else None,
             "evaluator": evaluator,
             "loss": self.loss(start.trained),
             # The texts of the other rows serve as negatives, and must not equal the positive.
@@ -199,7 +193,7 @@ class SentenceRecipe(Recipe):
     @property
     def are_correlations(self) -> bool:
         """Whether the metrics are correlations with the scores in the evaluation data."""
-        return (self.measured_kind or self.kind) in ("scores", "texts")
+        return (self.measured_kind or self.kind) == "scores"
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -264,12 +258,6 @@ class SentenceRecipe(Recipe):
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
         """First texts, second texts and scores of a split whose metrics are correlations."""
         return rows["sentence1"][:], rows["sentence2"][:], rows["score"][:]
-
-    def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
-        # The encoded rows may also contain the vectors of a teacher.
-        if SEEN in rows.column_names:
-            return encoded.add_column(SEEN, rows[SEEN][:])
-        return encoded
 
     def in_order(self, rows: Dataset) -> Dataset:
         """The rows in the order in which they are measured."""

@@ -87,9 +87,7 @@ def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
     if args.max_steps > 0:
         return False
     data = run.data
-    if data.class_weights or data.min_precision or data.join_baseline:
-        return False
-    if data.validation_seed is not None:
+    if data.join_baseline or data.validation_seed is not None:
         # Rows are held out, which a training without fine-tuning does not use.
         return False
     options = run.training

@@ -47,7 +47,6 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     has_own_class = finished.start.has_own_class
     class_name = type(finished.model).__name__
     task = recipe.summary.partition(":")[0]
-    teacher = getattr(run.data, "teacher", None)
     code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
         recipe=recipe,
         has_own_class=has_own_class,
@@ -72,8 +71,6 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
         base=_shown_base(run.model.model_name_or_path),
-        begins_with_tokens=run.teacher_of_tokens is not None,
-        teacher=_shown_base(teacher),
         dataset_title=_dataset_title(run, "train"),
         limitations=run.card.limitations or LIMITATIONS,
     )

@@ -21,7 +21,6 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 from ..errors import InputError, did_you_mean
 from ..options.run import Run
 from ..recipes.base import Recipe, Start
-from ..recipes.teacher import open_teacher, take_over_tokens
 from ..saved.saved_model import (
     check_vocabulary,
     load_with_new_head,
@@ -36,8 +35,7 @@ def make_start(
     tokenizer: PreTrainedTokenizerBase,
     given: PreTrainedConfig | None,
 ) -> Start:
-    """Make a pretrained model with a head for the recipe, or a new model of the requested size,
-    whose token embeddings may begin with the vectors of a teacher.
+    """Make a pretrained model with a head for the recipe, or a new model of the requested size.
 
     Args:
         run, recipe, args: The run, its task, which has found the labels, and its arguments.
@@ -68,10 +66,6 @@ def make_start(
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
-    if run.teacher_of_tokens is not None:
-        # transformers declares the embeddings of any model as a module.
-        embeddings: Any = model.get_input_embeddings()
-        take_over_tokens(embeddings, open_teacher(run.teacher_of_tokens))
     positions = max_positions(model)
     if positions is not None:
         recipe = recipe.limited_to(positions, run.data)

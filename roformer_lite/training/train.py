@@ -67,11 +67,16 @@ def train(run: Run) -> dict[str, Any] | None:
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
         if args.should_save:
             recommend_pretrained_start(run, rows["train"])
-        tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
+        tokenizer = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         begun = make_start(start, recipe, args, tokenizer, given)
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)
-        encoded = DatasetDict(recipe.encode_splits(rows, tokenizer))
+        encoded = DatasetDict(
+            {
+                split: recipe.encode(part, tokenizer, training=split == "train")
+                for split, part in rows.items()
+            }
+        )
         if begun.has_new_head or name is None:
             start_at_log_odds(begun.model, encoded["train"])
         fitted = None
@@ -203,8 +208,7 @@ def with_cross_validation(
 
 def recommend_pretrained_start(run: Run, train: Dataset) -> None:
     """Recommend a pretrained model if a new model would be trained on few rows."""
-    has_teacher = getattr(run.data, "teacher", None) is not None
-    is_new = run.model.model_name_or_path is None and not has_teacher
+    is_new = run.model.model_name_or_path is None
     if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
         print(
             f"This model starts from random weights and has only {len(train):,} rows to learn "

@@ -50,7 +50,6 @@ READ = (
     "input_file",
     "model_name_or_path",
     "tokenizer",
-    "teacher",
 )
 
 

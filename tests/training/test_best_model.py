@@ -1,6 +1,5 @@
 """A training ends with the best model, with averaged weights, or with none if it diverged."""
 
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import torch
 from datasets import Dataset
 from program import (
     TINY,
-    answered,
     card_of,
     config_of,
     evaluated,
@@ -27,7 +25,6 @@ from transformers import TrainerControl, TrainerState
 from roformer_lite.errors import InputError
 from roformer_lite.evaluation import evaluate
 from roformer_lite.measuring.significance import Measured, mean
-from roformer_lite.recipes.classify import weighted_loss
 from roformer_lite.training.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -177,70 +174,6 @@ def test_a_label_of_one_row_is_learned(tmp_path):
     found = train(f"{OPTIONS} --max_steps 1", data, tmp_path / "m")["rows"]
     assert config_of(tmp_path / "m")["label2id"].keys() == {*COLOURS, *map(str, range(40))}
     assert found["train"] + found["validation"] == 200 and 10 <= found["validation"] < 20
-
-
-@pytest.mark.parametrize("weights", ["", "--class_weights balanced"])
-def test_rare_labels_count_as_much_as_frequent_ones(tmp_path, weights):
-    """A text with both labels gets the one that is rare in the data only if labels are weighted."""
-    rows = [{"text": "new things", "label": "common"}] * 50
-    rows += [{"text": "old things", "label": "common"}] * 30
-    rows += [{"text": "old things", "label": "rare"}] * 20
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    options = f"{OPTIONS} --join_baseline true --baselines true --num_train_epochs 2 {weights}"
-    results = train(options, data, tmp_path / "m", validation_file=data)
-    assert results["by_label"]["validation"]["rare"]["recall"] == bool(weights)
-    assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
-    # The model, its encoder and the baselines are compared by the same metric.
-    assert len(results["p_values"]["validation"]) == 4
-
-
-def test_weighted_loss_is_that_of_torch():
-    weights = torch.tensor([0.5, 3.0, 1.0])
-    labels = torch.tensor([0, 1, 2, 1])
-    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    expected = torch.nn.functional.cross_entropy(logits, labels, weights, reduction="sum")
-    outputs = SimpleNamespace(logits=logits)
-    loss = weighted_loss(weights, smoothing=0.0, outputs=outputs, labels=labels)
-    torch.testing.assert_close(loss, expected / 4)
-    accumulated = weighted_loss(weights, 0.0, outputs, labels, num_items_in_batch=8)
-    torch.testing.assert_close(accumulated, expected / 8)
-
-
-def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
-    """Each text of the validation data has every label, so that no score is reliable."""
-    rows = [row for shift in range(4) for row in coloured(4, shift)]
-    validation = write_rows(tmp_path / "validation.jsonl", rows)
-    options = f"{OPTIONS} --max_steps 1 --min_precision 0.9"
-    model = tmp_path / "m"
-    train(options, data / "train.jsonl", model, validation_file=validation)
-    assert "`predict` assigns no label" in capsys.readouterr().err
-    assert "`predict` assigns no label" in card_of(model)
-    for given, labels in (
-        ({}, ["-"]),
-        ({"threshold": 0}, COLOURS),
-    ):
-        (answer,) = answered(model, ["red red"], **given)
-        assert answer.partition("\t")[0] in labels
-
-
-def test_answers_below_the_chosen_score_are_left_out(tmp_path):
-    """Only half of the texts reveal their label, and `predict` gives a label to this half only."""
-    unclear = [{"text": "some thing", "label": COLOURS[(i * 7) % 4]} for i in range(80)]
-    data = write_rows(tmp_path / "rows.jsonl", [*coloured(80), *unclear])
-    options = f"{OPTIONS} --join_baseline true --baselines true --num_train_epochs 2"
-    model = tmp_path / "m"
-    files = {"validation_file": data, "test_file": data}
-    results = train(f"{options} --min_precision 0.95", data, model, **files)
-    card = card_of(model)
-    assert 0.25 < results["settings"]["threshold"] <= 1
-    assert re.search(r"labels 0\.500 of the rows\D+1\.000", card)
-    assert "p = " in results["verdict"]
-    assert "reliability.png" in card
-    assert (model / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    for given, second in (({}, "-"), ({"threshold": 0.01}, COLOURS)):
-        lines = answered(model, ["red red", "some thing"], **given)
-        answers = [line.partition("\t")[0] for line in lines]
-        assert answers[0] == "red" and answers[1] in second
 
 
 def test_average_follows_the_formula_and_changes_places_exactly():

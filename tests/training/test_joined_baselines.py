@@ -1,6 +1,5 @@
 """A baseline joins the answer of a saved encoder, and the joined answer is the same everywhere."""
 
-import pickle
 import subprocess
 import sys
 from itertools import product
@@ -10,7 +9,7 @@ import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
-from program import TINY, refused, run, train, write_rows
+from program import TINY, card_of, refused, run, train, write_rows
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
@@ -113,17 +112,13 @@ def losses_for(best: Join, num_rows: int):
     return losses_of
 
 
-@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 100])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 5, 100])
 def test_the_best_join_is_chosen(num_rows):
+    """With fewer than two rows, both parts have the same weight."""
     best = Join(weight=0.35, scale=2.0)
     found = choose_join(losses_for(best, num_rows), scales=(1.0, 2.0, 4.0), default_scale=4.0)
-    assert (found.weight, found.scale) == pytest.approx((0.35, 2.0))
-
-
-@pytest.mark.parametrize("num_rows", [0, 1])
-def test_without_validation_rows_both_parts_count_one_half(num_rows):
-    found = choose_join(losses_for(Join(1.0, 1.0), num_rows), scales=(1.0, 2.0), default_scale=4.0)
-    assert found == Join(weight=0.5, scale=4.0)
+    expected = (0.35, 2.0) if num_rows > 1 else (0.5, 4.0)
+    assert (found.weight, found.scale) == pytest.approx(expected)
 
 
 def test_one_odd_row_among_few_does_not_decide():
@@ -137,19 +132,17 @@ def test_one_odd_row_among_few_does_not_decide():
     assert 0 < found.weight < 1
 
 
-@pytest.mark.parametrize("rows_of_label", [2, 3])
-def test_few_validation_rows_of_each_label_and_a_label_without_any(tmp_path, rows_of_label):
-    kept = [row for row in rows_of(4 * rows_of_label) if row["label"] != "white"]
+def test_few_validation_rows_and_a_label_that_the_training_data_lack(tmp_path):
+    kept = [row for row in rows_of(8) if row["label"] != "white"]
     rows = [*kept, {"text": "a new thing", "label": "pink"}]
     validation = write_rows(tmp_path / "validation.jsonl", rows)
     data = write_rows(tmp_path / "rows.jsonl", rows_of(48))
     results = train(SMALL, data, tmp_path / "m", validation_file=validation)
-    saved = open_model(tmp_path / "m", device="cpu")
-    assert 0 <= saved.joined.join.weight <= 0.5
     # The row with an unknown label is missed.
-    assert results["metrics"]["validation"]["accuracy"] == pytest.approx(
-        len(kept) / (len(kept) + 1)
-    )
+    assert results["metrics"]["validation"]["accuracy"] == pytest.approx(6 / 7)
+    picture = tmp_path / "m" / "reliability.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card_of(tmp_path / "m")
+    saved = open_model(tmp_path / "m", device="cpu")
     answers = saved.answers([f"a {colour} thing" for colour in COLOURS], batch_size=4)
     assert [next(iter(answer)) for answer in answers] == COLOURS
 
@@ -182,31 +175,20 @@ def test_a_fresh_process_gives_the_same_table_without_pickle(kind, tmp_path):
     command += ["--output_file", tmp_path / "out.txt", "--device", "cpu"]
     subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True)
     assert (tmp_path / "out.txt").read_text().splitlines() == expected
-    for path in (model / "baseline").iterdir():
-        with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)):
-            pickle.loads(path.read_bytes())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_are_named(kind, tmp_path):
+    """Other damage is tested for all files of a model in tests/fuzz."""
     model = save_model(kind, tmp_path / "m")
-    folder = model / "baseline"
-    contents = {path: path.read_bytes() for path in folder.iterdir()}
-    for path, content in contents.items():
-        for damage in (None, b"", content[: len(content) // 2], b"{}"):
-            path.unlink()
-            if damage is not None:
-                path.write_bytes(damage)
-            with pytest.raises(InputError, match="baseline"):
-                open_model(model, device="cpu")
-            path.write_bytes(content)
-    arrays = load_file(folder / "baseline.safetensors")
+    path = model / "baseline" / "baseline.safetensors"
+    arrays = load_file(path)
     name = next(name for name, array in arrays.items() if array.ndim == 2)
-    save_file({**arrays, name: arrays[name] * np.nan}, folder / "baseline.safetensors")
+    save_file({**arrays, name: arrays[name] * np.nan}, path)
     with pytest.raises(InputError, match=name):
         open_model(model, device="cpu")
-    save_file({**arrays, name: arrays[name][:-1]}, folder / "baseline.safetensors")
-    with pytest.raises(InputError):
+    path.unlink()
+    with pytest.raises(InputError, match="baseline.safetensors is missing"):
         open_model(model, device="cpu")
 
 
@@ -259,8 +241,6 @@ def test_the_best_sequence_is_that_of_all_sequences(has_start):
         found = best_sequence(scores, transitions, start if has_start else None)
         assert found == list(best)
     assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
-    scores = np.random.default_rng(1).normal(size=(50, 3))
-    assert best_sequence(scores, np.zeros((3, 3))) == scores.argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -278,22 +258,16 @@ def test_the_scheme_says_which_transitions_are_legal(scheme, forbidden):
     assert {(["", *labels][left], labels[right]) for left, right in places} == forbidden
 
 
-def test_an_exported_graph_is_joined_by_the_same_baseline(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_graph_is_joined_by_the_same_baseline(kind, tmp_path):
     pytest.importorskip("onnxruntime")
-    for kind in KINDS:
-        model = save_model(kind, tmp_path / kind)
-        out = tmp_path / f"{kind} as a graph"
-        run("export --format onnx", model, out)
-        lines = {}
-        for engine, folder in (("torch", model), ("onnx", out)):
-            saved = open_model(folder, device="cpu", engine=engine)
-            lines[engine] = [
-                [part if part.isalpha() else round(float(part), 3) for part in answer.line.split()]
-                if kind.startswith("classify")
-                else answer.line
-                for answer in shown_answers(saved, TEXTS)
-            ]
-        assert lines["torch"] == lines["onnx"]
+    model = save_model(kind, tmp_path / "m")
+    run("export --format onnx", model, tmp_path / "graph")
+    ours = open_model(model, device="cpu").answers(TEXTS, 4)
+    theirs = open_model(tmp_path / "graph", device="cpu", engine="onnx").answers(TEXTS, 4)
+    for answer, of_graph in zip(ours, theirs, strict=True):
+        expected = answer if kind.startswith("tag") else pytest.approx(answer, abs=1e-4)
+        assert of_graph == expected
 
 
 def test_rows_without_known_labels_do_not_choose(tmp_path):

@@ -141,14 +141,7 @@ def test_a_tagger_takes_each_word_from_the_better_window(tmp_path):
             # The first and the last token are [CLS] and [SEP].
             of_words = logits[1:-1].numpy()
             for place, of_word in enumerate(of_words):
-                after = len(of_words) - 1 - place
-                distances = []
-                if begin > 0:
-                    distances.append(place)
-                if begin + len(of_words) < len(words):
-                    distances.append(after)
-                distance = min(distances, default=ROOM)
-                # The earlier one of two equally good windows counts.
+                distance = min(place, len(of_words) - 1 - place)
                 if distance > best.get(begin + place, (-1, None))[0]:
                     best[begin + place] = (distance, of_word)
         expected = [best[number][1] for number in range(len(words))]

@@ -20,7 +20,6 @@ from roformer_lite.measuring.metrics import (
     regression_metrics,
     scheme_of,
     tagging_metrics,
-    threshold_for,
     token_scores,
 )
 from roformer_lite.measuring.report import report_of_entities
@@ -59,22 +58,6 @@ def test_classification():
         "macro_f1": pytest.approx((2 / 3 + 1) / 2),
         "micro_f1": pytest.approx(0.8),
     }
-
-
-def test_scores_and_thresholds():
-    generator = np.random.default_rng(0)
-    scores = generator.random(20_000)
-    right = generator.random(20_000) < scores
-    # The scores are evenly spread and right as often as they say. Among the rows with a score of at
-    # least t, a share of (1 + t) / 2 is therefore right.
-    for precision in (0.6, 0.9):
-        threshold = threshold_for(scores, right, precision)
-        assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
-        assert right[scores >= threshold].mean() >= precision
-    equal = threshold_for(np.array([0.9, 0.9]), np.array([True, False]), 0.6)
-    # A threshold cannot separate equal scores.
-    assert equal is None
-    assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
 
 
 def test_metrics_by_label_are_those_of_the_reports():

@@ -34,7 +34,6 @@ from roformer_lite.answers import open_model
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.export.sentence_encoder import check_sentence_modules
 from roformer_lite.measuring.baselines import TfidfCosine, retrieval_scores
-from roformer_lite.recipes.teacher import principal_axes
 from roformer_lite.training import train as train_module
 
 TOPICS = [
@@ -218,25 +217,6 @@ def test_metrics_are_those_of_the_library(folder):
         assert measured.by_row.value == pytest.approx(measured.metrics[recipe.main_metric])
 
 
-@pytest.mark.slow
-def test_a_teacher_is_learnt(folder):
-    """The student has another width and another tokenizer than its teacher.
-
-    It is measured by the vectors of the teacher, or by scores if the validation data have any.
-    """
-    command = f"embed {OPTIONS} --vocab_size 300 --config hidden_size=8 num_attention_heads=2"
-    data = folder / "texts.jsonl"
-    teacher = {"teacher": folder / "embed"}
-    found = train(command, data, folder / "student", **teacher)
-    assert set(found["metrics"]["validation"]) == {"spearman", "pearson"}
-    own, theirs = (saved_model(folder, name).tokenizer.get_vocab() for name in ("student", "embed"))
-    assert own != theirs
-    scored = {"validation_file": folder / "scores.jsonl", "validation_fraction": 0, "max_steps": 1}
-    train(command, data, folder / "scored", **teacher, **scored)
-    (answer,) = saved_model(folder, "scored").answers(["moon"], 1)
-    assert len(answer["embedding"]) == 8
-
-
 def test_the_modules_of_a_given_model_are_kept(folder):
     shutil.copytree(folder / "embed", folder / "first")
     pooling = folder / "first" / "1_Pooling" / "config.json"
@@ -262,7 +242,6 @@ MISTAKES = {
         "",
         "the columns are a, b, but .* sentence1, sentence2, score; or ",
     ),
-    "texts without a teacher": ("embed", "text\na\nb\n", "", "for training, pass --teacher"),
     "the same score everywhere": (
         "embed",
         "sentence1,sentence2,score\n" + "".join(f"a {row},b,0.5\n" for row in range(9)),
@@ -296,18 +275,6 @@ def test_mistakes(name, tmp_path, capsys, monkeypatch):
     run(command, **files, status=2)
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert not (tmp_path / "m").exists()
-
-
-def test_principal_axes_keep_the_products():
-    draw = np.random.default_rng(0)
-    # Four axes are enough for these vectors, because their rank is 4.
-    vectors = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 10))).astype(np.float32)
-    dataset = Dataset.from_dict({"label": vectors.tolist()}).with_format("numpy", dtype=np.float32)
-    axes = principal_axes(dataset, width=4)
-    rotated = vectors @ axes
-    np.testing.assert_allclose(rotated @ rotated.T, vectors @ vectors.T, atol=1e-3)
-    # The axes are sorted, with the largest one first.
-    assert (np.diff((rotated**2).sum(0)) < 0).all()
 
 
 def test_baselines_and_candidates():

@@ -10,7 +10,6 @@ import seqeval.metrics
 import seqeval.scheme
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
-from sklearn.metrics import f1_score
 
 from roformer_lite.evaluation import THIS_MODEL
 from roformer_lite.measuring.significance import (
@@ -18,7 +17,6 @@ from roformer_lite.measuring.significance import (
     corpus_score,
     correlation,
     entity_f1,
-    macro_f1,
     mean,
     p_value,
     perplexity,
@@ -100,12 +98,6 @@ CASES: dict[str, tuple] = {
         lambda tags: entity_f1(tags, TAGS, "IOBES"),
         strict_f1,
     ),
-    "macro F1": (
-        wrong_classes(0.2, seed=1),
-        wrong_classes(0.4, seed=2),
-        lambda found: macro_f1(np.array(found), CLASSES, num_labels=4),
-        lambda found: f1_score(CLASSES, found, average="macro"),
-    ),
     "perplexity": (
         LOSSES,
         LOSSES + DRAW.normal(1, 4, 40),
@@ -114,7 +106,7 @@ CASES: dict[str, tuple] = {
     ),
 }
 # An independent metric that takes long is measured less often, which makes p-values less exact.
-SLOW = {"entities": 400, "macro F1": 600}
+SLOW = {"entities": 400}
 BOUNDS = {2000: NEAR, 600: 0.06, 400: 0.08}
 
 

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-from logging import Logger
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 import transformers
 from conftest import build, seq2seq_config
 from program import (
-    TINY,
     answered,
     card_of,
     config_of,
@@ -29,6 +27,7 @@ from transformers import PreTrainedModel, Seq2SeqTrainingArguments
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
+from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
 from roformer_lite.training.tokenizers import set_up_tokenizer
 
@@ -262,16 +261,6 @@ def test_classes_instead_of_a_number(tmp_path, capsys):
     assert saved.problem_type == "single_label_classification" and saved.num_labels == 2
 
 
-def test_a_new_head_is_fitted_without_padding(folder, tmp_path, capsys, caplog):
-    """The layers would warn if a hook made them compute padding."""
-    Logger.warning_once.cache_clear()
-    data = tmp_path / "a.iob2"
-    data.write_text("Anna B-PER\n\nAnna B-PER\nin O\nRome B-LOC\n\n" * 20)
-    train(f"tag {SHORT}", data, tmp_path / "m", model_name_or_path=folder / "bert")
-    assert "the training starts with a new head" in capsys.readouterr().err
-    assert "computes padding" not in caplog.text
-
-
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
@@ -307,28 +296,22 @@ def test_other_families(folder, tmp_path, capsys):
     assert (saved.num_beams, saved.early_stopping, saved.max_length) == (3, True, 17)
 
 
-def test_a_baseline_joins_only_new_models_by_default(tmp_path):
-    """A fine-tuned classifier has a baseline of its own data if the option requests it."""
-    rows = []
-    for number in range(60):
-        word = ("sun", "rain")[number % 2]
-        rows.append({"text": f"{word} and word{number}", "label": "ab"[number % 2]})
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    command = "classify --use_cpu --num_train_epochs 1"
-    start = f"--model_name_or_path {tmp_path / 'new'}"
-    runs = {"new": TINY, "tuned": start, "joined": f"{start} --join_baseline true"}
-    for name, options in runs.items():
-        train(f"{command} {options}", data, tmp_path / name)
-    assert not (tmp_path / "tuned" / "baseline").exists()
-    for name in ("new", "joined"):
-        files = sorted(path.name for path in (tmp_path / name / "baseline").iterdir())
-        assert files == ["baseline.json", "baseline.safetensors"]
+@pytest.mark.parametrize(
+    ("start", "given", "is_joined"), [("", "", True), ("bert", "", False), ("bert", "true", True)]
+)
+def test_a_baseline_joins_only_new_models_by_default(folder, start, given, is_joined):
+    words = ["--dataset_name", "any", "--output_dir", "m"]
+    if start:
+        words += ["--model_name_or_path", str(folder / start)]
+    if given:
+        words += ["--join_baseline", given]
+    assert parse_run("classify", words).joins_baseline == is_joined
 
 
 def test_masks_need_a_token():
     recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
-    assert set_up_tokenizer(tokenizer, recipe) == (tokenizer, recipe)
+    assert set_up_tokenizer(tokenizer, recipe) is tokenizer
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="no mask token"):
         set_up_tokenizer(tokenizer, recipe)
