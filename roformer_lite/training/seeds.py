@@ -14,7 +14,6 @@ from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
 from .defaults import with_defaults
-from .finished_model import create_repository
 from .fit import trainer_class
 from .model_card import add_seeds
 from .results import chosen_by
@@ -48,8 +47,6 @@ def train_seeds(run: Run) -> dict[str, Any]:
     args_class = trainer_class(run.task).args_class
     args = make_training_arguments(with_defaults(run), args_class)
     with directory.opened(args):
-        if run.card.push_to_hub:
-            create_repository(run.card, args, run.output_dir.name)
         for number, seed in enumerate(seeds, 1):
             if seed in _finished(run):
                 continue
@@ -97,8 +94,7 @@ def _of_seed(run: Run, seed: int) -> Run:
         data = replace(data, validation_seed=seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)
-    card = replace(run.card, push_to_hub=False)
-    return replace(run, data=data, training=training, card=card, whole=run)
+    return replace(run, data=data, training=training, whole=run)
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
@@ -110,12 +106,23 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         best: The seed that is kept.
     """
     metrics = {str(seed): results["metrics"] for seed, results in found.items()}
+    mean = _of_each(statistics.fmean, list(metrics.values()))
+    deviation = _of_each(statistics.stdev, list(metrics.values()))
+    metric = found[best]["main_metric"]
+    split = list(mean)[-1]
+    name, value = chosen_by(found[best])
     return {
         "kept": best,
-        "chosen_by": f"validation {chosen_by(found[best])[0]}",
-        "mean": _of_each(statistics.fmean, list(metrics.values())),
-        "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
+        "chosen_by": f"validation {name}",
+        "mean": mean,
+        "standard_deviation": deviation,
         "metrics": metrics,
+        "sentence": (
+            f"Over the seeds {', '.join(metrics)}, the {metric} on the {split} data is "
+            f"{mean[split][metric]:.4f} ± {deviation[split][metric]:.4f} (mean and standard "
+            f"deviation). The model of seed {best} is kept, because it has the best validation "
+            f"{name}, {value:.4f}."
+        ),
     }
 
 

@@ -15,7 +15,7 @@ from ..options.tasks import LabelArguments
 from ..recipes.base import Start
 from .cross_validation import CrossValidation, cross_validate, saved_cross_validation
 from .few_rows import FewRows
-from .fit import fit, is_faster_in_bfloat16, make_trainer, use_bfloat16
+from .fit import fit, make_trainer
 from .head import fit_head
 from .pairs import PairTraining, can_learn_from_pairs, learn_from_pairs
 from .trainer import RoFormerLiteTrainer
@@ -33,11 +33,6 @@ class Stages:
 
     pairs: PairTraining | None = None
     cross_validation: CrossValidation | None = None
-
-    @property
-    def is_cross_validated(self) -> bool:
-        """Whether the model has predictions for the training rows from cross-validation."""
-        return self.cross_validation is not None and bool(self.cross_validation.folds)
 
 
 def train_in_stages(
@@ -71,19 +66,17 @@ def train_in_stages(
             pairs = learn_from_pairs(trainer, train, is_done=checkpoint is not None)
             # A stage that was done by an earlier command has drawn no random numbers.
             set_seed(trainer.args.seed)
-        # FSDP shards the head, which then cannot be fitted.
-        can_stop = few_rows.stops_after_fitting and not trainer.is_fsdp_enabled
-        is_final = can_stop and trainer.eval_dataset is None
+        is_final = few_rows.stops_after_fitting and trainer.eval_dataset is None
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
         else:
             fit_head(trainer, train)
             if pairs is not None and is_final:
                 make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
-                validated = cross_validate(trainer, make_fold, untrained, pairs, start.recipe, rows)
+                validated = cross_validate(
+                    trainer, make_fold, untrained, pairs, start.recipe, rows["train"]
+                )
                 set_seed(trainer.args.seed)
-    if is_faster_in_bfloat16(trainer, start.recipe):
-        use_bfloat16(trainer)
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)
     trainer.compute_metrics = None

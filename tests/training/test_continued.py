@@ -21,9 +21,7 @@ OPTIONS = (
 # Each task has options that add to the state of its training.
 TASKS = {
     "classify": "--join_baseline true --ema_decay 0.9",
-    "mlm": (
-        "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9"
-    ),
+    "mlm": "--block_size 16 --optim muon --ema_decay 0.9",
     "seq2seq": (
         "--source_column text --target_column label --max_tokens_per_batch 99 --ema_decay 0.9 "
         "--training_arguments label_smoothing_factor=0.1 metric_for_best_model=loss"

@@ -178,7 +178,7 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(
     command = (
         f"train seq2seq --train_file {pairs} {TINY} --keep_checkpoints --max_steps 10 "
         f"--optim {optim} --learning_rate {rate} --ema_decay 0.9 "
-        "--max_tokens_per_batch 300 --time_limit_minutes 60 "
+        "--max_tokens_per_batch 300 "
         "--training_arguments save_strategy=steps save_steps=10 logging_steps=1"
     )
     run(f"{command} gradient_accumulation_steps=2", output_dir=tmp_path / "one")

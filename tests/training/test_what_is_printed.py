@@ -69,19 +69,6 @@ def test_the_card_says_which_answer_is_joined(tmp_path):
     assert f"| its encoder alone | {alone:.4g} |" in card_of(tmp_path / "m")
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
-    """If the labels of the test data are wrong, confident answers are wrong."""
-    options = (
-        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --join_baseline false"
-    )
-    results = trained(tmp_path, options, train=0, test=shift)
-    assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
-    printed = capsys.readouterr().out
-    assert ("probabilities" in printed) == bool(shift)
-    assert ".png" not in printed
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -118,12 +105,3 @@ def test_the_printed_command_passes_the_line(line, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     done = subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
     assert done.stdout == f"{line}\npredict {folder}\n"
-
-
-def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
-    trained(tmp_path, "--max_steps 1 --join_baseline false --validation_fraction 0", train=0)
-    assert "--model_name_or_path" in capsys.readouterr().err
-    command = "classify --use_cpu --max_steps 1"
-    start = {"model_name_or_path": tmp_path / "m"}
-    train(command, tmp_path / "train.jsonl", tmp_path / "other", **start)
-    assert "--model_name_or_path" not in capsys.readouterr().err
