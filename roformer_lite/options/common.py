@@ -146,8 +146,8 @@ class ModelArguments:
             vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
         config: Fields of the configuration to set, in addition to those of the size, as name=value, for
-            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
-            change only one of the two.
+            example hidden_dropout=0.3. With seq2seq, encoder={"num_hidden_layers":2} changes only
+            one of the two stacks.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
             scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
             stock model, such as BERT.

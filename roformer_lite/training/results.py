@@ -161,7 +161,6 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "what_happened": what_happened(finished),
         "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
-        "metric_for_best_model": trainer.args.metric_for_best_model.removeprefix("eval_"),
         "best_metric": state.best_metric,
         "arguments": shown_arguments(trainer),
         "own_weights": own_weights(finished.run),
@@ -321,19 +320,6 @@ def comparison_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
-    """The name and value of the validation metric that decides between models of several seeds. A
-    metric that only the Trainer computes has the value of the checkpoint. If no checkpoint was
-    evaluated, the main metric decides."""
-    training = results["training"]
-    name = training["metric_for_best_model"]
-    value = results["metrics"]["validation"].get(name, training["best_metric"])
-    if value is None:
-        name = results["main_metric"]
-        value = results["metrics"]["validation"][name]
-    return name, value
-
-
 def predict_command(line: str, model: str) -> str:
     """A shell command that predicts for one line.
 
@@ -361,7 +347,8 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     if by_name:
         console.print(table_of(by_name, results["task"], results["rows"]))
     if compared:
-        console.print(table_of(compared, results["main_metric"], results["rows"]))
+        title = f"{results['main_metric']} compared"
+        console.print(table_of(compared, title, results["rows"]))
     sentences = [
         results["verdict"],
         *results["notes"],

@@ -164,12 +164,6 @@ def fit_baselines(
     does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
     if recipe.compares_checkpoint and does_the_task:
         baselines["the checkpoint before training"] = measure_checkpoint(start, args, splits)
-    for name, by_split in baselines.items():
-        values = [
-            f"{split} {measured.metrics[recipe.main_metric]:.4f}"
-            for split, measured in by_split.items()
-        ]
-        print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
     return fitted, baselines
 
 
