@@ -80,8 +80,9 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         if split in finished.rows
     }
     found = Measurements(recipe)
-    if finished.cross_validated is not None:
-        found.evaluations.append(finished.cross_validated)
+    validated = finished.validated
+    if validated is not None and validated.folds:
+        found.evaluations.append(validated.evaluation(recipe, finished.rows["train"]))
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})

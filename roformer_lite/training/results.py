@@ -24,8 +24,9 @@ from ..measuring.metrics import LOWER_IS_BETTER, Metrics
 from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
+from .cross_validation import CrossValidation
 from .defaults import own_weights
-from .stages import Stages
+from .pairs import PairTraining
 from .trainer import RoFormerLiteTrainer
 
 # The values on the card: `evaluate` needs the first two, and the defaults of the others depend on
@@ -54,8 +55,8 @@ class FinishedTraining:
         rows, encoded: The data as rows and as model inputs.
         baselines: The metrics of the baselines.
         joined: The baseline that joins the answer; None for the answer of the model alone.
-        stages: What was done before the steps of the trainer.
-        cross_validated: The evaluation by cross-validation, if there is one.
+        pairs: What the encoder has learned from pairs, if it has.
+        validated: What is known from cross-validation, if rows were too few to hold some out.
     """
 
     run: Run
@@ -65,8 +66,8 @@ class FinishedTraining:
     encoded: DatasetDict
     baselines: Baselines
     joined: FittedBaseline | None
-    stages: Stages = field(default_factory=Stages)
-    cross_validated: Evaluation | None = None
+    pairs: PairTraining | None = None
+    validated: CrossValidation | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -165,10 +166,9 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "arguments": shown_arguments(trainer),
         "own_weights": own_weights(finished.run),
     }
-    pairs = finished.stages.pairs
-    if pairs is not None:
-        facts["pairs"] = asdict(pairs)
-    validated = finished.stages.cross_validation
+    if finished.pairs is not None:
+        facts["pairs"] = asdict(finished.pairs)
+    validated = finished.validated
     if validated is not None:
         facts["cross_validation"] = {
             "fitted_accuracy": validated.fitted_accuracy,
@@ -284,8 +284,8 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
 def what_happened(finished: FinishedTraining) -> str:
     """Sentences for the summary and the card about learning from pairs, about the choice between
     the fitted head and fine-tuning, and about the checkpoint that is kept."""
-    pairs = finished.stages.pairs
-    validated = finished.stages.cross_validation
+    pairs = finished.pairs
+    validated = finished.validated
     sentences = []
     if pairs is not None:
         sentences.append(
@@ -301,7 +301,7 @@ def what_happened(finished: FinishedTraining) -> str:
             f"The checkpoint of step {finished.chosen_step:,} is kept, because {owner} has the best "
             f"validation {metric.replace('_', ' ')}, {finished.trainer.state.best_metric:.4g}."
         )
-    if len(finished.rows) == 1 and finished.cross_validated is None:
+    if len(finished.rows) == 1 and (validated is None or not validated.folds):
         sentences.append("The model was not measured: there are no validation or test data.")
     return " ".join(sentences)
 

@@ -2,7 +2,7 @@
 fitted, and the model is trained or fine-tuned."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,20 +21,6 @@ from .pairs import PairTraining, can_learn_from_pairs, learn_from_pairs
 from .trainer import RoFormerLiteTrainer
 
 
-@dataclass(frozen=True)
-class Stages:
-    """What was done apart from fine-tuning.
-
-    Args:
-        pairs: What the encoder has learned from pairs, if it has.
-        cross_validation: What is known from cross-validation, if rows were too few to hold some
-            out.
-    """
-
-    pairs: PairTraining | None = None
-    cross_validation: CrossValidation | None = None
-
-
 def train_in_stages(
     run: Run,
     start: Start,
@@ -43,7 +29,7 @@ def train_in_stages(
     rows: DatasetDict,
     encoded: DatasetDict,
     checkpoint: str | None,
-) -> Stages:
+) -> tuple[PairTraining | None, CrossValidation | None]:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to save.
 
     Args:
@@ -54,6 +40,10 @@ def train_in_stages(
         rows, encoded: The data as rows and as model inputs.
         checkpoint: The checkpoint of the trainer from which the training continues, if there is
             one.
+
+    Returns:
+        What the encoder has learned from pairs, if it has, and what is known from cross-validation,
+        if rows were too few to hold some out.
     """
     train: Any = trainer.train_dataset
     pairs: PairTraining | None = None
@@ -80,7 +70,7 @@ def train_in_stages(
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)
     trainer.compute_metrics = None
-    return Stages(pairs, validated)
+    return pairs, validated
 
 
 def _fits_head(start: Start) -> bool:

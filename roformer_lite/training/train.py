@@ -72,18 +72,14 @@ def train(run: Run) -> dict[str, Any] | None:
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
-        stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
+        pairs, validated = train_in_stages(
+            options, begun, trainer, few_rows, rows, encoded, checkpoint
+        )
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
-            cross_validated = None
-            validated = stages.cross_validation
-            if validated is not None and validated.folds:
-                cross_validated = validated.evaluation(recipe, rows["train"])
-                if run.training.baselines:
-                    in_folds = validated.baselines(recipe, rows["train"])
-                    baselines = {
-                        name: in_folds[name] | baselines.get(name, {}) for name in in_folds
-                    }
+            if validated is not None and validated.folds and run.training.baselines:
+                in_folds = validated.baselines(recipe, rows["train"])
+                baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
@@ -94,8 +90,8 @@ def train(run: Run) -> dict[str, Any] | None:
                 encoded=encoded,
                 baselines=baselines,
                 joined=fitted if run.joins_baseline else None,
-                stages=stages,
-                cross_validated=cross_validated,
+                pairs=pairs,
+                validated=validated,
             )
             if not args.should_save:
                 return None

@@ -206,23 +206,6 @@ def test_weighted_loss_is_that_of_torch():
     torch.testing.assert_close(accumulated, expected / 8)
 
 
-def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
-    """Each text of the validation data has every label, so that no score is reliable."""
-    rows = [row for shift in range(4) for row in coloured(4, shift)]
-    validation = write_rows(tmp_path / "validation.jsonl", rows)
-    options = f"{OPTIONS} --max_steps 1 --min_precision 0.9"
-    model = tmp_path / "m"
-    train(options, data / "train.jsonl", model, validation_file=validation)
-    assert "`predict` assigns no label" in capsys.readouterr().err
-    assert "`predict` assigns no label" in card_of(model)
-    for given, labels in (
-        ({}, ["-"]),
-        ({"threshold": 0}, COLOURS),
-    ):
-        (answer,) = answered(model, ["red red"], **given)
-        assert answer.partition("\t")[0] in labels
-
-
 def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     """Only half of the texts reveal their label, and `predict` gives a label to this half only."""
     unclear = [{"text": "some thing", "label": COLOURS[(i * 7) % 4]} for i in range(80)]

@@ -176,13 +176,6 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     assert "Resuming from step 4" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_training(left):
-    checkpoint = left / "classify.training" / "checkpoint-6"
-    shutil.rmtree(checkpoint)
-    shutil.copytree(left / "mlm.training" / "checkpoint-6", checkpoint)
-    assert f"remove {checkpoint}" in refused(command(left, "classify", "classify"))
-
-
 def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
     """The training stopped long before its last step, and was killed before it was measured."""
     # This schedule cannot be made for a training without steps.

@@ -77,21 +77,12 @@ def test_processes_share_the_batches_evenly(world_size, budget):
 
 
 def test_the_order_is_random():
-    """Examples and batches are shuffled by the seed and the epoch.
-
-    The batches do not become less full in the course of an epoch.
-    """
+    """Examples and batches are shuffled by the seed and the epoch."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
     assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
         512, lengths=lengths, epoch=1
     )
-    shortest = [min(lengths[index] for index in batch) for batch in batches]
-    longest = [max(lengths[index] for index in batch) for batch in batches]
-    assert max(shortest) < np.quantile(LENGTHS, 0.5) < min(longest)
-    tokens = np.array([tokens_of(batch, lengths) for batch in batches])
-    middle = tokens[: len(tokens) // 24 * 24].reshape(-1, 24)
-    assert abs(np.corrcoef(np.arange(len(middle)), middle.mean(1))[0, 1]) < 0.5
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from program import TINY, card_of, train, write_rows
 
-from roformer_lite.training.results import predict_command, print_summary
+from roformer_lite.training.results import predict_command
 
 COLOURS = ["red", "green", "blue", "white"]
 
@@ -46,20 +46,6 @@ def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
         assert noise not in said
 
 
-@pytest.mark.parametrize(
-    ("options", "evaluated"),
-    [("eval_strategy=no", []), ("eval_strategy=steps eval_steps=4", [4, 8, 12])],
-)
-def test_steps_and_evaluations(tmp_path, capsys, options, evaluated):
-    common = "--max_steps 12 --training_arguments save_strategy=no "
-    trained(tmp_path, common + options, train=0, validation=0)
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Step")]
-    losses = [line.split(":")[0] for line in said if "validation loss" not in line]
-    assert losses == [f"Step {step}/12" for step in range(1, 13)]
-    lines = [line.split(":")[0] for line in said if "validation loss" in line]
-    assert lines == [f"Step {step}/12" for step in evaluated]
-
-
 def test_the_card_says_which_answer_is_joined(tmp_path):
     """Without validation data, encoder and baseline have the same weight."""
     results = trained(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
@@ -67,28 +53,6 @@ def test_the_card_says_which_answer_is_joined(tmp_path):
     assert note.count("(weight 0.50)") == 2 and note in card_of(tmp_path / "m")
     alone = results["parts"]["its encoder alone"]["test"]["accuracy"]
     assert f"| its encoder alone | {alone:.4g} |" in card_of(tmp_path / "m")
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    splits = ("validation", "test")
-    metrics = {
-        split: {"exact_match": 0.25, "ndcg@10_of_rankings_by_the_first_64_numbers": 61.5432}
-        for split in splits
-    }
-    baselines = {"linear SVM on n-grams of characters": {split: metrics[split] for split in splits}}
-    results = trained(tmp_path, "--max_steps 1", train=0, validation=0)
-    results |= {"metrics": metrics, "main_metric": "exact_match", "baselines": baselines}
-    results |= {"parts": {}, "rows": {"validation": 1234567, "test": 1}}
-    capsys.readouterr()
-    print_summary(results, Path("[folder]"))
-    printed = capsys.readouterr().out
-    table = [line for line in printed.splitlines() if line.startswith(("│", "┃", "┏", "└"))]
-    assert table and max(map(len, table)) <= width
-    assert printed.count("61.5432") == 2
-    assert printed.count("0.2500") == 6
-    assert "1,234,567" in printed and "[folder]" in printed
 
 
 @pytest.mark.parametrize(
