@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 
 from hf_roformer_lite.version import __version__
 
@@ -126,6 +126,10 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         notes.append(note_on_join(finished, measured.join))
     packages = ("transformers", "torch", recipe.library)
     others = {**measured.parts, **finished.baselines}
+    args = finished.trainer.args
+    device = f"CPU ({platform.machine()})"
+    if args.device.type == "cuda":
+        device = torch.cuda.get_device_name(args.device)
     return {
         "task": recipe.name,
         "command": finished.run.command(),
@@ -147,7 +151,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(finished.start.tokenizer),
         "training": facts_of_training(finished),
-        "machine": facts_of_machine(finished.trainer.args),
+        "machine": {"device": device, "processes": args.world_size},
         "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
     }
 
@@ -175,13 +179,6 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
             "fine_tuned_accuracy": validated.fine_tuned_accuracy,
         }
     return facts
-
-
-def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
-    device = f"CPU ({platform.machine()})"
-    if args.device.type == "cuda":
-        device = torch.cuda.get_device_name(args.device)
-    return {"device": device, "processes": args.world_size}
 
 
 def note_on_join(finished: FinishedTraining, join: Join) -> str:
