@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,16 +16,18 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from ..data.duplicates import normal_form
 from ..evaluation import Evaluation
 from ..measuring.significance import Baselines
+from ..options.run import Run
 from ..output import write_json
+from ..recipes.base import Start
 from ..recipes.classify import Classify
 from .callbacks import ProgressLines, TrainingClock
-from .fit import fit
+from .fit import fit, make_trainer
 from .head import fit_head
 from .pairs import PairTrainer, PairTraining
 from .trainer import RoFormerLiteTrainer
@@ -41,9 +42,6 @@ FOLDS_SEED = 0
 SPLIT = "cross-validation"
 # The encoder is only trained in the folds if that is estimated to take no longer than this.
 MAX_MINUTES = 5.0
-
-# Makes the trainer of a fold from a model, arguments, and the numbers of the rows to learn from.
-MakeTrainer = Callable[[PreTrainedModel, TrainingArguments, np.ndarray], RoFormerLiteTrainer]
 
 
 @dataclass(frozen=True)
@@ -161,10 +159,9 @@ def divided(folds: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def cross_validate(
     trainer: RoFormerLiteTrainer,
-    make_trainer: MakeTrainer,
-    untrained: PreTrainedModel,
+    run: Run,
+    untrained: Start,
     pairs: PairTraining,
-    recipe: Classify,
     rows: Dataset,
 ) -> CrossValidation:
     """Compare the model with its fitted head and after fine-tuning, if that is fast enough.
@@ -173,17 +170,16 @@ def cross_validate(
 
     Args:
         trainer: The trainer of the model.
-        make_trainer: Makes the trainer of a fold.
-        untrained: The model before it has learned anything.
+        run: The run with its defaults filled in.
+        untrained: The start of the training, with the model before it has learned anything.
         pairs: What the encoder has learned from pairs.
-        recipe: The task.
         rows: The training rows.
     """
     saved = saved_cross_validation(trainer.args)
     if saved is not None:
         return saved
     encoded: Any = trainer.train_dataset
-    texts = ["\t".join(recipe.texts([row])) for row in rows]
+    texts = ["\t".join(untrained.recipe.texts([row])) for row in rows]
     folds = folds_of(texts, encoded["labels"])
     texts_of_pairs = pairs.steps * pairs.texts_per_batch
     texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
@@ -194,7 +190,7 @@ def cross_validate(
         why_not = f"it would have taken about {minutes:.1f} minutes, more than {MAX_MINUTES:.0f}"
         found = CrossValidation(why_not=why_not)
     else:
-        found = _run_folds(folds, trainer.args, make_trainer, untrained, encoded)
+        found = _run_folds(folds, trainer.args, run, untrained, rows, encoded)
     write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
     return found
 
@@ -210,31 +206,39 @@ def saved_cross_validation(args: TrainingArguments) -> CrossValidation | None:
 def _run_folds(
     folds: np.ndarray,
     args: TrainingArguments,
-    make_trainer: MakeTrainer,
-    untrained: PreTrainedModel,
+    run: Run,
+    untrained: Start,
+    rows: Dataset,
     encoded: Dataset,
 ) -> CrossValidation:
     """Train a model in each fold, with its head fitted and then fine-tuned."""
     labels = np.array(encoded["labels"])
     parts = divided(folds)
-    num_labels: Any = untrained.config.num_labels
+    num_labels: Any = untrained.model.config.num_labels
     fitted = np.zeros((len(labels), num_labels))
     fine_tuned = fitted.copy()
     for number, (learned, held_out) in enumerate(parts, start=1):
         own = copy(args)
         own.output_dir = str(Path(args.output_dir) / FOLDS_FOLDER)
         own.report_to = []
-        fold = make_trainer(deepcopy(untrained), own, learned)
+        model = deepcopy(untrained.model)
+        fold = make_trainer(
+            run,
+            replace(untrained, model=model, trained=model),
+            own,
+            rows=DatasetDict(train=rows.select(learned)),
+            encoded=DatasetDict(train=encoded.select(learned)),
+        )
         _be_quiet(fold)
         stage = PairTrainer(fold, fold.train_dataset, Path(own.output_dir))
         _be_quiet(stage)
         fit(stage, checkpoint=None)
         fit_head(fold, fold.train_dataset)
-        rows = encoded.select(held_out)
-        fitted[held_out] = fold.predict(rows).predictions
+        unseen = encoded.select(held_out)
+        fitted[held_out] = fold.predict(unseen).predictions
         set_seed(own.seed)
         fit(fold, checkpoint=None)
-        fine_tuned[held_out] = fold.predict(rows).predictions
+        fine_tuned[held_out] = fold.predict(unseen).predictions
         print(
             f"Cross-validation {number}/{len(parts)}: accuracy "
             f"{_accuracy(fitted, labels, held_out):.4f} with the fitted head, "

@@ -72,9 +72,7 @@ def train(run: Run) -> dict[str, Any] | None:
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
-        pairs, validated = train_in_stages(
-            options, begun, trainer, few_rows, rows, encoded, checkpoint
-        )
+        pairs, validated = train_in_stages(options, begun, trainer, few_rows, rows, checkpoint)
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
             if validated is not None and validated.folds and run.training.baselines:
