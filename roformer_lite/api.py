@@ -80,12 +80,8 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
     run = run_of(str(task), options)
 
     from .commands.train import train_run
-    from .training.finished_model import upload
 
-    results = train_run(run)
-    if results is not None and run.card.push_to_hub:
-        upload(run)
-    return TrainingResult(run.output_dir, results or {})
+    return TrainingResult(run.output_dir, train_run(run) or {})
 
 
 def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:

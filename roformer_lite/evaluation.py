@@ -36,7 +36,6 @@ class Evaluation:
             None if there are no such rows, or no others.
         rows: The number of rows.
         report: The metrics of each label, for tasks with labels.
-        system: The name of what was evaluated, if it is not the saved model.
     """
 
     split: str
@@ -46,7 +45,6 @@ class Evaluation:
     rows: int
     report: LabelReport | None
     without_seen: float | None = None
-    system: str = THIS_MODEL
 
     @property
     def right(self) -> np.ndarray:

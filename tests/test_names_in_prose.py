@@ -41,12 +41,14 @@ OF_OTHERS = {
     "limit_alphabet",
     "register_pipeline",
     "restore_callback_states_from_checkpoint",
+    "torch_compile",
 }
 # The options of other tools, which a page maps to those of this program.
 OF_OTHER_TOOLS = set(
     "DistillationTrainer body_learning_rate column_mapping data_path do_eval do_predict "
     "do_regression do_train "
-    "gradient_accumulation label_column_name max_train_samples multi_target_strategy "
+    "gradient_accumulation label_column_name max_train_samples mixed_precision "
+    "multi_target_strategy "
     "num_iterations pad_to_max_length project_name text_column_names valid_split "
     "warmup_ratio".split()
 )

@@ -3,6 +3,7 @@
 # repository, whose texts are for non-commercial use. 26.5 minutes of training on one core; preparation and the final
 # evaluation come on top.
 set -euo pipefail
+# The training of the card planned more epochs, and an option that limited its time ended it after these steps.
 roformer-lite train seq2seq \
   --train_file multi30k/train.de.gz multi30k/train.en.gz \
   --validation_file multi30k/val.de.gz multi30k/val.en.gz \
@@ -10,7 +11,7 @@ roformer-lite train seq2seq \
   --vocab_size 4000 --size tiny \
   --config num_hidden_layers=4 gated_mlp=true hidden_act=silu norm_type=rmsnorm intermediate_size=344 \
   hidden_dropout=0.2 scale_embeddings=true initializer_range=0.02 \
-  --output_dir multi30k-de-en --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 26.5 \
+  --output_dir multi30k-de-en --overwrite_output_dir --max_steps 6386 \
   --max_tokens_per_batch 2048 \
   --optim muon --learning_rate 8e-3 --warmup_steps 400 --ema_decay 0.997 \
   --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 generation_num_beams=4 \

@@ -3,6 +3,7 @@
 # repository, whose texts are for non-commercial use. 130 minutes of training on one core, by the clock: preparation and
 # the final evaluation come on top.
 set -euo pipefail
+# The training of the card planned more epochs, and an option that limited its time ended it after these steps.
 roformer-lite train seq2seq \
   --train_file multi30k/train.en.gz multi30k/train.de.gz \
   --validation_file multi30k/val.en.gz multi30k/val.de.gz \
@@ -10,7 +11,7 @@ roformer-lite train seq2seq \
   --vocab_size 4000 --size tiny \
   --config num_hidden_layers=4 hidden_size=192 num_attention_heads=4 gated_mlp=true hidden_act=silu \
   norm_type=rmsnorm intermediate_size=512 hidden_dropout=0.3 scale_embeddings=true initializer_range=0.02 \
-  --output_dir multi30k-en-de --overwrite_output_dir --num_train_epochs 24 --time_limit_minutes 130 \
+  --output_dir multi30k-en-de --overwrite_output_dir --max_steps 5961 \
   --early_stopping_patience 0 --max_tokens_per_batch 4096 --bf16 true \
   --optim muon --learning_rate 6e-3 --warmup_steps 400 --ema_decay 0.998 \
   --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 generation_num_beams=5 \

@@ -16,7 +16,7 @@ for positions in rope sinusoidal; do
   roformer-lite train seq2seq \
     --train_file length-train.csv --validation_fraction 0.05 --test_file length-test.csv --seeds 0 1 2 \
     --vocab_size 300 --size tiny --num_train_epochs 5 --per_device_train_batch_size 64 --optim muon --learning_rate 4e-3 \
-    --config encoder.position_embedding_type=$positions decoder.position_embedding_type=$positions \
+    --config position_embedding_type=$positions \
     --output_dir scan-length-$positions --overwrite_output_dir \
     --license bsd-3-clause --language en --dataset_title "SCAN, length split"
 done

@@ -4,7 +4,6 @@ data."""
 from typing import Any
 
 from ..options.run import Run
-from ..training.finished_model import upload
 from ..training.results import print_summary
 from ..training.seeds import train_seeds
 from ..training.train import train
@@ -13,11 +12,8 @@ from ..training.train import train
 def main(run: Run) -> None:
     """Run `roformer-lite train`."""
     results = train_run(run)
-    if results is None:
-        return
-    print_summary(results, run.output_dir)
-    if run.card.push_to_hub:
-        print(upload(run))
+    if results is not None:
+        print_summary(results, run.output_dir)
 
 
 def train_run(run: Run) -> dict[str, Any] | None:

@@ -146,8 +146,8 @@ class ModelArguments:
             vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.
         config: Fields of the configuration to set, in addition to those of the size, as name=value, for
-            example hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value
-            change only one of the two.
+            example hidden_dropout=0.3. With seq2seq, encoder={"num_hidden_layers":2} changes only
+            one of the two stacks.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
             scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
             stock model, such as BERT.
@@ -192,9 +192,6 @@ class TrainingOptions:
             with labels, for 8 million tokens if that is fewer, but at least 3 and at most 20;
             fine-tuning: 4.
         max_steps: Number of training steps, instead of epochs.
-        time_limit_minutes: Stop training after this time. The learning rate follows its schedule
-            over all steps, regardless of the limit. Data preparation and the final evaluation take
-            additional time.
         per_device_train_batch_size: Rows in a training batch on each device. Default: 32, or fewer
             with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
             64, rerank 16.
@@ -207,11 +204,9 @@ class TrainingOptions:
             0.06; fine-tuning: 0.1.
         weight_decay: Weight decay.
         optim: The optimizer: one of transformers, or muon, which uses torch's Muon for the matrices
-            of the layers and AdamW for the rest. Pass arguments of Muon like
-            --training_arguments optim_args=lr=0.02.
-        bf16: Multiply matrices in bfloat16; weights stay in float32. Default: only on a CPU with
-            instructions for it (AMX, AVX512-BF16), for 200 steps or more, and not for embed and
-            rerank.
+            of the layers and AdamW for the rest.
+        bf16: Multiply matrices in bfloat16; weights stay in float32. Faster on GPUs, and on CPUs
+            with instructions for it (AMX, AVX512-BF16).
         ema_decay: Evaluate and save an exponential moving average of the weights with this decay.
             Default: no average; 0.999 for new classifiers and taggers, where 0 disables it.
         word_dropout: Fraction of the tokens in a training batch to replace by [MASK], or by the
@@ -238,7 +233,6 @@ class TrainingOptions:
     overwrite_output_dir: bool = False
     num_train_epochs: float | None = None
     max_steps: int | None = None
-    time_limit_minutes: float | None = None
     per_device_train_batch_size: int | None = None
     max_tokens_per_batch: int | None = None
     per_device_eval_batch_size: int = 64
@@ -246,7 +240,7 @@ class TrainingOptions:
     warmup_steps: float | None = None
     weight_decay: float = 0.01
     optim: str = "adamw_torch_fused"
-    bf16: bool | None = None
+    bf16: bool = False
     ema_decay: float | None = None
     word_dropout: float | None = None
     early_stopping_patience: int = 4
@@ -262,7 +256,7 @@ class TrainingOptions:
         if not self.output_dir:
             raise InputError("pass --output_dir, the directory of the finished model")
         self.output_dir = check_place("output_dir", self.output_dir)
-        for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
+        for name in ("num_train_epochs", "max_tokens_per_batch"):
             check_number(name, getattr(self, name), above=0)
         for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
             check_number(name, getattr(self, name), minimum=1)
@@ -297,12 +291,13 @@ _REFUSED = {
         "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN"
     ),
     "save_only_model": "an interrupted training would continue with a new optimizer",
+    "push_to_hub": "upload the finished model with `hf upload REPOSITORY DIRECTORY`",
 }
 
 
 @dataclass
 class PublishingOptions:
-    """The parts of the model card that are not measured, and the upload to the Hub.
+    """The parts of the model card that are not measured.
 
     Args:
         title: Title of the model card. Default: name of the directory.
@@ -311,10 +306,8 @@ class PublishingOptions:
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
         limitations: A sentence on what the model should not be used for.
-        card_example: Show a row of the validation data in the code on the card, instead of a
-            made-up text.
-        push_to_hub: Upload the finished model to the Hub.
-        hub_model_id: Repository to upload to. Default: name of the directory, under your account.
+        hub_model_id: Repository to which you will upload the model, for the title and the code of
+            the card. Default: name of the directory.
         remote_code: Save the package's code with the model, for people who have not installed the
             package.
     """
@@ -327,8 +320,6 @@ class PublishingOptions:
     dataset_title: str | None = None
     datasets: list[str] = field(default_factory=list)
     limitations: str | None = None
-    card_example: bool = False
-    push_to_hub: bool = False
     hub_model_id: str | None = None
     remote_code: bool = False
 

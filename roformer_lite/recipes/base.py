@@ -116,7 +116,6 @@ class Recipe(ABC):
         auto_model: The Auto class of transformers.
         config_class: The class of the configurations of new models.
         new_model: Fields of a new configuration if `--size` is not given.
-        uses_bfloat16: Whether training may multiply matrices in bfloat16 by default.
         has_labels: Whether labels are learned, rather than the text itself.
         baseline_name: The name of the baseline that may join the answer, if there is one.
         baseline_class: The class of that baseline.
@@ -140,7 +139,6 @@ class Recipe(ABC):
     auto_model: ClassVar[Any]
     config_class: ClassVar[Any] = RoFormerLiteConfig
     new_model: ClassVar[dict[str, Any]] = {}
-    uses_bfloat16: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False
     baseline_name: ClassVar[str] = ""
     baseline_class: ClassVar[type[BaselineModel] | None] = None

@@ -91,7 +91,6 @@ class SentenceRecipe(Recipe):
     engines = ("torch",)
     compares_checkpoint = True
     # Sentence-transformers makes its own batches.
-    uses_bfloat16 = False
     neutral_example = {"anchor": "a question", "positive": "its answer"}
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)
     ranking_metrics: ClassVar[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""Callbacks for the stock Trainer: a clock with a time limit, progress lines, averaged weights, a
+"""Callbacks for the stock Trainer: a clock, progress lines, averaged weights, a
 guard against diverged trainings, and masks that are the same when a training continues."""
 
 import copy
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast, reduce
 from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -35,27 +34,15 @@ AVERAGED_WEIGHTS = "averaged_weights.safetensors"
 
 
 class TrainingClock(TrainerCallback, ExportableState):
-    """Counts the seconds of a training, saves them with every checkpoint, and stops the training at
-    a time limit.
+    """Counts the seconds of a training, and saves them with every checkpoint."""
 
-    Args:
-        limit: Seconds, or None for no limit. The training stops after the first step that exceeds
-            it.
-    """
-
-    def __init__(self, limit: float | None):
-        self.limit = limit
+    def __init__(self):
         self.elapsed = 0.0
         self._last_tick = time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """The part of `trainer_state.json` that belongs to the clock."""
         return {"args": {}, "attributes": {"elapsed": self.elapsed}}
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the limit is reached."""
-        return self.limit is not None and self.elapsed >= self.limit
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -67,26 +54,21 @@ class TrainingClock(TrainerCallback, ExportableState):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._tick(args)
-        if self.is_over:
-            control.should_training_stop = True
+        self._tick()
         saves_at_the_end = args.save_strategy not in ("no", "best")
-        if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
+        if state.global_step >= state.max_steps and not saves_at_the_end:
             # With this checkpoint, nothing is lost if the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._tick(args)
+        self._tick()
 
-    def _tick(self, args: TrainingArguments) -> None:
+    def _tick(self) -> None:
         now = time.monotonic()
         self.elapsed += now - self._last_tick
         self._last_tick = now
-        if args.world_size > 1:
-            # All processes must stop at the same step, so the clock of the first one counts.
-            self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
 
 
 class ProgressLines(TrainerCallback):
@@ -114,17 +96,10 @@ class ProgressLines(TrainerCallback):
         if args.max_steps > 0:
             place = f"Step {state.global_step:,}/{state.max_steps:,}"
         if "loss" in logs:
-            facts.append(f"{timedelta(seconds=self._seconds_left(state))} left")
+            seconds_of_step = self.clock.elapsed / max(state.global_step, 1)
+            seconds = math.ceil(seconds_of_step * (state.max_steps - state.global_step))
+            facts.append(f"{timedelta(seconds=seconds)} left")
         print(f"{place}: {', '.join(facts)}", file=sys.stderr)
-
-    def _seconds_left(self, state: TrainerState) -> int:
-        """The estimated seconds until the last step or the time limit, from the mean time of a
-        step."""
-        steps_left = state.max_steps - state.global_step
-        left = self.clock.elapsed / max(state.global_step, 1) * steps_left
-        if self.clock.limit is not None:
-            left = min(left, max(0.0, self.clock.limit - self.clock.elapsed))
-        return math.ceil(left)
 
 
 class BestCheckpoint(TrainerCallback):
@@ -252,34 +227,16 @@ class DivergenceGuard(TrainerCallback):
 
     def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         with torch.no_grad():
-            finite = [torch.isfinite(_local(weight)).all() for weight in model.parameters()]
-            num_bad = (~torch.stack(finite).all()).float()
-        # All processes must stop at the same step.
-        if reduce(num_bad.to(args.device), reduction="sum") > 0:
+            finite = [torch.isfinite(weight).all() for weight in model.parameters()]
+        # All processes have the same weights, so they stop at the same step.
+        if not torch.stack(finite).all():
+            good = last_checkpoint(Path(args.output_dir))
             raise InputError(
                 "the training diverged: the weights are no longer finite after step "
-                f"{state.global_step}. {_advice(args)}"
+                f"{state.global_step}, and no model was saved. The last good checkpoint: {good}. A "
+                f"lower --learning_rate (now {args.learning_rate:g}) usually helps: use it with "
+                "another --output_dir or with --overwrite_output_dir"
             )
-
-
-def _advice(args: TrainingArguments) -> str:
-    good = last_checkpoint(Path(args.output_dir))
-    kept = "There is no earlier checkpoint"
-    start = ""
-    if good:
-        kept = f"The last good checkpoint is {good}"
-        start = f", from scratch or from --model_name_or_path {good}"
-    return (
-        f"{kept}; no model was saved. A lower --learning_rate (now {args.learning_rate:g}) usually "
-        f"helps: use it with another --output_dir{start}, or with --overwrite_output_dir"
-    )
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    """The part of a DTensor that this process holds, or the whole of any other tensor."""
-    if hasattr(parameter, "to_local"):
-        return parameter.to_local()
-    return parameter
 
 
 class SeededCollator(TrainerCallback):

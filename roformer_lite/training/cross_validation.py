@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,16 +16,18 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from ..data.duplicates import normal_form
-from ..evaluation import THIS_MODEL, Evaluation
+from ..evaluation import Evaluation
 from ..measuring.significance import Baselines
+from ..options.run import Run
 from ..output import write_json
+from ..recipes.base import Start
 from ..recipes.classify import Classify
 from .callbacks import ProgressLines, TrainingClock
-from .fit import fit
+from .fit import fit, make_trainer
 from .head import fit_head
 from .pairs import PairTrainer, PairTraining
 from .trainer import RoFormerLiteTrainer
@@ -37,12 +38,10 @@ FOLDS_FOLDER = "folds"
 NUM_FOLDS = 5
 # Determines the folds, regardless of the seed of the training.
 FOLDS_SEED = 0
-# The encoder is only trained in the folds if that is estimated to take no longer than this, and no
-# longer than `--time_limit_minutes` leaves after the training on pairs.
+# The name of the figures in tables.
+SPLIT = "cross-validation"
+# The encoder is only trained in the folds if that is estimated to take no longer than this.
 MAX_MINUTES = 5.0
-
-# Makes the trainer of a fold from a model, arguments, and the numbers of the rows to learn from.
-MakeTrainer = Callable[[PreTrainedModel, TrainingArguments, np.ndarray], RoFormerLiteTrainer]
 
 
 @dataclass(frozen=True)
@@ -51,78 +50,39 @@ class CrossValidation:
 
     Args:
         folds: The number of the fold of each row; empty if nothing was cross-validated.
-        is_possible: Whether the rows can be divided into folds.
-        learns_from_pairs: Whether the encoder of each fold has learned from pairs. If not, the head
-            reads the encoder before training.
         logits: The logits for each row of a model that has not seen it, `(rows, labels)`, by the
             procedure that is chosen.
         fitted_accuracy: The accuracy with the fitted head.
-        fine_tuned_accuracy: The accuracy after fine-tuning; None if that was not tried.
-        minutes_to_compare: The estimated time in which the two can be compared.
-        max_minutes: The time that cross-validation may take.
+        fine_tuned_accuracy: The accuracy after fine-tuning.
+        why_not: Why nothing was cross-validated.
     """
 
     folds: list[int] = field(default_factory=list)
-    is_possible: bool = True
-    learns_from_pairs: bool = True
     logits: list[list[float]] = field(default_factory=list)
-    fitted_accuracy: float | None = None
-    fine_tuned_accuracy: float | None = None
-    minutes_to_compare: float = 0.0
-    max_minutes: float = MAX_MINUTES
+    fitted_accuracy: float = 0.0
+    fine_tuned_accuracy: float = 0.0
+    why_not: str = ""
 
     @property
     def prefers_fine_tuning(self) -> bool:
         """Whether the model is more accurate after fine-tuning."""
-        if self.fitted_accuracy is None or self.fine_tuned_accuracy is None:
-            return False
         return self.fine_tuned_accuracy > self.fitted_accuracy
 
     @property
-    def split(self) -> str:
-        """The name of the figures in tables."""
-        return "cross-validation" if self.learns_from_pairs else "cross-validation (head only)"
-
-    @property
-    def system(self) -> str:
-        """The name of what was cross-validated in tables."""
-        return THIS_MODEL if self.learns_from_pairs else "a head on the encoder before training"
-
-    @property
     def reason(self) -> str:
-        """A sentence that says why the model was fine-tuned or not."""
-        if self.fine_tuned_accuracy is not None:
-            choice = "then" if self.prefers_fine_tuning else "not"
+        """Sentences that say why the model was fine-tuned or not."""
+        if self.why_not:
             return (
-                f"After its head was fitted, the model was {choice} fine-tuned, because the "
-                f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
-                f"{self.fine_tuned_accuracy:.4f} after fine-tuning."
+                "After its head was fitted, the model was not fine-tuned. Cross-validation would "
+                f"have shown whether that helps, but {self.why_not}."
             )
-        why = "there are too few rows of each label for it"
-        if self.is_possible:
-            why = (
-                f"it would have taken about {self.minutes_to_compare:.1f} minutes, and the limit is "
-                f"{self.max_minutes:.1f} minutes"
-            )
+        choice = "then" if self.prefers_fine_tuning else "not"
         return (
-            "After its head was fitted, the model was not fine-tuned. Cross-validation would have "
-            f"shown whether that helps, but {why}."
-        )
-
-    @property
-    def meaning(self) -> str:
-        """A sentence that says what was cross-validated; empty if nothing was."""
-        if not self.folds:
-            return ""
-        num_folds = max(self.folds) + 1
-        if self.learns_from_pairs:
-            return (
-                f"In {num_folds}-fold cross-validation, each row is predicted by a model that was "
-                "trained like this one, but without the rows of the same fold."
-            )
-        return (
-            f"The {num_folds}-fold cross-validation measures heads that were fitted on the encoder "
-            "before it learned from pairs. It does not measure this model."
+            f"After its head was fitted, the model was {choice} fine-tuned, because the "
+            f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
+            f"{self.fine_tuned_accuracy:.4f} after fine-tuning. In {max(self.folds) + 1}-fold "
+            "cross-validation, each row is predicted by a model that was trained like this one, "
+            "but without the rows of the same fold."
         )
 
     def evaluation(self, recipe: Classify, rows: Dataset) -> Evaluation:
@@ -130,13 +90,12 @@ class CrossValidation:
         answers = recipe.answers_of_logits(np.array(self.logits))
         measured = recipe.measured_answers(answers, rows)
         return Evaluation(
-            split=self.split,
+            split=SPLIT,
             metrics=measured.metrics,
             outcomes=measured.outcomes,
             by_row=measured.by_row,
             rows=len(rows),
             report=recipe.report(measured.outcomes),
-            system=self.system,
         )
 
     def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:
@@ -156,7 +115,7 @@ class CrossValidation:
                 predicted[name][held_out] = by_split["test"]
         found: Baselines = {}
         for name, of_name in predicted.items():
-            found[name] = {self.split: recipe.measured(of_name, rows)}
+            found[name] = {SPLIT: recipe.measured(of_name, rows)}
         return found
 
 
@@ -200,48 +159,38 @@ def divided(folds: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def cross_validate(
     trainer: RoFormerLiteTrainer,
-    make_trainer: MakeTrainer,
-    untrained: PreTrainedModel,
+    run: Run,
+    untrained: Start,
     pairs: PairTraining,
-    recipe: Classify,
-    rows: DatasetDict,
+    rows: Dataset,
 ) -> CrossValidation:
-    """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
-    and if there are no test data, find out how good the model is, or at least how good its head is
-    on the encoder before training.
+    """Compare the model with its fitted head and after fine-tuning, if that is fast enough.
 
     The result is saved, so that a training that is continued makes the same decision.
 
     Args:
         trainer: The trainer of the model.
-        make_trainer: Makes the trainer of a fold.
-        untrained: The model before it has learned anything.
+        run: The run with its defaults filled in.
+        untrained: The start of the training, with the model before it has learned anything.
         pairs: What the encoder has learned from pairs.
-        recipe: The task.
-        rows: The data.
+        rows: The training rows.
     """
     saved = saved_cross_validation(trainer.args)
     if saved is not None:
         return saved
     encoded: Any = trainer.train_dataset
-    texts = ["\t".join(recipe.texts([row])) for row in rows["train"]]
+    texts = ["\t".join(untrained.recipe.texts([row])) for row in rows]
     folds = folds_of(texts, encoded["labels"])
-    minutes = NUM_FOLDS * pairs.seconds / 60
     texts_of_pairs = pairs.steps * pairs.texts_per_batch
     texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
-    minutes_to_compare = minutes * (1 + texts_of_fine_tuning / texts_of_pairs)
-    max_minutes = MAX_MINUTES
-    if trainer.clock.limit is not None:
-        max_minutes = min(max_minutes, max(0.0, trainer.clock.limit / 60))
-    is_compared = minutes_to_compare <= max_minutes
-    found = CrossValidation(
-        is_possible=folds is not None,
-        minutes_to_compare=minutes_to_compare,
-        max_minutes=max_minutes,
-    )
-    if folds is not None and (is_compared or "test" not in rows):
-        found = replace(found, folds=folds.tolist(), learns_from_pairs=minutes <= max_minutes)
-        found = _run_folds(found, trainer.args, make_trainer, untrained, encoded, is_compared)
+    minutes = NUM_FOLDS * pairs.seconds / 60 * (1 + texts_of_fine_tuning / texts_of_pairs)
+    if folds is None:
+        found = CrossValidation(why_not="there are too few rows of each label for it")
+    elif minutes > MAX_MINUTES:
+        why_not = f"it would have taken about {minutes:.1f} minutes, more than {MAX_MINUTES:.0f}"
+        found = CrossValidation(why_not=why_not)
+    else:
+        found = _run_folds(folds, trainer.args, run, untrained, rows, encoded)
     write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
     return found
 
@@ -255,48 +204,54 @@ def saved_cross_validation(args: TrainingArguments) -> CrossValidation | None:
 
 
 def _run_folds(
-    planned: CrossValidation,
+    folds: np.ndarray,
     args: TrainingArguments,
-    make_trainer: MakeTrainer,
-    untrained: PreTrainedModel,
+    run: Run,
+    untrained: Start,
+    rows: Dataset,
     encoded: Dataset,
-    is_compared: bool,
 ) -> CrossValidation:
-    """Train a model in each fold, and add the predictions and accuracies to `planned`."""
+    """Train a model in each fold, with its head fitted and then fine-tuned."""
     labels = np.array(encoded["labels"])
-    parts = divided(np.array(planned.folds))
-    num_labels: Any = untrained.config.num_labels
+    parts = divided(folds)
+    num_labels: Any = untrained.model.config.num_labels
     fitted = np.zeros((len(labels), num_labels))
     fine_tuned = fitted.copy()
     for number, (learned, held_out) in enumerate(parts, start=1):
         own = copy(args)
         own.output_dir = str(Path(args.output_dir) / FOLDS_FOLDER)
         own.report_to = []
-        fold = make_trainer(deepcopy(untrained), own, learned)
+        model = deepcopy(untrained.model)
+        fold = make_trainer(
+            run,
+            replace(untrained, model=model, trained=model),
+            own,
+            rows=DatasetDict(train=rows.select(learned)),
+            encoded=DatasetDict(train=encoded.select(learned)),
+        )
         _be_quiet(fold)
-        if planned.learns_from_pairs:
-            stage = PairTrainer(fold, fold.train_dataset, Path(own.output_dir))
-            _be_quiet(stage)
-            fit(stage, checkpoint=None)
+        stage = PairTrainer(fold, fold.train_dataset, Path(own.output_dir))
+        _be_quiet(stage)
+        fit(stage, checkpoint=None)
         fit_head(fold, fold.train_dataset)
-        rows = encoded.select(held_out)
-        fitted[held_out] = fold.predict(rows).predictions
-        accuracies = [f"{_accuracy(fitted, labels, held_out):.4f} with the fitted head"]
-        if is_compared:
-            set_seed(own.seed)
-            fit(fold, checkpoint=None)
-            fine_tuned[held_out] = fold.predict(rows).predictions
-            accuracies.append(f"{_accuracy(fine_tuned, labels, held_out):.4f} after fine-tuning")
+        unseen = encoded.select(held_out)
+        fitted[held_out] = fold.predict(unseen).predictions
+        set_seed(own.seed)
+        fit(fold, checkpoint=None)
+        fine_tuned[held_out] = fold.predict(unseen).predictions
         print(
-            f"Cross-validation {number}/{len(parts)}: accuracy {', '.join(accuracies)}",
+            f"Cross-validation {number}/{len(parts)}: accuracy "
+            f"{_accuracy(fitted, labels, held_out):.4f} with the fitted head, "
+            f"{_accuracy(fine_tuned, labels, held_out):.4f} after fine-tuning",
             file=sys.stderr,
         )
-    found = replace(planned, logits=fitted.tolist(), fitted_accuracy=_accuracy(fitted, labels))
-    if is_compared:
-        found = replace(found, fine_tuned_accuracy=_accuracy(fine_tuned, labels))
-    if found.prefers_fine_tuning:
-        found = replace(found, logits=fine_tuned.tolist())
-    return found
+    found = CrossValidation(
+        folds=folds.tolist(),
+        logits=fitted.tolist(),
+        fitted_accuracy=_accuracy(fitted, labels),
+        fine_tuned_accuracy=_accuracy(fine_tuned, labels),
+    )
+    return replace(found, logits=fine_tuned.tolist()) if found.prefers_fine_tuning else found
 
 
 def _be_quiet(trainer: RoFormerLiteTrainer) -> None:

@@ -16,11 +16,17 @@ from ..data.splits import MIN_ROWS_TO_SPLIT
 from ..options.run import Run
 from ..recipes.classify_rows import SINGLE, problem_type_in
 
-# The options that say how a model is fine-tuned. Their defaults depend on the task.
+# The options that request something that only fine-tuning does.
 FINE_TUNING_OPTIONS = {
+    # Rows are held out, which a training without fine-tuning does not use.
+    "validation_seed",
     "num_train_epochs",
+    "max_steps",
     "per_device_train_batch_size",
+    "max_tokens_per_batch",
     "warmup_steps",
+    "weight_decay",
+    "optim",
     "word_dropout",
     "ema_decay",
 }
@@ -65,34 +71,11 @@ def decide(
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
     if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
-    may_stop = may_stop_after_fitting(run, args)
+    given = run.content().keys() - run.filled
+    may_stop = not run.data.join_baseline and given.isdisjoint(FINE_TUNING_OPTIONS)
     learns_all = may_stop and from_sentence_encoder
     return FewRows(
         min_rows_to_split=MAX_CONTRASTIVE_ROWS if learns_all else MIN_ROWS_TO_SPLIT,
         learns_from_pairs=True,
         stops_after_fitting=may_stop,
     )
-
-
-def may_stop_after_fitting(run: Run, args: TrainingArguments) -> bool:
-    """Whether a classifier that learns from pairs of few rows may skip fine-tuning once its head is
-    fitted.
-
-    It may if no option requests anything that only fine-tuning does.
-
-    Args:
-        run: The run with its defaults filled in.
-        args: The arguments of the Trainer.
-    """
-    if args.max_steps > 0:
-        return False
-    data = run.data
-    if data.join_baseline or data.validation_seed is not None:
-        # Rows are held out, which a training without fine-tuning does not use.
-        return False
-    options = run.training
-    is_changed = any(
-        getattr(options, name) != getattr(type(options), name) for name in ("optim", "weight_decay")
-    )
-    has_defaults = run.filled >= FINE_TUNING_OPTIONS and not options.max_tokens_per_batch
-    return has_defaults and not is_changed

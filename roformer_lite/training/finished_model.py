@@ -1,30 +1,22 @@
-"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole,
-and uploaded."""
+"""The finished model directory: weights, tokenizer, card and results, saved as a whole."""
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-from transformers import TrainingArguments
-
 from hf_roformer_lite.conversion.checkpoint_files import drop_lengths
 from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
-from ..errors import InputError
 from ..evaluation import evaluate
 from ..measuring.confusion_picture import draw_reliability
-from ..options.common import PublishingOptions
-from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
-from .model_card import write_model_card
-from .results import RELIABILITY_FILE, FinishedTraining, Measurements, summarise
+from .model_card import RELIABILITY_FILE, write_model_card
+from .results import FinishedTraining, Measurements, summarise
 from .training_directory import TrainingDirectory
 
-CURVE_FILE = "loss_curve.png"
 # The Trainer writes the logs of TensorBoard into this folder; the Hub shows them.
 TENSORBOARD_LOGS = "runs"
 
@@ -56,9 +48,6 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         if trained is not finished.model:
             trained.save_pretrained(str(folder), create_model_card=False)
         measured = measure_saved_model(finished, folder)
-        state = finished.trainer.state
-        if state.global_step:
-            draw_loss_curve(state.log_history, folder / CURVE_FILE)
         last = measured.evaluations[-1] if measured.evaluations else None
         if last is not None and last.scores is not None:
             draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
@@ -91,8 +80,9 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         if split in finished.rows
     }
     found = Measurements(recipe)
-    if finished.cross_validated is not None:
-        found.evaluations.append(finished.cross_validated)
+    validated = finished.validated
+    if validated is not None and validated.folds:
+        found.evaluations.append(validated.evaluation(recipe, finished.rows["train"]))
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
@@ -126,75 +116,3 @@ def with_baseline(saved: SavedModel, joined: JoinedBaseline, folder: Path) -> Sa
     saved baseline."""
     save_joined(folder, joined)
     return replace(saved, joined=load_joined(folder, type(joined.model)))
-
-
-def draw_loss_curve(history: list[dict[str, float]], path: Path) -> None:
-    """Plot training and validation loss against the step.
-
-    Args:
-        history: `log_history` of a `TrainerState`.
-        path: The PNG file to write.
-    """
-    # Unlike pyplot, this class needs no display and keeps no global state.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for key, label in (("loss", "training"), ("eval_loss", "validation")):
-        steps = [entry["step"] for entry in history if key in entry]
-        losses = [entry[key] for entry in history if key in entry]
-        if steps:
-            axes.plot(steps, losses, label=label, marker=".")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
-def create_repository(card: PublishingOptions, args: TrainingArguments, name: str) -> None:
-    """Create the repository to upload to, unless it exists, and add the owner to
-    `card.hub_model_id`.
-
-    This is called before the training, so that a missing login is reported at once and the card can
-    name the repository.
-
-    Raises:
-        InputError: if the Hub does not allow it.
-    """
-    api = HfApi()
-    wanted = card.hub_model_id or name
-    try:
-        repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
-        if args.hub_revision:
-            api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    # Without a connection, the error depends on the HTTP library of huggingface_hub.
-    except Exception as error:
-        raise InputError(
-            f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}"
-        ) from error
-    card.hub_model_id = repo.repo_id
-
-
-def upload(run: Run) -> str:
-    """Upload the finished model to the Hub. Returns a sentence that says where it is.
-
-    Raises:
-        InputError: if the upload fails. The model is complete in its directory.
-    """
-    repository = run.card.hub_model_id
-    revision = run.training.training_arguments.get("hub_revision")
-    try:
-        commit = HfApi().upload_folder(
-            repo_id=repository,
-            folder_path=run.output_dir,
-            commit_message="Upload the trained model",
-            revision=revision,
-        )
-    # The error depends on the HTTP library here, too, and the message has to say where the model is.
-    except Exception as error:
-        raise InputError(
-            f"--push_to_hub: the model is finished in {run.output_dir}, but its upload failed "
-            f"({error}); upload it with `hf upload {repository} {run.output_dir}`"
-        ) from error
-    return f"Uploaded to {repository}: {commit.commit_url}"

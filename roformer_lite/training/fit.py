@@ -23,10 +23,6 @@ NUM_SAMPLED_ROWS = 1000
 # A batch of rows with labels has at most this many tokens on average, so that 8 million tokens are
 # at least 1,000 steps.
 MAX_TOKENS_PER_BATCH = 8192
-# torch's names for the instructions that multiply matrices in bfloat16: AMX and AVX-512 of x86
-# processors, and those of ARM.
-BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-MIN_BFLOAT16_STEPS = 200
 
 
 def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
@@ -114,35 +110,6 @@ def _mean_length(recipe: Recipe, train: Dataset) -> float:
     """The mean number of tokens of at most 1,000 random rows."""
     sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
     return sum(recipe.lengths(sample)) / len(sample)
-
-
-def is_faster_in_bfloat16(trainer: RoFormerLiteTrainer, recipe: Recipe) -> bool:
-    """Whether to multiply matrices in bfloat16 if no option decides it.
-
-    This is done on a CPU with instructions for it, unless the training is too short to benefit.
-    Weights, optimizer and loss stay in float32.
-    """
-    args = trainer.args
-    is_decided = trainer.options.bf16 is not None or args.mixed_precision != "no"
-    is_supported = not (trainer.is_fsdp_enabled or args.torch_compile)
-    is_on_cpu = recipe.uses_bfloat16 and args.device.type == "cpu"
-    if is_decided or not (is_supported and is_on_cpu):
-        return False
-    # Some versions of torch lack this function.
-    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    if not any(map(capabilities.get, BFLOAT16_INSTRUCTIONS)):
-        return False
-    if args.max_steps > 0:
-        return args.max_steps >= MIN_BFLOAT16_STEPS
-    batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
-    return batches / args.gradient_accumulation_steps > MIN_BFLOAT16_STEPS - 1
-
-
-def use_bfloat16(trainer: RoFormerLiteTrainer) -> None:
-    """Let a trainer multiply matrices in bfloat16."""
-    trainer.args.bf16 = True
-    trainer.args.mixed_precision = "bf16"
-    trainer.accelerator.native_amp = True
 
 
 def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = True) -> None:

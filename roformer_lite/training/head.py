@@ -126,7 +126,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
 
     The penalty on its weights is chosen by the loss on 20 % of the items. If there are
     validation data, the model with the fitted head becomes the first checkpoint. A head without a
-    suitable layer, and one that FSDP shards, keeps its random weights.
+    suitable layer keeps its random weights.
 
     Args:
         trainer: The trainer, before it trains. If there are several processes, each does the same.
@@ -134,10 +134,12 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     """
     model = trainer.model
     layer = output_layer(model)
-    if layer is None or trainer.is_fsdp_enabled:
-        why = "it has no linear layer with a bias to fit" if layer is None else "FSDP shards it"
+    if layer is None:
         if trainer.is_world_process_zero():
-            print(f"the new head keeps its random weights: {why}", file=sys.stderr)
+            print(
+                "the new head keeps its random weights: it has no linear layer with a bias to fit",
+                file=sys.stderr,
+            )
         return
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).

@@ -10,9 +10,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
 from ..errors import is_hub_name
-from ..measuring.metrics import ByLabel
+from ..measuring.significance import SIGNIFICANCE_LEVEL
 from ..options.run import Run
-from .results import FinishedTraining, comparison_table, not_worse, predict_command, seeds_sentence
+from .results import FinishedTraining, comparison_table, predict_command
 
 LIMITATIONS = (
     "A small model, suited only to text like its training data. Check its output before relying on "
@@ -21,8 +21,8 @@ LIMITATIONS = (
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 CODE_TEMPLATE = Path(__file__).with_name("model_card_code.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-# If there are more labels, the card only shows the metrics of the worst ones.
-MAX_LABELS = 30
+# The picture of the scores, for tasks that have any.
+RELIABILITY_FILE = "reliability.png"
 # The Hub's names for metrics, if they differ from the names in this program.
 HUB_METRICS = {"macro_f1": "f1"}
 
@@ -30,8 +30,7 @@ HUB_METRICS = {"macro_f1": "f1"}
 def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:
     """Write `README.md` into `folder`.
 
-    The card is meant for the public: it contains no path of this machine, and no row of the data
-    unless `--card_example` requests one.
+    The card is meant for the public: it contains no path of this machine, and no row of the data.
 
     Args:
         results: The contents of `results.json`, which contains all metrics of the card.
@@ -41,18 +40,14 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     run = finished.run
     recipe = finished.recipe
     model_id = _model_id(run)
-    example = finished.example(from_data=run.card.card_example)
-    tokenizer = finished.start.tokenizer
-    line = recipe.example_line(example, tokenizer)
+    line = results["example_line"]
     has_own_class = finished.start.has_own_class
-    class_name = type(finished.model).__name__
-    task = recipe.summary.partition(":")[0]
     code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
         recipe=recipe,
         has_own_class=has_own_class,
         model_id=model_id,
-        example=example,
-        given=recipe.input_of_row(example),
+        example=recipe.neutral_example,
+        given=recipe.input_of_row(recipe.neutral_example),
         line=line,
         # Text as a Python literal in double quotes, with characters beyond ASCII kept readable.
         quoted=partial(json.dumps, ensure_ascii=False),
@@ -61,11 +56,12 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         _metadata(results, finished),
         template_path=str(TEMPLATE),
         title=_title(run),
-        summary=f"`{class_name}` with {results['parameters']:,} parameters: {task}.",
+        class_name=type(finished.model).__name__,
+        task=recipe.summary.partition(":")[0],
         results=results,
         comparison=comparison_table(results),
-        not_worse=not_worse(results),
-        by_label=_shown_labels(results["by_label"]),
+        significance_level=SIGNIFICANCE_LEVEL,
+        reliability=RELIABILITY_FILE if (folder / RELIABILITY_FILE).is_file() else "",
         package=recipe.package if has_own_class else recipe.library,
         snippet=code.rstrip(),
         command=predict_command(line, model_id),
@@ -79,9 +75,8 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
 
 def add_seeds(results: dict[str, Any], folder: Path) -> None:
     """Add the results of all seeds to the card of one of them in `folder`."""
-    section = Template(SEEDS_TEMPLATE.read_text("utf-8"), keep_trailing_newline=True).render(
-        results=results, seeds=results["seeds"], sentence=seeds_sentence(results)
-    )
+    template = Template(SEEDS_TEMPLATE.read_text("utf-8"), keep_trailing_newline=True)
+    section = template.render(seeds=results["seeds"])
     path = folder / "README.md"
     before, heading, after = path.read_text("utf-8").partition("\n## How to use it\n")
     path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
@@ -99,9 +94,6 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
     """The metadata for the Hub, which form the YAML block at the top of the card."""
     run = finished.run
     recipe = finished.recipe
-    tags = [recipe.name]
-    if finished.start.has_own_class:
-        tags = ["roformer-lite", recipe.name]
     base = run.model.model_name_or_path
     evaluations = _eval_results(results, finished)
     return ModelCardData(
@@ -109,7 +101,7 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
         license=run.card.license,
         library_name=recipe.library,
         pipeline_tag=recipe.pipeline_tag,
-        tags=tags,
+        tags=[*(["roformer-lite"] if finished.start.has_own_class else []), recipe.name],
         datasets=_hub_datasets(run) or None,
         base_model=base if base and is_hub_name(base) else None,
         metrics=sorted({result.metric_type for result in evaluations}) or None,
@@ -120,8 +112,6 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
 
 def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[EvalResult]:
     datasets = _hub_datasets(finished.run)
-    # Cross-validation measures other models than the one that is saved.
-    others = {finished.cross_validated.split} if finished.cross_validated else set()
     return [
         EvalResult(
             task_type=finished.recipe.pipeline_tag,
@@ -135,38 +125,29 @@ def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[E
         )
         for split, metrics in results["metrics"].items()
         for name, value in metrics.items()
-        if name != "loss" and split not in others
+        # Cross-validation measures other models than the one that is saved.
+        if name != "loss" and split in ("validation", "test")
     ]
 
 
 def _hub_datasets(run: Run) -> list[str]:
     """The names of the datasets on the Hub: the given ones, or the dataset that was read."""
-    if run.card.datasets:
-        return run.card.datasets
     name = run.data.dataset_name
-    if name is None or not is_hub_name(name):
-        return []
+    if run.card.datasets or name is None or not is_hub_name(name):
+        return run.card.datasets
     return [name]
-
-
-def _repository(run: Run) -> str | None:
-    """The repository to which the model is uploaded; None if it is not uploaded."""
-    return run.card.hub_model_id if run.card.push_to_hub else None
 
 
 def _model_id(run: Run) -> str:
     """The name by which a reader of the card loads the model: the repository, or the directory in
     the command."""
-    repository = _repository(run)
-    if repository:
-        return repository
-    if run.output_dir.is_absolute():
-        return run.output_dir.name
-    return str(run.output_dir)
+    if run.card.hub_model_id:
+        return run.card.hub_model_id
+    return run.output_dir.name if run.output_dir.is_absolute() else str(run.output_dir)
 
 
 def _title(run: Run) -> str:
-    return run.card.title or _repository(run) or run.output_dir.name
+    return run.card.title or run.card.hub_model_id or run.output_dir.name
 
 
 def _dataset_title(run: Run, split: str) -> str:
@@ -177,20 +158,3 @@ def _dataset_title(run: Run, split: str) -> str:
     files = getattr(run.data, f"{split}_file") or run.data.train_file or []
     file_names = [Path(path).name for path in files]
     return run.card.dataset_title or name or ", ".join(file_names)
-
-
-def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The metrics of each label on the test data or, if there are none, on the validation data;
-    None without labels. If there are many labels, only those with the lowest F1 are shown."""
-    if not by_label:
-        return None
-    split, metrics = list(by_label.items())[-1]
-    shown = list(metrics)
-    if len(metrics) > MAX_LABELS:
-        occurring = [label for label in metrics if metrics[label]["support"]]
-        shown = sorted(occurring, key=lambda label: metrics[label]["f1"])[:MAX_LABELS]
-    return {
-        "split": split,
-        "number": len(metrics),
-        "metrics": {label: metrics[label] for label in shown},
-    }

@@ -48,7 +48,8 @@ def make_start(
     """
     name = run.model.model_name_or_path
     config_class = recipe.config_class if given is None else type(given)
-    overrides = parse_overrides(run.model.config, config_class)
+    overrides = run.model.config
+    check_overrides(overrides, config_class)
     has_new_head = False
     try:
         if name is not None and given is not None:
@@ -61,8 +62,9 @@ def make_start(
             model = new_model(run.model.size, recipe, tokenizer, overrides)
     except InputError:
         raise
-    # A RuntimeError is raised if the model is too large for the memory.
-    except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:
+    # A TypeError names an unknown field of one stack, and a RuntimeError is raised if the model is too
+    # large for the memory.
+    except (StrictDataclassError, TypeError, ValueError, OSError, RuntimeError) as error:
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
@@ -109,32 +111,24 @@ def _token_ids(
     return ids
 
 
-def parse_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Turn fields such as `{"hidden_dropout": 0.3, "decoder.num_hidden_layers": 3}` into arguments
-    of `config_class.from_preset`.
+def check_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> None:
+    """Check the names of the fields that `--config` sets.
 
     Raises:
         InputError: for a field that `config_class` does not have.
     """
-    of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
-    # The valid fields of the model, whose side is "", and those of each of its stacks.
-    valid = {"": set(config_class.__dataclass_fields__)}
+    known = set(config_class.__dataclass_fields__)
     if issubclass(config_class, RoFormerLiteSeq2SeqConfig):
-        valid = {"": valid[""] | of_stack, "encoder": of_stack, "decoder": of_stack}
-    fields: dict[str, Any] = {}
-    for name, value in given.items():
-        side, _, field = name.rpartition(".")
-        known = valid.get(side, set()) - {"encoder", "decoder"}
-        if field not in known:
+        # Other fields are those of both stacks.
+        known |= set(RoFormerLiteConfig.__dataclass_fields__)
+    for name in given:
+        if name not in known:
             raise InputError(
                 f"--config {name}: {config_class.__name__} has no such field"
-                f"{did_you_mean(field, known)}"
+                f"{did_you_mean(name, known)}"
             )
-        if field == "vocab_size":
-            raise InputError(f"--config {name}: the tokenizer determines it; use --vocab_size")
-        changed = fields.setdefault(side, {}) if side else fields
-        changed[field] = value
-    return fields
+        if name == "vocab_size":
+            raise InputError("--config vocab_size: the tokenizer determines it; use --vocab_size")
 
 
 def pretrained_for_task(

@@ -11,7 +11,6 @@ from ..errors import InputError
 
 # The name of the optimizer in `--optim`.
 MUON = "muon"
-_ARGUMENTS = {"lr": float, "momentum": float, "weight_decay": float, "ns_steps": int}
 
 
 class MuonWithAdamW(Optimizer):
@@ -68,8 +67,7 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
 
     Args:
         model: The model, or a wrapper of it, with layers in module lists.
-        args: The learning rate, the weight decay and the arguments of AdamW; `optim_args` are
-            arguments of `torch.optim.Muon`.
+        args: The learning rate, the weight decay and the arguments of AdamW.
         decayed: Names of the weights with weight decay.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
@@ -99,7 +97,6 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         "lr": args.learning_rate,
         "weight_decay": args.weight_decay,
         "adjust_lr_fn": "match_rms_adamw",
-        **muon_arguments(args.optim_args),
     }
     adamw = {
         "lr": args.learning_rate,
@@ -108,25 +105,3 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         "fused": True,
     }
     return MuonWithAdamW(matrices, others, muon, adamw)
-
-
-def muon_arguments(optim_args: Any) -> dict[str, float | int]:
-    """Parse `optim_args`, such as `lr=0.02,momentum=0.9`, into arguments of `torch.optim.Muon`,
-    which checks their limits.
-
-    Raises:
-        InputError: for an unknown name or a value that is not a number.
-    """
-    found: dict[str, float | int] = {}
-    if not optim_args:
-        return found
-    try:
-        for part in str(optim_args).replace(" ", "").split(","):
-            name, _, value = part.partition("=")
-            found[name] = _ARGUMENTS[name](value)
-    except (KeyError, ValueError) as error:
-        raise InputError(
-            f"--training_arguments optim_args={optim_args}: with --optim muon the names are "
-            f"{', '.join(_ARGUMENTS)}, and the values are numbers ({error})"
-        ) from error
-    return found

@@ -185,18 +185,12 @@ class PairTraining:
 
     Args:
         steps: The number of steps.
-        planned_steps: The number of steps without a time limit.
-        texts_per_batch: The largest number of texts in a batch.
-        pairs: The number of pairs in all batches together.
-        learning_rate: The highest learning rate.
+        texts_per_batch: A batch has up to this many texts.
         seconds: The time of the training.
     """
 
     steps: int
-    planned_steps: int
     texts_per_batch: int
-    pairs: int
-    learning_rate: float
     seconds: float
 
 
@@ -219,20 +213,8 @@ def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool
         )
         fit(stage, last_checkpoint(folder))
     state = TrainerState.load_from_json(f"{last_checkpoint(folder)}/{STATE_FILE}")
-    sampler = stage.make_batch_sampler()
-    sizes: list[int] = []
-    for part in range(NUM_PARTS):
-        sampler.set_epoch(part)
-        sizes += map(len, sampler)
-    sizes = sizes[: state.global_step]
-    found = PairTraining(
+    return PairTraining(
         steps=state.global_step,
-        planned_steps=stage.args.max_steps,
-        texts_per_batch=max(sizes),
-        pairs=sum(size * (size - 1) // 2 for size in sizes),
-        learning_rate=stage.args.learning_rate,
+        texts_per_batch=min(stage.args.per_device_train_batch_size, len(train)),
         seconds=state.stateful_callbacks[TrainingClock.__name__]["attributes"]["elapsed"],
     )
-    if trainer.clock.limit is not None:
-        trainer.clock.limit -= found.seconds
-    return found

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
 from .defaults import with_defaults
-from .finished_model import create_repository
 from .fit import trainer_class
 from .model_card import add_seeds
-from .results import chosen_by
 from .train import train
-from .training_arguments import is_greater_better, make_training_arguments
+from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory
 
 
@@ -48,15 +47,14 @@ def train_seeds(run: Run) -> dict[str, Any]:
     args_class = trainer_class(run.task).args_class
     args = make_training_arguments(with_defaults(run), args_class)
     with directory.opened(args):
-        if run.card.push_to_hub:
-            create_repository(run.card, args, run.output_dir.name)
         for number, seed in enumerate(seeds, 1):
             if seed in _finished(run):
                 continue
             print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
             train(_of_seed(run, seed))
-            name, value = chosen_by(_finished(run)[seed])
-            print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
+            results = _finished(run)[seed]
+            metric = f"{results['main_metric']} {validation_metric(results):.4f}"
+            print(f"Seed {seed} is finished: validation {metric}", file=sys.stderr)
         found = _finished(run)
         best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
@@ -73,10 +71,15 @@ def train_seeds(run: Run) -> dict[str, Any]:
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
     """The seed whose model is best on the validation data, or the first of equally good ones."""
-    values = {seed: chosen_by(results)[1] for seed, results in found.items()}
-    name, _ = chosen_by(next(iter(found.values())))
-    choose = max if is_greater_better(name) else min
+    values = {seed: validation_metric(results) for seed, results in found.items()}
+    metric = next(iter(found.values()))["main_metric"]
+    choose = min if metric in LOWER_IS_BETTER else max
     return choose(values, key=values.__getitem__)
+
+
+def validation_metric(results: dict[str, Any]) -> float:
+    """The main metric of a finished model on the validation data."""
+    return results["metrics"]["validation"][results["main_metric"]]
 
 
 def _folder(run: Run, seed: int) -> Path:
@@ -97,8 +100,7 @@ def _of_seed(run: Run, seed: int) -> Run:
         data = replace(data, validation_seed=seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)
-    card = replace(run.card, push_to_hub=False)
-    return replace(run, data=data, training=training, card=card, whole=run)
+    return replace(run, data=data, training=training, whole=run)
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
@@ -110,12 +112,21 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         best: The seed that is kept.
     """
     metrics = {str(seed): results["metrics"] for seed, results in found.items()}
+    mean = _of_each(statistics.fmean, list(metrics.values()))
+    deviation = _of_each(statistics.stdev, list(metrics.values()))
+    metric = found[best]["main_metric"]
+    split = list(mean)[-1]
     return {
         "kept": best,
-        "chosen_by": f"validation {chosen_by(found[best])[0]}",
-        "mean": _of_each(statistics.fmean, list(metrics.values())),
-        "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
+        "mean": mean,
+        "standard_deviation": deviation,
         "metrics": metrics,
+        "sentence": (
+            f"Over the seeds {', '.join(metrics)}, the {metric} on the {split} data is "
+            f"{mean[split][metric]:.4f} ± {deviation[split][metric]:.4f} (mean and standard "
+            f"deviation). The model of seed {best} is kept, because it has the best validation "
+            f"{metric}, {validation_metric(found[best]):.4f}."
+        ),
     }
 
 

@@ -2,42 +2,21 @@
 fitted, and the model is trained or fine-tuned."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from datasets import DatasetDict
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import set_seed
 
 from ..options.run import Run
 from ..options.tasks import LabelArguments
 from ..recipes.base import Start
 from .cross_validation import CrossValidation, cross_validate, saved_cross_validation
 from .few_rows import FewRows
-from .fit import fit, is_faster_in_bfloat16, make_trainer, use_bfloat16
+from .fit import fit
 from .head import fit_head
 from .pairs import PairTraining, can_learn_from_pairs, learn_from_pairs
 from .trainer import RoFormerLiteTrainer
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What was done apart from fine-tuning.
-
-    Args:
-        pairs: What the encoder has learned from pairs, if it has.
-        cross_validation: What is known from cross-validation, if rows were too few to hold some
-            out.
-    """
-
-    pairs: PairTraining | None = None
-    cross_validation: CrossValidation | None = None
-
-    @property
-    def is_cross_validated(self) -> bool:
-        """Whether the model has predictions for the training rows from cross-validation."""
-        return self.cross_validation is not None and bool(self.cross_validation.folds)
 
 
 def train_in_stages(
@@ -46,9 +25,8 @@ def train_in_stages(
     trainer: RoFormerLiteTrainer,
     few_rows: FewRows,
     rows: DatasetDict,
-    encoded: DatasetDict,
     checkpoint: str | None,
-) -> Stages:
+) -> tuple[PairTraining | None, CrossValidation | None]:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to save.
 
     Args:
@@ -56,60 +34,40 @@ def train_in_stages(
         start: The start of the training.
         trainer: The trainer.
         few_rows: What is done because the data have few rows.
-        rows, encoded: The data as rows and as model inputs.
+        rows: The data.
         checkpoint: The checkpoint of the trainer from which the training continues, if there is
             one.
+
+    Returns:
+        What the encoder has learned from pairs, if it has, and what is known from cross-validation,
+        if rows were too few to hold some out.
     """
     train: Any = trainer.train_dataset
     pairs: PairTraining | None = None
     validated: CrossValidation | None = None
     if _fits_head(start):
-        untrained = start.model
+        untrained = start
         learns = few_rows.learns_from_pairs and start.has_own_class
         if learns and can_learn_from_pairs(trainer):
-            untrained = deepcopy(start.model)
+            untrained = replace(start, model=deepcopy(start.model))
             pairs = learn_from_pairs(trainer, train, is_done=checkpoint is not None)
             # A stage that was done by an earlier command has drawn no random numbers.
             set_seed(trainer.args.seed)
-        # FSDP shards the head, which then cannot be fitted.
-        can_stop = few_rows.stops_after_fitting and not trainer.is_fsdp_enabled
-        is_final = can_stop and trainer.eval_dataset is None
+        is_final = few_rows.stops_after_fitting and trainer.eval_dataset is None
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
         else:
             fit_head(trainer, train)
             if pairs is not None and is_final:
-                make_fold = partial(_trainer_of_fold, run, start, rows, encoded)
-                validated = cross_validate(trainer, make_fold, untrained, pairs, start.recipe, rows)
+                validated = cross_validate(trainer, run, untrained, pairs, rows["train"])
                 set_seed(trainer.args.seed)
-    if is_faster_in_bfloat16(trainer, start.recipe):
-        use_bfloat16(trainer)
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)
     trainer.compute_metrics = None
-    return Stages(pairs, validated)
+    return pairs, validated
 
 
 def _fits_head(start: Start) -> bool:
     """Whether the model has a new head that is to be fitted."""
     options = start.recipe.options
     return start.has_new_head and isinstance(options, LabelArguments) and options.fit_head
-
-
-def _trainer_of_fold(
-    run: Run,
-    start: Start,
-    rows: DatasetDict,
-    encoded: DatasetDict,
-    model: PreTrainedModel,
-    args: TrainingArguments,
-    learned: np.ndarray,
-) -> RoFormerLiteTrainer:
-    """The trainer of a model that learns from some of the training rows."""
-    return make_trainer(
-        run,
-        replace(start, model=model, trained=model),
-        args,
-        rows=DatasetDict(train=rows["train"].select(learned)),
-        encoded=DatasetDict(train=encoded["train"].select(learned)),
-    )

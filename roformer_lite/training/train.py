@@ -14,24 +14,20 @@ from ..errors import InputError
 from ..measuring.significance import Baselines, Measured
 from ..options.run import Run
 from ..recipes import RECIPES
-from ..recipes.base import FittedBaseline, Recipe, Start
+from ..recipes.base import FittedBaseline, Start
 from ..recipes.loaded_model import LoadedModel
 from ..saved.saved_model import leave_out_segments, load_config
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
-from .finished_model import create_repository, save_finished_model
+from .finished_model import save_finished_model
 from .fit import make_trainer, trainer_class
 from .head import convert_sentence_encoder, start_at_log_odds
 from .models import make_start
 from .results import FinishedTraining
-from .stages import Stages, train_in_stages
+from .stages import train_in_stages
 from .tokenizers import make_tokenizer
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
-
-# With fewer rows a pretrained encoder is clearly better than a new model (docs/fine_tuning.md).
-MIN_ROWS_FOR_NEW_MODEL = 10_000
-TASKS_OF_ENCODERS = ("classify", "tag", "embed", "rerank")
 
 
 def train(run: Run) -> dict[str, Any] | None:
@@ -56,17 +52,12 @@ def train(run: Run) -> dict[str, Any] | None:
         start = convert_sentence_encoder(run, args, cache / "encoder")
         name = start.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if run.card.push_to_hub and args.should_save:
-            # A missing login is reported before the data are read.
-            create_repository(run.card, args, run.output_dir.name)
         if not shows_progress_bars(args):
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-        if args.should_save:
-            recommend_pretrained_start(run, rows["train"])
         tokenizer = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         begun = make_start(start, recipe, args, tokenizer, given)
         recipe = begun.recipe
@@ -86,13 +77,12 @@ def train(run: Run) -> dict[str, Any] | None:
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
-        stages = train_in_stages(options, begun, trainer, few_rows, rows, encoded, checkpoint)
+        pairs, validated = train_in_stages(options, begun, trainer, few_rows, rows, checkpoint)
         with naming_the_weights(run.checkpoints):
             leave_process_group(trainer)
-            cross_validated = None
-            if stages.is_cross_validated:
-                cross_validated = stages.cross_validation.evaluation(recipe, rows["train"])
-                baselines = with_cross_validation(run, recipe, stages, rows["train"], baselines)
+            if validated is not None and validated.folds and run.training.baselines:
+                in_folds = validated.baselines(recipe, rows["train"])
+                baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
             if generation_config is not None:
                 begun.model.generation_config = generation_config
             finished = FinishedTraining(
@@ -103,8 +93,8 @@ def train(run: Run) -> dict[str, Any] | None:
                 encoded=encoded,
                 baselines=baselines,
                 joined=fitted if run.joins_baseline else None,
-                stages=stages,
-                cross_validated=cross_validated,
+                pairs=pairs,
+                validated=validated,
             )
             if not args.should_save:
                 return None
@@ -173,12 +163,6 @@ def fit_baselines(
     does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
     if recipe.compares_checkpoint and does_the_task:
         baselines["the checkpoint before training"] = measure_checkpoint(start, args, splits)
-    for name, by_split in baselines.items():
-        values = [
-            f"{split} {measured.metrics[recipe.main_metric]:.4f}"
-            for split, measured in by_split.items()
-        ]
-        print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
     return fitted, baselines
 
 
@@ -194,29 +178,6 @@ def measure_checkpoint(
         for split, rows in splits.items()
         if split != "train"
     }
-
-
-def with_cross_validation(
-    run: Run, recipe: Recipe, stages: Stages, train: Dataset, baselines: Baselines
-) -> Baselines:
-    """The baselines, measured in the folds of the model as well if the user wants it."""
-    if not run.training.baselines:
-        return baselines
-    in_folds = stages.cross_validation.baselines(recipe, train)
-    return {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
-
-
-def recommend_pretrained_start(run: Run, train: Dataset) -> None:
-    """Recommend a pretrained model if a new model would be trained on few rows."""
-    is_new = run.model.model_name_or_path is None
-    if is_new and run.task in TASKS_OF_ENCODERS and len(train) < MIN_ROWS_FOR_NEW_MODEL:
-        print(
-            f"This model starts from random weights and has only {len(train):,} rows to learn "
-            "from. With so few rows, a small pretrained encoder is usually more accurate: pass one "
-            "with --model_name_or_path. docs/fine_tuning.md lists encoders for English, Chinese "
-            "and other languages.",
-            file=sys.stderr,
-        )
 
 
 @contextmanager

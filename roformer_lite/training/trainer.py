@@ -1,5 +1,5 @@
-"""The stock trainers with a token budget for batches, a time limit, averaged weights and label
-smoothing in the model.
+"""The stock trainers with a token budget for batches, averaged weights and label smoothing in the
+model.
 
 Everything else, above all the training loop, is transformers' own.
 """
@@ -76,10 +76,10 @@ class RoFormerLiteTrainer(Trainer):
             self.model_accepts_loss_kwargs = False
         self.options = options
         self.lengths = lengths
-        needs_whole_weights = self.options.ema_decay or self.options.optim == MUON
-        if self.is_fsdp_enabled and needs_whole_weights:
+        if self.is_fsdp_enabled:
             raise InputError(
-                "--ema_decay and --optim muon can't be combined with FSDP, which shards the weights"
+                "this command needs whole weights, which FSDP shards; leave FSDP out (several "
+                "processes then use DDP), or train with transformers' Trainer"
             )
         # Our language model heads smooth labels themselves, only at the labelled positions. The
         # smoother of the Trainer needs all logits.
@@ -88,10 +88,7 @@ class RoFormerLiteTrainer(Trainer):
         if self.label_smoother is not None and model_smooths:
             self.label_smoothing = self.args.label_smoothing_factor
             self.label_smoother = None
-        seconds = None
-        if options.time_limit_minutes is not None:
-            seconds = options.time_limit_minutes * 60
-        self.clock = TrainingClock(seconds)
+        self.clock = TrainingClock()
         self.averaging: WeightAveraging | None = None
         self._add_callbacks()
 

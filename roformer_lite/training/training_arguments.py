@@ -1,7 +1,6 @@
 """Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
 and the arguments in `--training_arguments`."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -16,7 +15,7 @@ from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.common import TrainingOptions
 from ..options.run import Run
 from ..options.values import converted
-from .muon import MUON, muon_arguments
+from .muon import MUON
 
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
@@ -56,16 +55,19 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     values |= options.training_arguments
     _align_strategies(values, options.training_arguments)
     values["output_dir"] = str(run.checkpoints)
-    values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
-    if options.bf16:
-        # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`.
-        values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()
+    # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`, and
+    # accelerate only then makes several processes one group.
+    values["use_cpu"] = options.use_cpu or not torch.accelerator.is_available()
     if not torch.cuda.is_available():
         # Pinning memory is useless without CUDA, and torch warns about it.
         values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
         # transformers does not have Muon, so the trainer creates it.
-        muon_arguments(values.get("optim_args"))
+        if values.get("optim_args"):
+            raise InputError(
+                "--training_arguments optim_args: muon has no arguments but --learning_rate and "
+                "--weight_decay"
+            )
         values["optim"] = "adamw_torch_fused"
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
@@ -128,15 +130,6 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
         minimum=1,
     )
     return args
-
-
-def is_launched_on_a_cpu() -> bool:
-    """Whether this is one of several processes without an accelerator.
-
-    Without `use_cpu`, accelerate would not start a process group in this case, and each process
-    would train on its own.
-    """
-    return "LOCAL_RANK" in os.environ and not torch.accelerator.is_available()
 
 
 def is_greater_better(metric: str) -> bool:

@@ -46,19 +46,18 @@ def test_answers_are_those_of_predict(kind, tmp_path):
 
 
 def test_the_example_is_that_of_the_card(tmp_path):
-    """A row of the data is in the boxes. A made-up text is only a placeholder."""
+    """A made-up text is only a placeholder."""
     model = save_model("pairs", tmp_path / "pairs")
     results = results_of(model)
     texts = ["first", "second"]
     cases = [
-        ({"example_line": "first\tsecond", "card_example": True}, texts, texts),
-        ({"example_line": "first\tsecond", "card_example": False}, [None, None], texts),
-        ({}, [None, None], ["", ""]),
+        ({"example_line": "first\tsecond"}, texts),
+        ({}, ["", ""]),
     ]
-    for example, values, placeholders in cases:
+    for example, placeholders in cases:
         (model / "results.json").write_text(json.dumps({**results, **example}), "utf-8")
         boxes = page_of_kind("pairs", tmp_path).input_components
-        assert [box.value for box in boxes] == values
+        assert [box.value for box in boxes] == [None, None]
         assert [box.placeholder for box in boxes] == placeholders
 
 

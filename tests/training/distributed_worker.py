@@ -26,15 +26,12 @@ KINDS = ("mlm", "seq2seq")
 STEPS = 20
 
 
-def with_trainer(
-    kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options
-) -> list[float]:
+def with_trainer(kind: str, model: PreTrainedModel, out: Path) -> list[float]:
     """Train with the stock Trainer and return the loss of every step."""
     num_processes = dist.get_world_size() if dist.is_initialized() else 1
-    options = {"per_device_train_batch_size": 4 // num_processes, "max_steps": STEPS, **options}
-    made = arguments(out, **options)
+    made = arguments(out, per_device_train_batch_size=4 // num_processes, max_steps=STEPS)
     trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train()
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
@@ -121,20 +118,11 @@ def main(out: Path) -> None:
     for name in SHARDED:
         model = load(name, out, fsdp_size=2)
         results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
-    model = load("shared", out, dp_replicate_size=2)
-    results["replicas/shared"] = with_trainer("seq2seq", model, out / "replicas-shared")
     for name, kind in STOCK.items():
         for is_free in (False, True):
             one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))
             results[f"ddp/{name}/{is_free}"] = with_trainer(kind, one, out / f"ddp-{name}")
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
-        switched_off = padding_free(in_shards(padding_free(tiny_model(name).double())), False)
-        results[f"fsdp/{name}/off"] = with_loop(kind, switched_off)
-    saving = {"save_strategy": "steps", "save_steps": 10}
-    for resume in (False, str(out / "resumed" / "checkpoint-10")):
-        results["resumed/mlm"] = with_trainer(
-            "mlm", make_model("mlm"), out / "resumed", resume=resume, **saving
-        )
     for name in PARALLEL:
         model = load(name, out, tp_size=2)
         if model.can_generate():

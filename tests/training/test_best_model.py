@@ -234,8 +234,7 @@ def test_a_training_that_diverges_stops_and_saves_no_model(
 ):
     diverged(data, tmp_path / "m", arguments)
     message = capsys.readouterr().err
-    for part in ("diverged", f"step {last_step}", "--learning_rate (now 0.003)"):
-        assert part in message
+    assert f"no longer finite after step {last_step}" in message
 
 
 def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):

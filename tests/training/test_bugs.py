@@ -31,12 +31,6 @@ def test_a_bug_before_the_first_step_is_not_called_a_wrong_option(command, monke
     assert raised.value is error
 
 
-def test_a_library_that_is_missing_is_an_option_that_cannot_be_used(command, monkeypatch):
-    missing = ImportError("this optimizer needs another package")
-    monkeypatch.setattr(RoFormerLiteTrainer, "train", failing(missing))
-    assert "needs another package; see --optim" in refused(command)
-
-
 def test_errors_after_the_training_name_the_weights(command, monkeypatch, tmp_path):
     for error in (TypeError("a bug"), MemoryError("full"), InputError("a wrong row")):
         with monkeypatch.context() as patch:

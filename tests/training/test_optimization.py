@@ -1,4 +1,4 @@
-"""The program adds batches by tokens, a limit on the time, and Muon to the Trainer."""
+"""The program adds batches by tokens, a clock, and Muon to the Trainer."""
 
 import copy
 from pathlib import Path
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from program import TINY, train, write_rows
+from program import TINY, run, write_rows
 from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
@@ -77,21 +77,12 @@ def test_processes_share_the_batches_evenly(world_size, budget):
 
 
 def test_the_order_is_random():
-    """Examples and batches are shuffled by the seed and the epoch.
-
-    The batches do not become less full in the course of an epoch.
-    """
+    """Examples and batches are shuffled by the seed and the epoch."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
     assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
         512, lengths=lengths, epoch=1
     )
-    shortest = [min(lengths[index] for index in batch) for batch in batches]
-    longest = [max(lengths[index] for index in batch) for batch in batches]
-    assert max(shortest) < np.quantile(LENGTHS, 0.5) < min(longest)
-    tokens = np.array([tokens_of(batch, lengths) for batch in batches])
-    middle = tokens[: len(tokens) // 24 * 24].reshape(-1, 24)
-    assert abs(np.corrcoef(np.arange(len(middle)), middle.mean(1))[0, 1]) < 0.5
 
 
 @pytest.fixture
@@ -101,42 +92,25 @@ def fake_time(monkeypatch):
     return fake
 
 
-def run_until_stopped(clock: TrainingClock, fake_time, steps: int, control: TrainerControl) -> int:
-    """Return how many steps are made, of half a second each."""
-    args = SimpleNamespace(world_size=1, save_strategy="steps")
-    state = TrainerState()
-    clock.on_train_begin(args, state, control)
-    for step in range(1, steps + 1):
-        fake_time.now += 0.5
-        clock.on_step_end(args, state, control)
-        if control.should_training_stop:
-            return step
-    return steps
-
-
-def test_the_training_stops_and_is_saved_at_the_limit(fake_time):
-    control = TrainerControl()
-    clock = TrainingClock(limit=50.0)
-    assert run_until_stopped(clock, fake_time, 1_000, control) == 100
-    assert control.should_save
-
-
 def test_time_spent_survives_a_checkpoint(fake_time):
-    clock = TrainingClock(limit=50.0)
-    assert run_until_stopped(clock, fake_time, 60, TrainerControl()) == 60
+    clock = TrainingClock()
+    args = SimpleNamespace(save_strategy="steps")
+    clock.on_train_begin(args, TrainerState(), TrainerControl())
+    for _ in range(60):
+        fake_time.now += 0.5
+        clock.on_step_end(args, TrainerState(), TrainerControl())
     state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
     # The machine is off for a while.
     fake_time.now += 10_000
-    resumed = TrainingClock(limit=50.0)
-    resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
-    assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
+    resumed = TrainingClock()
+    resumed.on_train_begin(args, state, TrainerControl())
+    assert resumed.elapsed == pytest.approx(30.0)
 
 
 ARGUMENTS = {
     "learning_rate": 1e-3,
     "weight_decay": 0.1,
     "adam_beta2": 0.95,
-    "optim_args": "lr=2e-3,momentum=0.9",
 }
 
 
@@ -166,9 +140,7 @@ def separate_optimizers(
         else:
             rest[decays].append(weight)
     assert len(matrices) > 10 and all(rest.values())
-    muon = torch.optim.Muon(
-        matrices, lr=2e-3, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     groups = [
         {"params": rest[True], "weight_decay": 0.1},
         {"params": rest[False], "weight_decay": 0.0},
@@ -211,7 +183,7 @@ def test_the_rates_of_both_optimizers_decay_together(name, tmp_path):
         schedule.step()
         rates.append([group["lr"] for group in optimizer.param_groups])
     adamw_rates, *_, muon_rates = zip(*rates, strict=True)
-    assert muon_rates == pytest.approx([2 * rate for rate in adamw_rates])
+    assert muon_rates == pytest.approx(adamw_rates)
     assert max(adamw_rates) == adamw_rates[1] == 1e-3
     assert adamw_rates[-1] < 0.75e-3
 
@@ -231,7 +203,7 @@ def test_frozen_weights_are_left_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
+def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path, monkeypatch):
     """The 250 texts of 2,048 tokens make 8 million tokens in 15.6 epochs.
 
     Four of them make a batch of 8,192 tokens.
@@ -240,12 +212,15 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
     rows = [{"text": text, "label": f"{number % 2}"} for number in range(250)]
     data = write_rows(tmp_path / "a.jsonl", rows)
     command = (
-        f"classify {TINY} --time_limit_minutes 1e-4 --join_baseline false --baselines false "
-        "--validation_fraction 0"
+        f"train classify {TINY} --join_baseline false --baselines false --validation_fraction 0"
     )
-    for options, epochs, batch in (("", 15, 4), ("--max_length 64", 20, 32)):
-        training = train(f"{command} {options}", data, tmp_path / f"{epochs}")["training"]
-        assert "training after 1 of" in training["what_happened"]
-        arguments = training["arguments"]
-        assert arguments["num_train_epochs"] == epochs
-        assert arguments["per_device_train_batch_size"] == batch
+    seen = []
+
+    def interrupt(clock, args, state, control, **kwargs) -> None:
+        seen.append((args.num_train_epochs, args.per_device_train_batch_size))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingClock, "on_step_begin", interrupt)
+    for options in ("", "--max_length 64"):
+        run(f"{command} {options}", train_file=data, output_dir=tmp_path / "m", status=130)
+    assert seen == [(15, 4), (20, 32)]

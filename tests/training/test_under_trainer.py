@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config
+from conftest import VOCAB
 from toy_training import HEADS, arguments, make_batch, make_model, make_rows
 from transformers import (
     BertConfig,
@@ -115,19 +115,6 @@ def test_shift_labels_are_taken_as_they_are():
     torch.testing.assert_close(model(**inputs, shift_labels=shifted).loss, model(**batch).loss)
 
 
-def test_stock_collator_builds_the_decoder_input(tokenizer):
-    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
-    rows = [dict(tokenizer("one", text_target=text)) for text in ("one line", "one line of text")]
-    batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
-    for row, inputs, labels in zip(
-        rows, batch["decoder_input_ids"].tolist(), batch["labels"].tolist(), strict=True
-    ):
-        pads = len(labels) - len(row["labels"])
-        assert labels == row["labels"] + [-100] * pads
-        padded = [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads]
-        assert inputs == padded[: len(labels)]
-
-
 def without_padding(
     rows: list[dict[str, torch.Tensor]], first_label: int | None = None
 ) -> list[dict]:
@@ -184,25 +171,6 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
 
     first = labels_of(0)
     assert labels_of(1) != first == labels_of(0)
-
-
-def test_the_collator_of_evaluations_comes_back(tokenizer, tmp_path, monkeypatch):
-    """It comes back even if no loader can be made for the training."""
-
-    def fail(trainer: Trainer) -> None:
-        raise RuntimeError("no loader")
-
-    monkeypatch.setattr(Trainer, "get_train_dataloader", fail)
-    collator = DataCollatorForLanguageModeling(tokenizer)
-    trainer = make_trainer(
-        make_model("mlm"),
-        arguments(tmp_path),
-        train_dataset=make_rows("mlm"),
-        data_collator=collator,
-    )
-    with pytest.raises(RuntimeError, match="no loader"):
-        trainer.get_train_dataloader()
-    assert trainer.data_collator is collator
 
 
 def test_stock_models_accumulate_the_mean_of_their_batches(tmp_path):

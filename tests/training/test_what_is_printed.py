@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from program import TINY, card_of, train, write_rows
 
-from roformer_lite.training.results import predict_command, print_summary
+from roformer_lite.training.results import predict_command
 
 COLOURS = ["red", "green", "blue", "white"]
 
@@ -46,20 +46,6 @@ def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
         assert noise not in said
 
 
-@pytest.mark.parametrize(
-    ("options", "evaluated"),
-    [("eval_strategy=no", []), ("eval_strategy=steps eval_steps=4", [4, 8, 12])],
-)
-def test_steps_and_evaluations(tmp_path, capsys, options, evaluated):
-    common = "--max_steps 12 --training_arguments save_strategy=no "
-    trained(tmp_path, common + options, train=0, validation=0)
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Step")]
-    losses = [line.split(":")[0] for line in said if "validation loss" not in line]
-    assert losses == [f"Step {step}/12" for step in range(1, 13)]
-    lines = [line.split(":")[0] for line in said if "validation loss" in line]
-    assert lines == [f"Step {step}/12" for step in evaluated]
-
-
 def test_the_card_says_which_answer_is_joined(tmp_path):
     """Without validation data, encoder and baseline have the same weight."""
     results = trained(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
@@ -67,41 +53,6 @@ def test_the_card_says_which_answer_is_joined(tmp_path):
     assert note.count("(weight 0.50)") == 2 and note in card_of(tmp_path / "m")
     alone = results["parts"]["its encoder alone"]["test"]["accuracy"]
     assert f"| its encoder alone | {alone:.4g} |" in card_of(tmp_path / "m")
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
-    """If the labels of the test data are wrong, confident answers are wrong."""
-    options = (
-        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --join_baseline false"
-    )
-    results = trained(tmp_path, options, train=0, test=shift)
-    assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
-    printed = capsys.readouterr().out
-    assert ("probabilities" in printed) == bool(shift)
-    assert ".png" not in printed
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    splits = ("validation", "test")
-    metrics = {
-        split: {"exact_match": 0.25, "ndcg@10_of_rankings_by_the_first_64_numbers": 61.5432}
-        for split in splits
-    }
-    baselines = {"linear SVM on n-grams of characters": {split: metrics[split] for split in splits}}
-    results = trained(tmp_path, "--max_steps 1", train=0, validation=0)
-    results |= {"metrics": metrics, "main_metric": "exact_match", "baselines": baselines}
-    results |= {"parts": {}, "rows": {"validation": 1234567, "test": 1}}
-    capsys.readouterr()
-    print_summary(results, Path("[folder]"))
-    printed = capsys.readouterr().out
-    table = [line for line in printed.splitlines() if line.startswith(("│", "┃", "┏", "└"))]
-    assert table and max(map(len, table)) <= width
-    assert printed.count("61.5432") == 2
-    assert printed.count("0.2500") == 6
-    assert "1,234,567" in printed and "[folder]" in printed
 
 
 @pytest.mark.parametrize(
@@ -118,12 +69,3 @@ def test_the_printed_command_passes_the_line(line, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     done = subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
     assert done.stdout == f"{line}\npredict {folder}\n"
-
-
-def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
-    trained(tmp_path, "--max_steps 1 --join_baseline false --validation_fraction 0", train=0)
-    assert "--model_name_or_path" in capsys.readouterr().err
-    command = "classify --use_cpu --max_steps 1"
-    start = {"model_name_or_path": tmp_path / "m"}
-    train(command, tmp_path / "train.jsonl", tmp_path / "other", **start)
-    assert "--model_name_or_path" not in capsys.readouterr().err
