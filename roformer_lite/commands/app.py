@@ -18,23 +18,19 @@ def main(options: AppArguments, directory: str) -> None:
     Raises:
         InputError: if the model cannot be loaded, or the page cannot be opened at this address.
     """
-    saved = open_model(directory, device=options.device, engine=options.engine)
+    saved = open_model(directory, device=options.device)
     page = page_of(saved, title=Path(directory).resolve().name)
     open_page(page, server_name=options.host, server_port=options.port).block_thread()
 
 
 def page_of(saved: SavedModel, title: str) -> gradio.Interface:
-    """A page with a box for a text, or with two boxes for a pair of texts. A row of the training's
-    data is in the box if `--card_example` allowed it to be published. Otherwise, the box is empty,
-    and shows the made-up example of the card as a placeholder.
+    """A page with a box for a text, or with two boxes for a pair of texts.
 
     Programs call it at the endpoint `/predict` with the parameter `text`, and with `text_pair` for
     a model that reads pairs. Gradio serves one visitor at a time, because all visitors share the
     model and the random state.
     """
     names = ["text", "text_pair"] if saved.recipe.takes_pairs else ["text"]
-    example = saved.results.get("example_line", "").split("\t")
-    is_of_data = saved.results.get("card_example", False)
 
     def predict(text: str, text_pair: str = "") -> str:
         """The line that `roformer-lite predict` writes for a text or for a pair of texts."""
@@ -48,12 +44,7 @@ def page_of(saved: SavedModel, title: str) -> gradio.Interface:
 
     return gradio.Interface(
         fn=predict,
-        inputs=[
-            gradio.Textbox(
-                label=name, lines=3, placeholder=text, value=text if is_of_data else None
-            )
-            for name, text in zip(names, [*example, ""], strict=False)
-        ],
+        inputs=[gradio.Textbox(label=name, lines=3) for name in names],
         outputs=gradio.Textbox(label="answer", buttons=["copy"]),
         title=title,
         api_name="predict",

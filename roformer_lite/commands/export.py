@@ -84,8 +84,7 @@ def _write(
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
-    gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
-    if not gives_embeddings:
+    if options.format != "onnx" or not is_bare_encoder(model):
         return ", ".join(write_graphs(model, folder, options.format, options.quantization))
     encoder = SentenceEncoder(model)
     graphs = write_graphs(encoder, folder, options.format, options.quantization)

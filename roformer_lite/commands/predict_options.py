@@ -1,7 +1,8 @@
 """The options of `roformer-lite predict`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from ..data.data_files import TABLE_FORMATS, file_format
 from ..data.tables import check_table_name
@@ -14,9 +15,8 @@ from ..errors import (
     check_number,
 )
 from ..options.common import MAX_SEED, TableArguments
-from ..options.formats import check_engine
-from ..options.models import MODEL_HELP, EngineArguments
-from ..options.parser import CommandParser, Given
+from ..options.models import MODEL_HELP, DeviceArguments
+from ..options.parser import CommandParser
 from ..output import check_answers_file
 
 # Dividing logits by a smaller number would overflow in float16.
@@ -25,7 +25,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 
 
 @dataclass
-class ReadingArguments(TableArguments, EngineArguments):
+class ReadingArguments(TableArguments, DeviceArguments):
     """The input and output of `roformer-lite predict`, in addition to the model directory.
 
     Args:
@@ -39,8 +39,6 @@ class ReadingArguments(TableArguments, EngineArguments):
             Default: the column of the training data.
         prefix: Prefix for the names of the columns that are added to a table.
         batch_size: Texts in a batch.
-        dtype: bfloat16 is faster on some processors, and changes probabilities in the third decimal
-            place.
     """
 
     group: ClassVar[str] = "reading and writing"
@@ -49,17 +47,12 @@ class ReadingArguments(TableArguments, EngineArguments):
     output_file: str | None = None
     text_column: str | None = None
     text_pair_column: str | None = None
-    prefix: str | None = None
+    prefix: str = ""
     batch_size: int = 32
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
         super().__post_init__()
         check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
-        if self.dtype != "float32" and self.engine != "torch":
-            raise InputError(
-                f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
-            )
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
 
@@ -79,7 +72,7 @@ class ReadingArguments(TableArguments, EngineArguments):
                 check_table_name("--output_file", self.output_file)
             return
         for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise InputError(
                     f"--{name} is for tables, not for lines; pass a .csv, .tsv or .jsonl file as "
                     "--input_file"
@@ -158,11 +151,13 @@ class AnsweringArguments:
         }
 
 
-def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[str, Any], str]:
+def parse(
+    words: Sequence[str], has_rows: bool = False
+) -> tuple[ReadingArguments, dict[str, Any], str]:
     """The options of `roformer-lite predict`.
 
     Args:
-        given: The words of the command line, or values by name, with the model as `dir`.
+        words: The words of the command line.
         has_rows: Whether the input is a table in Python instead of a file.
 
     Returns:
@@ -176,7 +171,7 @@ def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(given)
+    files, answering, directory = parser.parse(words)
     if not has_rows:
         files.check_tables()
     options = answering.given
@@ -185,5 +180,4 @@ def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[
     check_model_name(directory)
     if files.output_file is not None:
         check_answers_file(files.output_file, files.input_file, directory)
-    check_engine(files.engine, directory, files.device)
     return files, options, directory

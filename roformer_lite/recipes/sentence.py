@@ -92,7 +92,7 @@ class SentenceRecipe(Recipe):
     reader_class = SentenceReader
     library = "sentence-transformers"
     package = '".[embed]"'
-    engines = ("torch",)
+    takes_graphs = False
     compares_checkpoint = True
     # Sentence-transformers makes its own batches.
     uses_bfloat16 = False

@@ -16,7 +16,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
-from ..errors import InputError
+from ..errors import InputError, require_packages
 from .saved_model import load_generation_config, naming, read_object
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class OnnxModel(GenerationMixin):
         """
         from transformers.exporters.metadata import ExportMetadata
 
+        require_packages("an exported model", ["onnxruntime"])
         folder = Path(directory) / "onnx"
         manifest = read_object(folder / "export.json")
         graphs = {}
@@ -148,6 +149,11 @@ class OnnxModel(GenerationMixin):
                 # the keys of all tokens, but still has the number of tokens of the trace.
                 layer.cumulative_length = layer.keys.shape[-2]
         return outputs
+
+
+def is_exported(directory: str) -> bool:
+    """Whether `roformer-lite export` has written ONNX graphs into this directory."""
+    return (Path(directory) / "onnx" / "export.json").is_file()
 
 
 def _cache_of_target(cache: Cache) -> Cache:

@@ -1,6 +1,5 @@
 """The page shows the answers of `predict`, and its server takes no files and calls nobody."""
 
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import httpx  # noqa: E402
 from gradio_client import Client  # noqa: E402
 from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
-from program import answered, results_of  # noqa: E402
+from program import answered  # noqa: E402
 from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.answers import open_model  # noqa: E402
@@ -43,23 +42,6 @@ def test_answers_are_those_of_predict(kind, tmp_path):
     texts = LINES[kind].split("\t")
     assert len(endpoint.inputs) == len(texts)
     assert endpoint.fn(*texts) == answered(tmp_path / kind, [LINES[kind]])[0]
-
-
-def test_the_example_is_that_of_the_card(tmp_path):
-    """A row of the data is in the boxes. A made-up text is only a placeholder."""
-    model = save_model("pairs", tmp_path / "pairs")
-    results = results_of(model)
-    texts = ["first", "second"]
-    cases = [
-        ({"example_line": "first\tsecond", "card_example": True}, texts, texts),
-        ({"example_line": "first\tsecond", "card_example": False}, [None, None], texts),
-        ({}, [None, None], ["", ""]),
-    ]
-    for example, values, placeholders in cases:
-        (model / "results.json").write_text(json.dumps({**results, **example}), "utf-8")
-        boxes = page_of_kind("pairs", tmp_path).input_components
-        assert [box.value for box in boxes] == values
-        assert [box.placeholder for box in boxes] == placeholders
 
 
 @pytest.fixture(scope="module")

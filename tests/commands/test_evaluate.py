@@ -76,23 +76,6 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     row = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
     data = write_rows(tmp_path / "a.jsonl", [row])
     assert 0 < evaluated(directory, data)["metrics"]["test"]["loss"] < 100
-    lengths = ["block_size"] if kind == "mlm" else ["max_source_length", "max_target_length"]
-    for option in lengths:
-        message = f"--{option} 13 is more than the model has positions for"
-        assert message in refused("evaluate", directory, test_file=data, **{option: 13})
-
-
-def test_a_length_replaces_that_of_the_training(tmp_path):
-    """Text beyond the length of the training, which is 48 tokens here, counts if it is asked for."""
-    directory = save_model("classify", tmp_path / "m")
-    text = "far too long for what it says " * 20
-    data = write_csv(tmp_path / "b.csv", "text,label", f"{text}fine,a", f"{text}film,b")
-    losses = {}
-    for length in (40, 48, 400):
-        found = evaluated(directory, data, max_length=length)
-        losses[length] = found["metrics"]["test"]["loss"]
-    assert evaluated(directory, data)["metrics"]["test"]["loss"] == losses[48]
-    assert len(set(losses.values())) == 3
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):

@@ -190,16 +190,6 @@ def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
     assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
 
 
-@pytest.mark.parametrize("options", [[], ["--text_column", "text"]])
-def test_a_table_without_rows_gets_the_new_columns(models, place, options):
-    Path("empty.csv").write_text("text,label\n")
-    predict(models / "classify", "empty.csv", "found.csv", "--prefix", "own_", *options)
-    assert Path("found.csv").read_text() == "text,label,own_label,own_score\n"
-    # A column of the answers may not be there already, as in a table with rows.
-    predict(models / "classify", "empty.csv", "other.csv", *options, status=2)
-    assert not Path("other.csv").exists()
-
-
 def test_weights_in_half_precision_answer_in_float32(models, place):
     load_model(models / "classify").bfloat16().save_pretrained("half")
     AutoTokenizer.from_pretrained(models / "classify").save_pretrained("half")
@@ -319,15 +309,6 @@ def test_other_answers_in_tables(models, place, kind):
         Path("t.jsonl").write_text(json.dumps({"review": TEXTS[0].split()}) + "\n")
         assert table_of(models / "tag", "t.jsonl", "y.jsonl")[0]["tags"] == rows[0]["tags"]
         assert json.loads(table_of(models / "tag", "x.csv", "y.csv")[0]["tags"]) == rows[0]["tags"]
-
-
-def test_bfloat16_is_near(models, place):
-    whole = lines_of(models / "number", "--dtype", "float32")
-    half = lines_of(models / "number", "--dtype", "bfloat16")
-    assert whole != half
-    for one, other in zip(whole, half, strict=True):
-        if one:
-            assert math.isclose(float(one), float(other), rel_tol=0.05, abs_tol=0.05)
 
 
 def test_causal_models_draw_their_text(models, place):
@@ -466,42 +447,6 @@ def test_answers_replace_neither_the_input_nor_the_model(models, place):
             os.dup2(standard_input, 0)
             os.close(standard_input)
     assert {path: Path(path).read_bytes() for path in before} == before
-
-
-@pytest.fixture
-def standard_input(monkeypatch) -> int:
-    """The end of a pipe that writes into standard input."""
-    read, write = os.pipe()
-    stream = os.fdopen(read)
-    monkeypatch.setattr(sys, "stdin", stream)
-    yield write
-    stream.close()
-
-
-@pytest.mark.parametrize("has_name", [False, True])
-def test_a_pipe_that_stays_open_is_answered(models, place, standard_input, has_name):
-    """A program may wait for an answer before it asks again."""
-    os.mkfifo("answers")
-    os.mkfifo("questions")
-    command = ["predict", str(models / "classify"), "--output_file", "answers", "--device", "cpu"]
-    if has_name:
-        command += ["--input_file", "questions"]
-    done = threading.Thread(target=main, args=[command])
-    done.start()
-    found: list[str] = []
-    with open("answers") as answers_pipe:
-        questions = os.open("questions", os.O_WRONLY) if has_name else standard_input
-        for text in TEXTS:
-            os.write(questions, f"{text}\n".encode())
-            found.append(answers_pipe.readline().rstrip("\n"))
-        os.write(questions, b"one two three")
-        os.close(questions)
-        rest = answers_pipe.read().split("\n")
-    done.join(timeout=60)
-    if has_name:
-        os.close(standard_input)
-    assert rest == [found[0], ""]
-    assert found == lines_of(models / "classify")
 
 
 def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatch, capsys):
@@ -651,7 +596,6 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
             "--output_file y: a table needs a name that ends in",
         ),
         ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
-        ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
     ):
         assert message in refused(f"predict m {options}")
     Path("y.txt").write_text("kept")

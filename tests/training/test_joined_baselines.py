@@ -286,7 +286,7 @@ def test_an_exported_graph_is_joined_by_the_same_baseline(tmp_path):
         run("export --format onnx", model, out)
         lines = {}
         for engine, folder in (("torch", model), ("onnx", out)):
-            saved = open_model(folder, device="cpu", engine=engine)
+            saved = open_model(folder, device="cpu")
             lines[engine] = [
                 [part if part.isalpha() else round(float(part), 3) for part in answer.line.split()]
                 if kind.startswith("classify")
