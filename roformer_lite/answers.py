@@ -32,7 +32,6 @@ from .saved.saved_model import (
     max_positions,
     read_optional_object,
     require_tokenizer,
-    try_tokenizer,
     without_reports,
 )
 
@@ -90,7 +89,6 @@ def open_model(
     results = read_optional_object(directory, RESULTS_FILE)
     recipe = recipe_of(directory, config, results)
     tokenizer = require_tokenizer(directory, config)
-    try_tokenizer(tokenizer, directory)
     require_packages(directory, recipe.options.packages)
     recipe.check_options(config, options or {})
     if is_exported(directory):

@@ -18,21 +18,14 @@ HUB_TIMEOUT_SECONDS = 5.0
 # Names that are common in other programs, and the options that they may stand for.
 _SYNONYMS = {
     "batch_size": ["per_device_train_batch_size"],
-    "train_batch_size": ["per_device_train_batch_size"],
-    "eval_batch_size": ["per_device_eval_batch_size", "batch_size"],
     "per_device_eval_batch_size": ["batch_size"],
     "lr": ["learning_rate"],
     "epochs": ["num_train_epochs"],
-    "num_epochs": ["num_train_epochs"],
-    "steps": ["max_steps"],
-    "patience": ["early_stopping_patience"],
     "data": ["train_file", "test_file", "input_file"],
-    "dataset": ["dataset_name", "train_file"],
+    "dataset": ["dataset_name"],
     "model": ["model_name_or_path"],
-    "input": ["input_file"],
     "output": ["output_dir", "output_file"],
     "num_beams": ["beams"],
-    "temp": ["temperature"],
 }
 
 
@@ -166,40 +159,27 @@ def check_model_name(name: str | Path, given: str = "") -> None:
         return
     if not is_hub_name(name):
         check_directory(name, given)
-    refusal = _refusal_of_hub(str(name))
-    if refusal:
-        raise InputError(f"{given or name}: there is no such directory here, and {refusal}")
+    _look_up(str(name), given or str(name))
 
 
 @cache
-def _refusal_of_hub(name: str) -> str:
-    """The reason why a repository cannot be loaded; empty if it is on the Hub or in the cache.
+def _look_up(name: str, given: str) -> None:
+    """Reject a repository that is neither in the cache nor on the Hub.
 
-    There is a single attempt, whereas transformers would try for half a minute.
+    The Hub is asked once, whereas transformers would ask it for half a minute.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
 
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_TIMEOUT_SECONDS)
-    except EntryNotFoundError:
-        # The error that is raised when the model is loaded names the missing file.
-        return ""
-    except RepositoryNotFoundError:
-        return "the Hub has no repository of this name that you can access"
-    # Any other error means that the Hub cannot be reached. Its type depends on the HTTP library,
-    # which differs between versions of huggingface_hub.
+    # Without a connection, the error depends on the HTTP library of huggingface_hub.
     except Exception as error:
-        if isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return ""
-        if isinstance(error, OfflineModeIsEnabled):
-            return "the Hub was not asked because HF_HUB_OFFLINE is set"
-        return f"the Hub cannot be reached: {' '.join(str(error).split())}"
-    return ""
+        raise InputError(
+            f"{given}: there is no such directory here, and the Hub cannot be reached or has no such "
+            f"model: {' '.join(str(error).split())}"
+        ) from error
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.

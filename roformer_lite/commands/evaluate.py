@@ -24,6 +24,8 @@ from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
 
 PICTURE_FILE = "confusion.png"
 TABLE_FILE = "predictions.csv"
+# The report shows this many of the worst predictions.
+NUM_EXAMPLES = 5
 # These options about data have the same names as in the training.
 _DATA = (
     "test_file",
@@ -90,7 +92,7 @@ def evaluate_model(
     evaluated = EvaluationResult(
         metrics=found.metrics,
         rows=[{"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes],
-        report=_report_text(found, options.examples),
+        report=_report_text(found),
         results=results,
     )
     if options.output_dir is not None:
@@ -113,7 +115,7 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
     return kind.of_model(options_of_data, saved.model.config, saved.results.get("settings", {}))
 
 
-def _report_text(found: Evaluation, examples: int) -> str:
+def _report_text(found: Evaluation) -> str:
     """The metrics of each label, the labels that are confused most often, and the worst
     predictions."""
     lines = []
@@ -122,7 +124,7 @@ def _report_text(found: Evaluation, examples: int) -> str:
         pairs = confused_pairs(found.report)
         if pairs:
             lines += ["Most often confused (true -> predicted):", *pairs]
-    shown = worst(found.outcomes, examples)
+    shown = worst(found.outcomes, NUM_EXAMPLES)
     if shown:
         lines += ["", "The worst answers:", *map(example_text, shown)]
     return "\n".join(lines) + "\n"

@@ -36,7 +36,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         output_dir: Directory for results, report, picture and the table of all predictions.
             Default: none.
         overwrite_output_dir: Replace an earlier evaluation there.
-        examples: How many of the worst answers to print.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
@@ -45,7 +44,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     test_split: str = "test"
     output_dir: str | None = None
     overwrite_output_dir: bool = False
-    examples: int = 5
     batch_size: int | None = None
 
     def __post_init__(self):
@@ -56,7 +54,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
             self.refuse_hub_options("--test_file", "test_split")
         for path in self.test_file or ():
             check_file("test_file", path)
-        check_number("examples", self.examples, minimum=0)
         check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)

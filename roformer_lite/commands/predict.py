@@ -49,7 +49,8 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         rows = _rows_of_input(files)
         saved = _open(files, options, directory)
-        bar = stack.enter_context(_progress(files.input_file))
+        # The bar is only shown on a terminal.
+        bar = stack.enter_context(tqdm(unit=" texts", delay=1, disable=None))
         columns = _text_columns(saved.recipe, files) if files.reads_table else []
         answered = _answered(saved, rows, columns, files, options, bar.update)
         if files.reads_table:
@@ -110,7 +111,8 @@ def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
         return read_lines(files.input_file)
     if sys.stdin is None:
         raise InputError("standard input is closed; pass --input_file")
-    return ({"text": text} for _, text in lines_of(sys.stdin.buffer, "<stdin>"))
+    lines = lines_of(sys.stdin.buffer, "<stdin>")
+    return ({"text": line.rstrip("\r\n")} for _, line in lines)
 
 
 def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
@@ -203,9 +205,3 @@ def _write_table(
         table.write(with_answer(row, cells, files.prefix), row["origin"])
     if row is None:
         raise InputError(f"{path}: the table has no rows")
-
-
-def _progress(path: str | None) -> tqdm:
-    """The number of answers on standard error, if that is a terminal and the input is a file."""
-    is_shown = path is not None and Path(path).is_file() and sys.stderr.isatty()
-    return tqdm(unit=" texts", delay=1, disable=not is_shown)

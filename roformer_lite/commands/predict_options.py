@@ -1,5 +1,6 @@
 """The options of `roformer-lite predict`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,10 +15,9 @@ from ..errors import (
     check_model_name,
     check_number,
 )
-from ..options.common import MAX_SEED, TableArguments
+from ..options.common import MAX_SEED, TableArguments, refuse_ignored
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
-from ..output import check_answers_file
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3
@@ -30,8 +30,8 @@ class ReadingArguments(TableArguments, DeviceArguments):
 
     Args:
         input_file: UTF-8 text, also .gz. Default: standard input.
-        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
-            also .gz. Default: standard output.
+        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file.
+            Default: standard output.
         text_column: Column of the texts in an input table (.csv, .tsv, .jsonl), whose output is a
             table as well. In all other input, every line is a text. Default: the column of the
             training data.
@@ -55,6 +55,15 @@ class ReadingArguments(TableArguments, DeviceArguments):
         check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
+        if self.output_file is not None:
+            places = {
+                os.path.realpath(path) for path in (self.input_file or "<stdin>", self.output_file)
+            }
+            if len(places) == 1 or self.output_file.endswith(".gz"):
+                raise InputError(
+                    f"--output_file {self.output_file} is the input or a .gz file; pass another "
+                    "name, and compress the file later"
+                )
 
     @property
     def reads_table(self) -> bool:
@@ -94,14 +103,13 @@ class AnsweringArguments:
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one.
-        beams: seq2seq, causal: number of beams. Default: as saved with the model.
+        beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:
+            as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
             otherwise as saved with the model.
-        greedy: causal: always choose the most probable token instead of sampling.
         temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
         top_p: causal: sample from the most probable tokens whose probabilities add up to this.
             Default: 0.95
-        repetition_penalty: causal: values above 1 penalise tokens that already occur in the text.
         seed: causal: seed of the sampling. Default: 42
     """
 
@@ -111,10 +119,8 @@ class AnsweringArguments:
     threshold: float | None = None
     beams: int | None = None
     max_new_tokens: int | None = None
-    greedy: bool = False
     temperature: float | None = None
     top_p: float | None = None
-    repetition_penalty: float | None = None
     seed: int | None = None
 
     def __post_init__(self):
@@ -123,32 +129,16 @@ class AnsweringArguments:
         check_number("beams", self.beams, minimum=1, maximum=MAX_BEAMS)
         check_number("threshold", self.threshold, minimum=0, maximum=1)
         check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
-        check_number(
-            "repetition_penalty",
-            self.repetition_penalty,
-            minimum=MIN_TEMPERATURE,
-            maximum=1 / MIN_TEMPERATURE,
-        )
         check_number("top_p", self.top_p, above=0, maximum=1)
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
-        given = self.given
-        searching = [name for name in ("greedy", "beams") if name in given]
-        sampling = [name for name in _SAMPLING if name in given]
-        if len(searching) > 1:
-            raise InputError("--greedy can't be combined with --beams; pass only one of them")
-        if searching and sampling:
-            raise InputError(
-                f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"
-            )
+        if self.beams is not None:
+            sampling = {name: getattr(self, name) for name in _SAMPLING}
+            refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None and value is not False
-        }
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def parse(
@@ -178,6 +168,4 @@ def parse(
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)
-    if files.output_file is not None:
-        check_answers_file(files.output_file, files.input_file, directory)
     return files, options, directory

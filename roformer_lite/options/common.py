@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
-from .hub_metadata import check_datasets, check_languages, check_license
 from .values import words_of
 
 MAX_SEED = 2**32 - 1
@@ -331,10 +330,3 @@ class PublishingOptions:
     push_to_hub: bool = False
     hub_model_id: str | None = None
     remote_code: bool = False
-
-    def __post_init__(self):
-        if self.language:
-            check_languages(self.language)
-        if self.license is not None:
-            check_license(self.license)
-        check_datasets(self.datasets)

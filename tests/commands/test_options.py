@@ -144,8 +144,8 @@ def test_places_where_no_model_can_be_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     for place, message in (
-        (".", "names no new directory; pass a name"),
-        ("/proc", "is a mount point"),
+        (".", "pass the name of a new directory"),
+        ("/proc", "pass the name of a new directory"),
         ("file/model", "Not a directory"),
         # The name is too long only with the ending that it has while the model is written.
         ("m" * 242, "File name too long"),

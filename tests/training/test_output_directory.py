@@ -1,7 +1,6 @@
 """A model directory is complete or absent, and an old one is lost only when it is replaced."""
 
 import errno
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from roformer_lite.output import (
     check_output_dir,
     check_place,
     complete_directory,
-    complete_file,
 )
 from roformer_lite.recipes.tag import Tag
 
@@ -162,12 +160,3 @@ def test_a_link_to_a_directory_is_followed(slash, tmp_path):
         (folder / "config.json").write_text("{}")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "model" / "config.json").read_text() == "{}"
-
-
-def test_compressed_files_of_the_same_text_are_the_same(tmp_path):
-    for name in ("a.txt.gz", "b.txt.gz"):
-        with complete_file(tmp_path / name) as stream:
-            stream.write("ein Text\n")
-    content = (tmp_path / "a.txt.gz").read_bytes()
-    assert content == (tmp_path / "b.txt.gz").read_bytes()
-    assert gzip.decompress(content) == b"ein Text\n"
