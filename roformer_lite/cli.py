@@ -118,29 +118,13 @@ def _set_up_logging() -> None:
     """Show the messages of this program, but only the errors of libraries. The warnings of
     libraries are about their own code and would precede every result. Their environment variables
     and Python's option -W enable them again."""
-    handler = logging.StreamHandler()
-    handler.addFilter(_is_ours_or_an_error)
-    handler.setFormatter(_MessageFormatter())
-    logging.basicConfig(handlers=[handler])
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
     for package in _OUR_PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
     os.environ.setdefault("TORCH_LOGS", "-all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-
-
-class _MessageFormatter(logging.Formatter):
-    """The message, after its level unless it is a mere fact."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        message = super().format(record)
-        return message if record.levelno == logging.INFO else f"{record.levelname}: {message}"
-
-
-def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
-    is_ours = record.name.partition(".")[0] in _OUR_PACKAGES
-    return is_ours or record.levelno >= logging.ERROR
 
 
 if __name__ == "__main__":

@@ -3,17 +3,12 @@ heavy is imported."""
 
 import difflib
 import math
-import operator
 import os
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# The Trainer and the beam search allocate memory for every row of a batch, even for an empty one.
-MAX_BATCH_SIZE = 2**20
-# Each beam has its own keys and values.
-MAX_BEAMS = 1000
 HUB_TIMEOUT_SECONDS = 5.0
 # Names that are common in other programs, and the options that they may stand for.
 _SYNONYMS = {
@@ -56,10 +51,10 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
 def check_number(
     option: str,
     value: float | None,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
+    minimum: float = -math.inf,
+    above: float = -math.inf,
+    maximum: float = math.inf,
+    below: float = math.inf,
 ) -> None:
     """Reject a number that is outside its limits or not finite. None stands for an option that was
     not given, and is accepted.
@@ -67,25 +62,11 @@ def check_number(
     Raises:
         InputError: with the option, the value and the limits.
     """
-    if value is None:
+    if value is None or (minimum <= value <= maximum and above < value < below):
         return
-    bounds = {
-        "at least": (minimum, operator.ge),
-        "above": (above, operator.gt),
-        "at most": (maximum, operator.le),
-        "below": (below, operator.lt),
-    }
-    limits = []
-    # `isfinite` fails for whole numbers that are too large for a float.
-    is_right = isinstance(value, int) or math.isfinite(value)
-    if not is_right:
-        limits.append("finite")
-    for name, (limit, holds) in bounds.items():
-        if limit is not None:
-            limits.append(f"{name} {limit}")
-            is_right = is_right and holds(value, limit)
-    if not is_right:
-        raise InputError(f"--{option}={value} must be {' and '.join(limits)}")
+    named = {"at least": minimum, "above": above, "at most": maximum, "below": below}
+    limits = [f"{name} {limit}" for name, limit in named.items() if math.isfinite(limit)]
+    raise InputError(f"--{option}={value} must be finite, {' and '.join(limits)}")
 
 
 def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
@@ -101,14 +82,11 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     Raises:
         InputError: with the option, the path and the reason.
     """
-    if not os.path.exists(path):
-        raise InputError(f"--{option} {path}: No such file or directory")
-    if os.path.isdir(path):
-        raise InputError(f"--{option} {path}: Is a directory; pass the name of a file")
-    if not may_be_pipe and not os.path.isfile(path):
+    is_pipe = os.path.exists(path) and not os.path.isdir(path)
+    if not os.path.isfile(path) and not (may_be_pipe and is_pipe):
         raise InputError(
-            f"--{option} {path}: is a pipe or a device, not a file; write its text to a file and "
-            "pass that file"
+            f"--{option} {path}: there is no such file, and a directory, a pipe or a device cannot "
+            "be read"
         )
 
 
@@ -122,12 +100,8 @@ def check_directory(name: str | Path, given: str = "") -> None:
     Raises:
         InputError: with the reason.
     """
-    if os.path.isdir(name):
-        return
-    given = given or str(name)
-    if os.path.exists(name):
-        raise InputError(f"{given}: is a file; pass the directory of a model")
-    raise InputError(f"{given}: there is no such directory")
+    if not os.path.isdir(name):
+        raise InputError(f"{given or name}: there is no such directory")
 
 
 def is_hub_name(name: str | Path) -> bool:

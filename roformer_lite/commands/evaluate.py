@@ -26,15 +26,6 @@ PICTURE_FILE = "confusion.png"
 TABLE_FILE = "predictions.csv"
 # The report shows this many of the worst predictions.
 NUM_EXAMPLES = 5
-# These options about data have the same names as in the training.
-_DATA = (
-    "test_file",
-    "dataset_name",
-    "dataset_config_name",
-    "test_split",
-    "column_names",
-    "delimiter",
-)
 
 
 def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> None:
@@ -108,7 +99,8 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
     """
     kind = type(saved.recipe)
     kind.refuse_others(given, kind.options_class.measuring_options)
-    data = {name: getattr(options, name) for name in _DATA}
+    known = vars(saved.recipe.options)
+    data = {name: value for name, value in vars(options).items() if name in known}
     # The options require training data, but only the test data are read.
     data["train_file"] = options.test_file
     options_of_data = replace(saved.recipe.options, **data, **given)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..errors import (
-    MAX_BATCH_SIZE,
     TRAINING_PACKAGES,
     InputError,
     check_file,
@@ -54,7 +53,7 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
             self.refuse_hub_options("--test_file", "test_split")
         for path in self.test_file or ():
             check_file("test_file", path)
-        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
+        check_number("batch_size", self.batch_size, minimum=1)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
             check_output_dir(

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from ..data.data_files import TABLE_FORMATS, file_format
 from ..data.tables import check_table_name
 from ..errors import (
-    MAX_BATCH_SIZE,
-    MAX_BEAMS,
     InputError,
     check_file,
     check_model_name,
@@ -52,7 +50,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
+        check_number("batch_size", self.batch_size, minimum=1)
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.output_file is not None:
@@ -124,9 +122,8 @@ class AnsweringArguments:
     seed: int | None = None
 
     def __post_init__(self):
-        for name in ("top_k", "max_new_tokens"):
+        for name in ("top_k", "max_new_tokens", "beams"):
             check_number(name, getattr(self, name), minimum=1)
-        check_number("beams", self.beams, minimum=1, maximum=MAX_BEAMS)
         check_number("threshold", self.threshold, minimum=0, maximum=1)
         check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
         check_number("top_p", self.top_p, above=0, maximum=1)

@@ -56,7 +56,7 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path):
         found.append(evaluated(model, data)["metrics"])
     assert found[0] == found[1] == found[2]
     (tmp_path / "old" / "results.json").write_text(json.dumps({"settings": {"max_length": 1}}))
-    message = "settings: --max_length=1 must be at least 3"
+    message = "settings: --max_length=1 must be finite, at least 3"
     assert message in refused("evaluate", tmp_path / "old", test_file=data)
 
 

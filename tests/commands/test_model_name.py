@@ -28,7 +28,7 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=message):
             check_model_name(name)
     (tmp_path / "model.bin").touch()
-    with pytest.raises(InputError, match="^--tokenizer model.bin: is a file"):
+    with pytest.raises(InputError, match="^--tokenizer model.bin: there is no such directory"):
         check_model_name("model.bin", "--tokenizer model.bin")
 
 

@@ -558,7 +558,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
     for options, message in (
         (
             "--input_file nowhere.txt --output_file y.txt",
-            "--input_file nowhere.txt: No such file or directory",
+            "--input_file nowhere.txt: there is no such file",
         ),
         (
             f"{lines} nowhere/y.txt",

@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
         "must be a label, not {}",
     ),
     "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
-    "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
+    "a directory": ("mlm", {"a.txt/b": "x"}, "there is no such file"),
     "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
@@ -252,4 +252,4 @@ def test_training_on_wrong_files(mistake, refused, tmp_path):
 
 def test_pipes_are_refused_where_data_are_read_again(refused):
     os.mkfifo("a.txt")
-    assert "a.txt: is a pipe or a device" in refused("mlm", ["a.txt"])
+    assert "a.txt: there is no such file" in refused("mlm", ["a.txt"])
