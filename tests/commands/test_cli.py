@@ -148,9 +148,6 @@ def test_predict_keeps_order_and_empty_lines(dates):
     model = AutoModelForSeq2SeqLM.from_pretrained(dates).eval()
     generated = model.generate(**tokenizer(lines[2], return_tensors="pt"))[0]
     assert tokenizer.decode(generated, skip_special_tokens=True).strip() == answers[2]
-    greedy = answered(dates, lines, beams=1, max_new_tokens=2)
-    ids_of_answers = tokenizer(greedy, add_special_tokens=False)["input_ids"]
-    assert all(len(ids) <= 2 for ids in ids_of_answers)
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> Path:

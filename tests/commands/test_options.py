@@ -65,11 +65,9 @@ def test_training_arguments_are_checked_by_their_full_names(given, message):
     ("command", "typed", "meant"),
     [
         ("train classify", "--lerning_rate", "--learning_rate"),
-        ("train classify", "--lr", "--learning_rate"),
         ("train mlm", "--epochs", "--num_train_epochs"),
         ("train tag", "--batch-size", "--per_device_train_batch_size"),
         ("predict model", "--num_beams", "--beams"),
-        ("evaluate model", "--lable_column", "--label_column"),
     ],
 )
 def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant):
