@@ -66,53 +66,43 @@ def new_directory(path: str) -> Path:
     return out
 
 
-def check_output_dir(
-    target: Path,
-    overwrite: bool,
-    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
-    holds: str = "a finished model",
-) -> None:
-    """Raise an error if writing to the directory `target` would lose something.
+def check_output_dir(target: Path, overwrite: bool) -> None:
+    """Raise an error if writing a model to the directory `target` would lose something.
 
     Args:
         target: The directory, which `check_place` has accepted.
-        overwrite: Whether the results of an earlier command may be replaced.
-        signs: The files by which these results are recognised.
-        holds: A description of these results for the message.
+        overwrite: Whether a finished model may be replaced.
 
     Raises:
-        InputError: if `target` contains other files, or results that may not be replaced.
+        InputError: if `target` contains other files, or a model that may not be replaced.
     """
     if not os.path.exists(target) or not any(target.iterdir()):
         return
-    if not all((target / file).is_file() for file in signs):
+    if not _has_model(target):
         raise InputError(
             f"--output_dir {target} holds other files, which would be lost; choose a new directory"
         )
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with "
+            f"--output_dir {target} holds a finished model; choose a new directory, or replace it with "
             "--overwrite_output_dir"
         )
 
 
+def _has_model(directory: Path) -> bool:
+    return all((directory / file).is_file() for file in (RESULTS_FILE, "config.json"))
+
+
 @contextmanager
-def complete_directory(
-    target: Path,
-    saving: str = "the model",
-    overwrite: bool = False,
-    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
-) -> Iterator[Path]:
+def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
     """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
 
     If anything fails, the new directory is removed, and `target` stays as it was. Unless `target`
-    holds results that may be replaced, files that others have written there in the meantime are
+    holds a model that may be replaced, files that others have written there in the meantime are
     kept.
 
     Args:
-        target: The directory.
-        saving: A description of the content for messages.
-        overwrite, signs: As for `check_output_dir`.
+        target, overwrite: As for `check_output_dir`.
 
     Raises:
         InputError: if something else was written to `target` in the meantime; the message says
@@ -125,7 +115,7 @@ def complete_directory(
         finished.mkdir()
         yield finished
         replaced = Path(scratch) / "replaced"
-        is_replaced = overwrite and all((target / file).is_file() for file in signs)
+        is_replaced = overwrite and _has_model(target)
         if is_replaced:
             target.rename(replaced)
         try:
@@ -139,15 +129,8 @@ def complete_directory(
             finished.rename(kept)
             raise InputError(
                 f"{target}: something else was written there in the meantime, and was kept "
-                f"({error.strerror}); {saving} is in {kept}"
+                f"({error.strerror}); the finished directory is {kept}"
             ) from error
-
-
-def is_written_directly(path: str | Path) -> bool:
-    """Whether a path is not a regular file but, for example, /dev/stdout or a pipe, which cannot be
-    replaced."""
-    is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
-    return os.path.exists(path) and is_stream
 
 
 @contextmanager
@@ -168,7 +151,8 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """
     name = f"{option} {path}".strip()
     target = Path(os.path.realpath(path))
-    is_stream = is_written_directly(path)
+    is_special = not os.path.isfile(path) or str(path).startswith(_STREAMS)
+    is_stream = os.path.exists(path) and is_special
     written = Path(path)
     if not is_stream:
         # Another command may write the same file at the same time.

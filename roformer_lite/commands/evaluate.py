@@ -20,10 +20,11 @@ from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..results import EvaluationResult
 from ..training.results import table_of
-from .evaluate_options import EVALUATION_FILES, REPORT_FILE, EvaluateArguments
+from .evaluate_options import EvaluateArguments
 
 PICTURE_FILE = "confusion.png"
 TABLE_FILE = "predictions.csv"
+REPORT_FILE = "report.txt"
 # The report shows this many of the worst predictions.
 NUM_EXAMPLES = 5
 
@@ -87,7 +88,7 @@ def evaluate_model(
         results=results,
     )
     if options.output_dir is not None:
-        _save(evaluated, found, Path(options.output_dir), options.overwrite_output_dir)
+        _save(evaluated, found, Path(options.output_dir))
     return evaluated
 
 
@@ -122,9 +123,9 @@ def _report_text(found: Evaluation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _save(evaluated: EvaluationResult, found: Evaluation, target: Path, overwrite: bool) -> None:
+def _save(evaluated: EvaluationResult, found: Evaluation, target: Path) -> None:
     """Write the output directory."""
-    with complete_directory(target, "the evaluation", overwrite, EVALUATION_FILES) as folder:
+    with complete_directory(target) as folder:
         if evaluated.rows:
             with (folder / TABLE_FILE).open("w", encoding="utf-8") as stream:
                 table = TableWriter(stream, ".csv")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..errors import (
@@ -17,11 +16,7 @@ from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser, help_texts
 from ..options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
-from ..output import RESULTS_FILE, check_output_dir, check_place
-
-REPORT_FILE = "report.txt"
-# A finished evaluation consists of these files.
-EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
+from ..output import new_directory
 
 
 @dataclass
@@ -32,9 +27,8 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
         test_split: Split of --dataset_name.
-        output_dir: Directory for results, report, picture and the table of all predictions.
+        output_dir: New directory for results, report, picture and the table of all predictions.
             Default: none.
-        overwrite_output_dir: Replace an earlier evaluation there.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
@@ -42,7 +36,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     test_file: list[str] | None = None
     test_split: str = "test"
     output_dir: str | None = None
-    overwrite_output_dir: bool = False
     batch_size: int | None = None
 
     def __post_init__(self):
@@ -55,10 +48,7 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
             check_file("test_file", path)
         check_number("batch_size", self.batch_size, minimum=1)
         if self.output_dir is not None:
-            self.output_dir = check_place("output_dir", self.output_dir)
-            check_output_dir(
-                Path(self.output_dir), self.overwrite_output_dir, EVALUATION_FILES, "an evaluation"
-            )
+            self.output_dir = str(new_directory(self.output_dir))
 
 
 def measuring_arguments() -> type:

@@ -81,12 +81,10 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
     command = ("evaluate", classifier, "--test_file", data, "--output_dir")
-    assert "holds other files, which would be lost" in refused(*command, classifier)
-    run(*command, tmp_path / "e")
-    assert "examples/s" not in capsys.readouterr().err
-    assert "holds an evaluation" in refused(*command, tmp_path / "e")
+    assert "exists already" in refused(*command, classifier)
     # The option replaces the separator of the training, which is a semicolon.
-    run(*command, tmp_path / "e", "--overwrite_output_dir", label_separator=",")
+    run(*command, tmp_path / "e", label_separator=",")
+    assert "examples/s" not in capsys.readouterr().err
     assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
 
