@@ -12,6 +12,7 @@ from rich.console import Console
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
 from ..data.tables import TableWriter
+from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
 from ..measuring.confusion_picture import draw_confusion
 from ..measuring.report import confused_pairs, example_text, worst
@@ -19,6 +20,7 @@ from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..results import EvaluationResult
+from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
 
@@ -53,8 +55,16 @@ def evaluate_model(
         options: The options of the command.
         given: The given options about reading and measuring data, by name.
         directory: The directory of the model, or its name on the Hub.
+
+    Raises:
+        InputError: for an exported model that generates text.
     """
     saved = open_model(directory, options.device)
+    if is_exported(directory) and saved.model.can_generate():
+        raise InputError(
+            f"{directory}: exported models that generate text cannot be evaluated; pass the "
+            "directory of the trained model"
+        )
     recipe = recipe_for(saved, options, given)
     # The final metrics of the training depend on these arguments.
     of_training = saved.results.get("training", {}).get("arguments", {})
