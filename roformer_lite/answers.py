@@ -20,18 +20,18 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
-from .options.parser import typed_options
+from .options.parser import CommandParser
+from .options.values import command_words
 from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Recipe
 from .recipes.loaded_model import Input, LoadedModel
-from .saved.onnx_model import OnnxModel
+from .saved.onnx_model import OnnxModel, is_exported
 from .saved.saved_model import (
     load_config,
     max_positions,
     read_optional_object,
     require_tokenizer,
-    try_tokenizer,
     without_reports,
 )
 
@@ -70,35 +70,33 @@ def open_model(
     directory: str | Path,
     device: str | None = None,
     options: dict[str, Any] | None = None,
-    engine: str = "torch",
 ) -> SavedModel:
-    """Open a model that `roformer-lite train` saved, or any checkpoint with a head of one of the
-    tasks.
+    """Open a model that `roformer-lite train` saved or `roformer-lite export` wrote as ONNX graphs,
+    or any checkpoint with a head of one of the tasks.
 
     Args:
         directory: The directory of the model, or its name on the Hub.
-        device: The device to use. Default: the first GPU, if there is one.
+        device: The device to use. Default: the first GPU, if there is one; graphs need the CPU.
         options: The options that `answers` will get. They are checked before the weights are read.
-        engine: `torch`, or `onnx` for a directory that was exported for it.
 
     Raises:
         InputError: if there is no model, if one of its files is missing or wrong, if none of the
-            tasks fits its architecture, or if the model does not use one of the options.
+            tasks fits its architecture, or if the model does not use one of the options or the
+            device.
     """
     directory = str(directory)
     config = load_config(directory)
     results = read_optional_object(directory, RESULTS_FILE)
     recipe = recipe_of(directory, config, results)
     tokenizer = require_tokenizer(directory, config)
-    try_tokenizer(tokenizer, directory)
     require_packages(directory, recipe.options.packages)
     recipe.check_options(config, options or {})
-    if engine not in recipe.engines:
-        raise InputError(
-            f"--engine {engine} is not for {recipe.name} models, which take "
-            f"{', '.join(recipe.engines)}"
-        )
-    if engine == "onnx":
+    if is_exported(directory):
+        if not recipe.takes_graphs or device not in (None, "cpu"):
+            raise InputError(
+                f"{directory} was exported for onnxruntime, which computes on the CPU and not for "
+                f"{recipe.name}; pass the directory of the trained model"
+            )
         model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
@@ -155,8 +153,9 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
     known = {name: settings.get(name) for name in kind.options_class.measuring_options}
+    parser = CommandParser(f"train {kind.name}", "", [kind.options_class])
     try:
-        options = typed_options(kind.options_class, {**known, "dataset_name": "-"})
+        (options,) = parser.parse(command_words({**known, "dataset_name": "-"}))
         return kind.of_model(options, config, settings)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error

@@ -1,64 +1,16 @@
 """The commands `train`, `evaluate` and `predict` as functions, which `roformer_lite` exports.
 
-Their keyword arguments have the names of the options. The values are Python objects, and are
-checked in the same way as those of the command line. Nothing is imported before a function is
+Their keyword arguments have the names of the options, and their values are read in the same way as
+the words of the command line. Nothing is imported before a function is
 called, because the command line imports this module, too.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The results of a finished training.
-
-    Args:
-        output_dir: The directory of the finished model.
-        results: The contents of its `results.json`; empty in a process of a distributed training
-            that does not save the model.
-    """
-
-    output_dir: Path
-    results: dict[str, Any]
-
-    @property
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """The metrics of the saved model by split (`validation`, `test`) and name."""
-        return self.results.get("metrics", {})
-
-    @property
-    def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
-        """The metrics of the baselines by baseline, split and name."""
-        return self.results.get("baselines", {})
-
-    @property
-    def verdict(self) -> str:
-        """A sentence that compares the model with the best baseline; empty without a comparison."""
-        return self.results.get("verdict", "")
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The evaluation of a saved model on labelled data.
-
-    Args:
-        metrics: The metrics by name.
-        rows: The table of predictions: a dictionary for each row, with its `origin`, its input, its
-            true value and its prediction.
-        report: The metrics of each label and the worst predictions, as text.
-        results: The contents of the `results.json` that the command writes.
-    """
-
-    metrics: dict[str, float]
-    rows: list[dict[str, Any]]
-    report: str
-    results: dict[str, Any]
+from .results import EvaluationResult, TrainingResult
 
 
 def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
@@ -76,8 +28,9 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
         InputError: in the cases in which the command reports an error.
     """
     from .commands.train_options import run_of
+    from .options.values import command_words
 
-    run = run_of(str(task), options)
+    run = run_of(str(task), command_words(options))
 
     from .commands.train import train_run
 
@@ -96,8 +49,9 @@ def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:
         InputError: in the cases in which the command reports an error.
     """
     from .commands.evaluate_options import parse
+    from .options.values import command_words
 
-    given = parse({"dir": str(model), **options})
+    given = parse([str(model), *command_words(options)])
 
     from .commands.evaluate import evaluate_model
 
@@ -126,11 +80,12 @@ def predict(
         InputError: in the cases in which the command reports an error.
     """
     from .commands.predict_options import parse
+    from .options.values import command_words
 
     if options.get("output_file") is not None:
         raise InputError("output_file is for the command; `predict` returns the table")
     _check_inputs(inputs, options.get("input_file"))
-    given = parse({"dir": str(model), **options}, has_rows=inputs is not None)
+    given = parse([str(model), *command_words(options)], has_rows=inputs is not None)
 
     from .commands.predict import predictions
 

@@ -6,7 +6,6 @@ options are valid.
 """
 
 import argparse
-import gc
 import io
 import logging
 import os
@@ -15,8 +14,6 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from tempfile import gettempdir
 
 from .errors import InputError
 from .output import is_disk_full
@@ -65,16 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     _set_up_logging()
     try:
-        _check_encoding(words)
-        # The libraries create a million permanent objects while they are imported, and searching
-        # them for garbage would take a second.
-        gc.disable()
         options = import_module(f".commands.{arguments.command}_options", __package__)
         given = options.parse(words)
         # The progress bars for loading and saving weights are not informative.
         import_module("transformers").logging.disable_progress_bar()
         command = import_module(f".commands.{arguments.command}", __package__)
-        gc.enable()
         command.main(*given)
     except InputError as error:
         _print_error(arguments.command, error, str(error))
@@ -89,16 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    # Errors of the machine have many types, and a panic of the tokenizers library is no
-    # `Exception`. All other errors pass with their traceback.
-    except BaseException as error:
+    # Errors of the machine have many types. All other errors pass with their traceback.
+    except Exception as error:
         message = _resource_error(error)
         if not message:
             raise
         _print_error(arguments.command, error, message)
         return 2
-    finally:
-        gc.enable()
     return 0
 
 
@@ -117,16 +106,10 @@ def _resource_error(error: BaseException) -> str:
             f"there is not enough memory: {error}; use smaller batches, shorter texts or a smaller "
             "model"
         )
-    if is_disk_full(error, Path(gettempdir())):
+    if is_disk_full(error):
         return (
             "no space left on the disk, or a file larger than `ulimit -f` allows: "
             f"{error.__cause__ or error}"
-        )
-    # The class of a panic in Rust cannot be imported.
-    if type(error).__name__ == "PanicException":
-        return (
-            f"the tokenizer cannot encode one of the texts: {error}; use another tokenizer, or "
-            "repair its tokenizer.json"
         )
     return ""
 
@@ -135,38 +118,13 @@ def _set_up_logging() -> None:
     """Show the messages of this program, but only the errors of libraries. The warnings of
     libraries are about their own code and would precede every result. Their environment variables
     and Python's option -W enable them again."""
-    handler = logging.StreamHandler()
-    handler.addFilter(_is_ours_or_an_error)
-    handler.setFormatter(_MessageFormatter())
-    logging.basicConfig(handlers=[handler])
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
     for package in _OUR_PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
     os.environ.setdefault("TORCH_LOGS", "-all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-
-
-class _MessageFormatter(logging.Formatter):
-    """The message, after its level unless it is a mere fact."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        message = super().format(record)
-        return message if record.levelno == logging.INFO else f"{record.levelname}: {message}"
-
-
-def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
-    is_ours = record.name.partition(".")[0] in _OUR_PACKAGES
-    return is_ours or record.levelno >= logging.ERROR
-
-
-def _check_encoding(options: Sequence[str]) -> None:
-    for option in options:
-        try:
-            # Python replaces bytes that are not UTF-8 by surrogates, which cannot be encoded.
-            option.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{option!r}: not UTF-8") from error
 
 
 if __name__ == "__main__":

@@ -3,36 +3,24 @@ heavy is imported."""
 
 import difflib
 import math
-import operator
 import os
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# The Trainer and the beam search allocate memory for every row of a batch, even for an empty one.
-MAX_BATCH_SIZE = 2**20
-# Each beam has its own keys and values.
-MAX_BEAMS = 1000
 HUB_TIMEOUT_SECONDS = 5.0
 # Names that are common in other programs, and the options that they may stand for.
 _SYNONYMS = {
     "batch_size": ["per_device_train_batch_size"],
-    "train_batch_size": ["per_device_train_batch_size"],
-    "eval_batch_size": ["per_device_eval_batch_size", "batch_size"],
     "per_device_eval_batch_size": ["batch_size"],
     "lr": ["learning_rate"],
     "epochs": ["num_train_epochs"],
-    "num_epochs": ["num_train_epochs"],
-    "steps": ["max_steps"],
-    "patience": ["early_stopping_patience"],
     "data": ["train_file", "test_file", "input_file"],
-    "dataset": ["dataset_name", "train_file"],
+    "dataset": ["dataset_name"],
     "model": ["model_name_or_path"],
-    "input": ["input_file"],
     "output": ["output_dir", "output_file"],
     "num_beams": ["beams"],
-    "temp": ["temperature"],
 }
 
 
@@ -63,10 +51,10 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
 def check_number(
     option: str,
     value: float | None,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
+    minimum: float = -math.inf,
+    above: float = -math.inf,
+    maximum: float = math.inf,
+    below: float = math.inf,
 ) -> None:
     """Reject a number that is outside its limits or not finite. None stands for an option that was
     not given, and is accepted.
@@ -74,25 +62,11 @@ def check_number(
     Raises:
         InputError: with the option, the value and the limits.
     """
-    if value is None:
+    if value is None or (minimum <= value <= maximum and above < value < below):
         return
-    bounds = {
-        "at least": (minimum, operator.ge),
-        "above": (above, operator.gt),
-        "at most": (maximum, operator.le),
-        "below": (below, operator.lt),
-    }
-    limits = []
-    # `isfinite` fails for whole numbers that are too large for a float.
-    is_right = isinstance(value, int) or math.isfinite(value)
-    if not is_right:
-        limits.append("finite")
-    for name, (limit, holds) in bounds.items():
-        if limit is not None:
-            limits.append(f"{name} {limit}")
-            is_right = is_right and holds(value, limit)
-    if not is_right:
-        raise InputError(f"--{option}={value} must be {' and '.join(limits)}")
+    named = {"at least": minimum, "above": above, "at most": maximum, "below": below}
+    limits = [f"{name} {limit}" for name, limit in named.items() if math.isfinite(limit)]
+    raise InputError(f"--{option}={value} must be finite, {' and '.join(limits)}")
 
 
 def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
@@ -108,14 +82,11 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     Raises:
         InputError: with the option, the path and the reason.
     """
-    if not os.path.exists(path):
-        raise InputError(f"--{option} {path}: No such file or directory")
-    if os.path.isdir(path):
-        raise InputError(f"--{option} {path}: Is a directory; pass the name of a file")
-    if not may_be_pipe and not os.path.isfile(path):
+    is_pipe = os.path.exists(path) and not os.path.isdir(path)
+    if not os.path.isfile(path) and not (may_be_pipe and is_pipe):
         raise InputError(
-            f"--{option} {path}: is a pipe or a device, not a file; write its text to a file and "
-            "pass that file"
+            f"--{option} {path}: there is no such file, and a directory, a pipe or a device cannot "
+            "be read"
         )
 
 
@@ -129,12 +100,8 @@ def check_directory(name: str | Path, given: str = "") -> None:
     Raises:
         InputError: with the reason.
     """
-    if os.path.isdir(name):
-        return
-    given = given or str(name)
-    if os.path.exists(name):
-        raise InputError(f"{given}: is a file; pass the directory of a model")
-    raise InputError(f"{given}: there is no such directory")
+    if not os.path.isdir(name):
+        raise InputError(f"{given or name}: there is no such directory")
 
 
 def is_hub_name(name: str | Path) -> bool:
@@ -166,40 +133,27 @@ def check_model_name(name: str | Path, given: str = "") -> None:
         return
     if not is_hub_name(name):
         check_directory(name, given)
-    refusal = _refusal_of_hub(str(name))
-    if refusal:
-        raise InputError(f"{given or name}: there is no such directory here, and {refusal}")
+    _look_up(str(name), given or str(name))
 
 
 @cache
-def _refusal_of_hub(name: str) -> str:
-    """The reason why a repository cannot be loaded; empty if it is on the Hub or in the cache.
+def _look_up(name: str, given: str) -> None:
+    """Reject a repository that is neither in the cache nor on the Hub.
 
-    There is a single attempt, whereas transformers would try for half a minute.
+    The Hub is asked once, whereas transformers would ask it for half a minute.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
 
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_TIMEOUT_SECONDS)
-    except EntryNotFoundError:
-        # The error that is raised when the model is loaded names the missing file.
-        return ""
-    except RepositoryNotFoundError:
-        return "the Hub has no repository of this name that you can access"
-    # Any other error means that the Hub cannot be reached. Its type depends on the HTTP library,
-    # which differs between versions of huggingface_hub.
+    # Without a connection, the error depends on the HTTP library of huggingface_hub.
     except Exception as error:
-        if isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return ""
-        if isinstance(error, OfflineModeIsEnabled):
-            return "the Hub was not asked because HF_HUB_OFFLINE is set"
-        return f"the Hub cannot be reached: {' '.join(str(error).split())}"
-    return ""
+        raise InputError(
+            f"{given}: there is no such directory here, and the Hub cannot be reached or has no such "
+            f"model: {' '.join(str(error).split())}"
+        ) from error
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.

@@ -1,24 +1,20 @@
 """Files and directories that are either complete or as they were before."""
 
 import errno
-import gzip
-import io
 import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from .errors import InputError
 
 # This file is written last, so that a directory with it contains a finished model.
 RESULTS_FILE = "results.json"
-# A disk with fewer free bytes is regarded as full.
-_FULL_BELOW = 2**16
 # Files with these names are open already.
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
@@ -39,17 +35,12 @@ def check_place(option: str, path: str) -> str:
     """
     given = f"--{option} {path}" if option else path
     target = Path(os.path.realpath(path))
-    problem = None
-    if Path(path).name in ("", ".."):
-        model = Path(path) / "model"
-        problem = f"names no new directory; pass a name, such as {model}"
+    has_name = Path(path).name not in ("", "..")
     # Unlike pathlib, os.path does not raise an error for names that are too long.
-    elif os.path.isfile(target):
-        problem = "is a file; pass the name of a directory"
-    elif os.path.ismount(target):
-        problem = "is a mount point, which cannot be replaced; pass a directory in it"
-    if problem is not None:
-        raise InputError(f"{given} {problem}")
+    if not has_name or os.path.isfile(target) or os.path.ismount(target):
+        raise InputError(
+            f"{given} is a file, a mount point or no name; pass the name of a new directory"
+        )
     parent = next(parent for parent in target.parents if os.path.exists(parent))
     try:
         # No name that will be needed is longer than this one.
@@ -75,53 +66,43 @@ def new_directory(path: str) -> Path:
     return out
 
 
-def check_output_dir(
-    target: Path,
-    overwrite: bool,
-    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
-    holds: str = "a finished model",
-) -> None:
-    """Raise an error if writing to the directory `target` would lose something.
+def check_output_dir(target: Path, overwrite: bool) -> None:
+    """Raise an error if writing a model to the directory `target` would lose something.
 
     Args:
         target: The directory, which `check_place` has accepted.
-        overwrite: Whether the results of an earlier command may be replaced.
-        signs: The files by which these results are recognised.
-        holds: A description of these results for the message.
+        overwrite: Whether a finished model may be replaced.
 
     Raises:
-        InputError: if `target` contains other files, or results that may not be replaced.
+        InputError: if `target` contains other files, or a model that may not be replaced.
     """
     if not os.path.exists(target) or not any(target.iterdir()):
         return
-    if not all((target / file).is_file() for file in signs):
+    if not _has_model(target):
         raise InputError(
             f"--output_dir {target} holds other files, which would be lost; choose a new directory"
         )
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with "
+            f"--output_dir {target} holds a finished model; choose a new directory, or replace it with "
             "--overwrite_output_dir"
         )
 
 
+def _has_model(directory: Path) -> bool:
+    return all((directory / file).is_file() for file in (RESULTS_FILE, "config.json"))
+
+
 @contextmanager
-def complete_directory(
-    target: Path,
-    saving: str = "the model",
-    overwrite: bool = False,
-    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
-) -> Iterator[Path]:
+def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
     """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
 
     If anything fails, the new directory is removed, and `target` stays as it was. Unless `target`
-    holds results that may be replaced, files that others have written there in the meantime are
+    holds a model that may be replaced, files that others have written there in the meantime are
     kept.
 
     Args:
-        target: The directory.
-        saving: A description of the content for messages.
-        overwrite, signs: As for `check_output_dir`.
+        target, overwrite: As for `check_output_dir`.
 
     Raises:
         InputError: if something else was written to `target` in the meantime; the message says
@@ -134,7 +115,7 @@ def complete_directory(
         finished.mkdir()
         yield finished
         replaced = Path(scratch) / "replaced"
-        is_replaced = overwrite and all((target / file).is_file() for file in signs)
+        is_replaced = overwrite and _has_model(target)
         if is_replaced:
             target.rename(replaced)
         try:
@@ -148,46 +129,14 @@ def complete_directory(
             finished.rename(kept)
             raise InputError(
                 f"{target}: something else was written there in the meantime, and was kept "
-                f"({error.strerror}); {saving} is in {kept}"
+                f"({error.strerror}); the finished directory is {kept}"
             ) from error
-
-
-def is_written_directly(path: str | Path) -> bool:
-    """Whether a path is not a regular file but, for example, /dev/stdout or a pipe, which cannot be
-    replaced."""
-    is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
-    return os.path.exists(path) and is_stream
-
-
-def check_answers_file(path: str, input_file: str | None, model: str) -> None:
-    """Raise an error before overwriting the input or a file of the model with the predictions.
-
-    Args:
-        path: The file for the predictions.
-        input_file: The input; None for standard input.
-        model: The directory of the model, or its name on the Hub.
-
-    Raises:
-        InputError: with the file that would be lost.
-    """
-    if is_written_directly(path) or not os.path.exists(path):
-        return
-    is_of_model = Path(os.path.realpath(model)) in Path(os.path.realpath(path)).parents
-    is_input = False
-    # Standard input may be closed.
-    with suppress(OSError):
-        is_input = os.path.samefile(path, 0 if input_file is None else input_file)
-    if is_input or is_of_model:
-        lost = "the input" if is_input else f"a file of the model {model}"
-        raise InputError(
-            f"--output_file {path} is {lost}, which would be overwritten; pass another name"
-        )
 
 
 @contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """Open a UTF-8 file to be written inside the `with`; at the end it replaces `path`, which stays
-    as it was if anything fails. A file whose name ends in .gz is compressed.
+    as it was if anything fails.
 
     It is written next to `path`, which may be read in the meantime. A link is followed, an existing
     file keeps its permissions, and other kinds of files, such as /dev/stdout or a pipe, are written
@@ -202,7 +151,8 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """
     name = f"{option} {path}".strip()
     target = Path(os.path.realpath(path))
-    is_stream = is_written_directly(path)
+    is_special = not os.path.isfile(path) or str(path).startswith(_STREAMS)
+    is_stream = os.path.exists(path) and is_special
     written = Path(path)
     if not is_stream:
         # Another command may write the same file at the same time.
@@ -212,17 +162,17 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
     try:
-        file = written.open("wb")
+        file = written.open("w", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror}") from error
     try:
         with file:
             if not is_stream and target.exists():
                 shutil.copymode(target, written)
-            with _text_in(file, is_compressed=Path(path).suffix.lower() == ".gz") as stream:
-                yield stream
+            yield file
             if not is_stream:
                 # Without this, a crash of the machine after the rename could leave an empty file.
+                file.flush()
                 os.fsync(file.fileno())
         if not is_stream:
             written.replace(target)
@@ -231,55 +181,23 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
             written.unlink(missing_ok=True)
 
 
-@contextmanager
-def _text_in(file: IO[bytes], is_compressed: bool) -> Iterator[TextIO]:
-    """Text that is written to an open file in UTF-8."""
-    if is_compressed:
-        # Without a name and a time, the same text always produces the same file.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-            with io.TextIOWrapper(packed, encoding="utf-8") as text:
-                yield text
-        return
-    stream = io.TextIOWrapper(file, encoding="utf-8")
-    yield stream
-    stream.detach()
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file. Numbers that are not finite raise a `ValueError`."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", "utf-8")
 
 
-def is_disk_full(error: BaseException | None, directory: Path) -> bool:
-    """Whether `error` or one of its causes means that the disk of `directory` is full, or that a
-    quota or `ulimit -f` is exceeded.
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether `error` or one of its causes means that a disk is full, or that a quota or `ulimit -f`
+    is exceeded.
 
-    Some libraries do not report why writing failed, so the free space is checked as well. Libraries
-    in Rust, such as safetensors, have errors without `errno`, whose messages end with its number.
+    Libraries in Rust, such as safetensors, have errors without `errno`, whose messages end with its
+    number.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     in_rust = tuple(f"(os error {number})" for number in full)
-    while not directory.exists():
-        directory = directory.absolute().parent
-    has_space = shutil.disk_usage(directory).free >= _FULL_BELOW
     while error is not None:
         if getattr(error, "errno", None) in full or str(error).endswith(in_rust):
             return True
-        if isinstance(error, Exception) and not isinstance(error, InputError) and not has_space:
-            return True
         error = error.__cause__
     return False
-
-
-def require_space(directory: Path, size: int) -> None:
-    """Raise the `OSError` of a full disk in advance if `directory` has no room for `size` bytes.
-    Some writers, such as torch's writer of archives, would otherwise end the whole process."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    placeholder = directory / ".space"
-    try:
-        with placeholder.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, size)
-    finally:
-        placeholder.unlink(missing_ok=True)

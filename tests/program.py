@@ -1,6 +1,7 @@
 """Commands of the program as a user runs them, and the files that they read and write."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -49,7 +50,8 @@ def train(command: str, data: Files, out: Path, **options: object) -> dict[str, 
 def evaluated(model: Path, data: Files, **options: object) -> dict[str, Any]:
     """Run `evaluate`, and return the results."""
     out = model.with_name(f"{model.name}-evaluated")
-    files = {"test_file": data, "output_dir": out, "overwrite_output_dir": True}
+    shutil.rmtree(out, ignore_errors=True)
+    files = {"test_file": data, "output_dir": out}
     run("evaluate", model, **files, device="cpu", **options)
     return results_of(out)
 

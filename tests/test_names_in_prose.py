@@ -49,7 +49,7 @@ OF_OTHER_TOOLS = set(
     "do_regression do_train "
     "gradient_accumulation label_column_name max_train_samples mixed_precision "
     "multi_target_strategy "
-    "num_iterations pad_to_max_length project_name text_column_names valid_split "
+    "num_epochs num_iterations pad_to_max_length project_name text_column_names valid_split "
     "warmup_ratio".split()
 )
 # The code composes these names from a part of a name and an ending.

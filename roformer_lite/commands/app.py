@@ -18,21 +18,19 @@ def main(options: AppArguments, directory: str) -> None:
     Raises:
         InputError: if the model cannot be loaded, or the page cannot be opened at this address.
     """
-    saved = open_model(directory, device=options.device, engine=options.engine)
+    saved = open_model(directory, device=options.device)
     page = page_of(saved, title=Path(directory).resolve().name)
     open_page(page, server_name=options.host, server_port=options.port).block_thread()
 
 
 def page_of(saved: SavedModel, title: str) -> gradio.Interface:
-    """A page with a box for a text, or with two boxes for a pair of texts. The
-    placeholder in the box is the made-up example of the card.
+    """A page with a box for a text, or with two boxes for a pair of texts.
 
     Programs call it at the endpoint `/predict` with the parameter `text`, and with `text_pair` for
     a model that reads pairs. Gradio serves one visitor at a time, because all visitors share the
     model and the random state.
     """
     names = ["text", "text_pair"] if saved.recipe.takes_pairs else ["text"]
-    example = saved.results.get("example_line", "").split("\t")
 
     def predict(text: str, text_pair: str = "") -> str:
         """The line that `roformer-lite predict` writes for a text or for a pair of texts."""
@@ -46,10 +44,7 @@ def page_of(saved: SavedModel, title: str) -> gradio.Interface:
 
     return gradio.Interface(
         fn=predict,
-        inputs=[
-            gradio.Textbox(label=name, lines=3, placeholder=text)
-            for name, text in zip(names, [*example, ""], strict=False)
-        ],
+        inputs=[gradio.Textbox(label=name, lines=3) for name in names],
         outputs=gradio.Textbox(label="answer", buttons=["copy"]),
         title=title,
         api_name="predict",

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import check_number, require_packages
-from ..options.formats import check_engine
-from ..options.models import MODEL_HELP, EngineArguments
+from ..errors import check_model_name, check_number, require_packages
+from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
 
 @dataclass
-class AppArguments(EngineArguments):
+class AppArguments(DeviceArguments):
     """Options of `roformer-lite app`.
 
     Args:
@@ -35,5 +34,5 @@ def parse(argv: Sequence[str]) -> tuple[AppArguments, str]:
     )
     options, directory = parser.parse(argv)
     require_packages("a page", ["gradio"])
-    check_engine(options.engine, directory, options.device)
+    check_model_name(directory)
     return options, directory

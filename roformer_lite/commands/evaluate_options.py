@@ -1,12 +1,10 @@
 """The options of `roformer-lite evaluate`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
-from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 from ..errors import (
-    MAX_BATCH_SIZE,
     TRAINING_PACKAGES,
     InputError,
     check_file,
@@ -16,14 +14,9 @@ from ..errors import (
 )
 from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
-from ..options.parser import CommandParser, Given, help_texts
-from ..options.run import command_words
-from ..options.tasks import TASK_ARGUMENTS
-from ..output import RESULTS_FILE, check_output_dir, check_place
-
-REPORT_FILE = "report.txt"
-# A finished evaluation consists of these files.
-EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
+from ..options.parser import CommandParser, help_texts
+from ..options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
+from ..output import new_directory
 
 
 @dataclass
@@ -34,11 +27,8 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
         test_split: Split of --dataset_name.
-        output_dir: Directory for results, report, picture and the table of all predictions.
+        output_dir: New directory for results, report, picture and the table of all predictions.
             Default: none.
-        overwrite_output_dir: Replace an earlier evaluation there.
-        table_format: Format of the table of predictions.
-        examples: How many of the worst answers to print.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
@@ -46,9 +36,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
     test_file: list[str] | None = None
     test_split: str = "test"
     output_dir: str | None = None
-    overwrite_output_dir: bool = False
-    table_format: Literal["csv", "jsonl"] = "csv"
-    examples: int = 5
     batch_size: int | None = None
 
     def __post_init__(self):
@@ -59,22 +46,20 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
             self.refuse_hub_options("--test_file", "test_split")
         for path in self.test_file or ():
             check_file("test_file", path)
-        check_number("examples", self.examples, minimum=0)
-        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
+        check_number("batch_size", self.batch_size, minimum=1)
         if self.output_dir is not None:
-            self.output_dir = check_place("output_dir", self.output_dir)
-            check_output_dir(
-                Path(self.output_dir), self.overwrite_output_dir, EVALUATION_FILES, "an evaluation"
-            )
+            self.output_dir = str(new_directory(self.output_dir))
 
 
 def measuring_arguments() -> type:
     """A dataclass of the options of `train` that determine how labelled data are read and
-    evaluated, for all tasks together. None stands for the value in the model's training."""
+    evaluated, for all tasks together, except lengths. None stands for the value in the model's
+    training."""
     tasks: dict[str, list[str]] = {}
     for task, arguments in TASK_ARGUMENTS.items():
         for name in arguments.measuring_options:
-            tasks.setdefault(name, []).append(task)
+            if name not in LENGTH_OPTIONS:
+                tasks.setdefault(name, []).append(task)
     options = []
     for name, of_tasks in tasks.items():
         arguments = TASK_ARGUMENTS[of_tasks[0]]
@@ -85,16 +70,9 @@ def measuring_arguments() -> type:
     return make_dataclass("MeasuringArguments", options, namespace={"group": group})
 
 
-def parse(options: Given) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
-    """The options of `roformer-lite evaluate`.
-
-    Args:
-        options: The words of the command line, or values by name, with the model as `dir`.
-
-    Returns:
-        Its own options, the given options about reading and evaluating data, the directory of the
-        model, and the command line, which the results show.
-    """
+def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]:
+    """The own options of `roformer-lite evaluate`, the given options about reading and evaluating
+    data, and the directory of the model."""
     parser = CommandParser(
         "evaluate",
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
@@ -102,13 +80,8 @@ def parse(options: Given) -> tuple[EvaluateArguments, dict[str, Any], str, Seque
         [EvaluateArguments, measuring_arguments()],
         DIR=MODEL_HELP,
     )
-    own, measuring, directory = parser.parse(options)
+    own, measuring, directory = parser.parse(words)
     given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
     check_model_name(directory)
-    if isinstance(options, Mapping):
-        others = {
-            name: value for name, value in options.items() if name != "dir" and value is not None
-        }
-        options = [directory, *command_words(others)]
-    return own, given, directory, options
+    return own, given, directory

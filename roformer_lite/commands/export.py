@@ -14,12 +14,11 @@ from ..baseline.files import copy_joined
 from ..errors import InputError
 from ..export.graphs import write_graphs, write_pooling
 from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
-from ..options.formats import FOLDER_FORMATS, GRAPH_FORMATS
+from ..options.formats import FOLDER_FORMATS
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import (
     load_config,
     load_model,
-    load_tokenizer,
     naming,
     read_optional_object,
     require_tokenizer,
@@ -47,9 +46,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
             "the model, so an exported model would return other scores; open it with CrossEncoder"
         )
     check_sentence_modules(source)
-    # Graphs can do without a tokenizer; other formats contain its vocabulary.
-    load = load_tokenizer if options.format in GRAPH_FORMATS else require_tokenizer
-    tokenizer = load(source, load_config(source))
+    tokenizer = require_tokenizer(source, load_config(source))
     # Every runtime supports this precision.
     model = padding_free(load_model(source).float(), enabled=not options.padded)
     place = out / options.format if options.format in FOLDER_FORMATS else out
@@ -62,8 +59,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         folder = directory / place.relative_to(out)
         folder.mkdir(exist_ok=True)
         written = _write(model, tokenizer, folder, options)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
         if options.format == "onnx":
             _write_further_files(model, settings, directory)
             copy_joined(source, directory)
@@ -74,7 +70,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
 
 def _write(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     options: ExportArguments,
 ) -> str:
@@ -84,8 +80,7 @@ def _write(
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
-    gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
-    if not gives_embeddings:
+    if options.format != "onnx" or not is_bare_encoder(model):
         return ", ".join(write_graphs(model, folder, options.format, options.quantization))
     encoder = SentenceEncoder(model)
     graphs = write_graphs(encoder, folder, options.format, options.quantization)

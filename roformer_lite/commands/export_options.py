@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError, check_model_name
-from ..options.formats import GRAPH_FORMATS, Format, check_libraries, check_quantization
+from ..errors import InputError, check_model_name, require_packages
+from ..options.formats import GRAPH_FORMATS, LIBRARIES, QUANTIZATIONS, Format
 from ..options.parser import CommandParser
 from ..output import new_directory
 
@@ -18,23 +18,23 @@ class ExportArguments:
         format: Format to write.
         quantization: How to store the weights, for formats with a choice (onnx: int8; ctranslate2:
             int8, int8_float32, float16, bfloat16; gguf: f16, bf16, q8_0).
-        embeddings: onnx: export one vector per text, pooled according to `classifier_pooling`,
-            instead of the head's output (the default for models without a head).
         padded: onnx, torch: write graphs that compute padding, for runtimes that allow only fixed
             shapes.
     """
 
     format: Format = "onnx"
     quantization: str | None = None
-    embeddings: bool = False
     padded: bool = False
 
     def __post_init__(self):
         if self.padded and self.format not in GRAPH_FORMATS:
             raise InputError(f"--padded is for --format onnx and torch, not for {self.format}")
-        if self.embeddings and self.format != "onnx":
-            raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
-        check_quantization(self.format, self.quantization)
+        kinds = QUANTIZATIONS.get(self.format, ())
+        if self.quantization is not None and self.quantization not in kinds:
+            raise InputError(
+                f"--quantization {self.quantization}: --format {self.format} has no such type; "
+                f"choose one of {', '.join(kinds) or 'the other formats'}"
+            )
 
 
 def parse(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
@@ -49,5 +49,5 @@ def parse(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
     )
     options, directory, out = parser.parse(argv)
     check_model_name(directory)
-    check_libraries(options.format)
+    require_packages(f"--format {options.format}", LIBRARIES.get(options.format, ()))
     return options, directory, new_directory(out)

@@ -2,11 +2,13 @@
 column of a table."""
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from tqdm import tqdm
 from transformers import set_seed
@@ -17,9 +19,7 @@ from ..data.data_files import (
     begins_with_mark,
     delimiter_of,
     file_format,
-    header_of,
     lines_of,
-    numbered_lines,
     read_lines,
     read_table,
     row_of,
@@ -28,16 +28,11 @@ from ..data.tables import TableWriter, with_answer
 from ..errors import InputError
 from ..options.models import SEED
 from ..output import complete_file
-from ..recipes.base import Recipe
-from ..recipes.loaded_model import Input
+from ..recipes.base import Recipe, Shown
 from .predict_options import ReadingArguments
 
 # This many batches are read ahead, because lines of similar length share a batch.
 _BATCHES_AT_ONCE = 32
-# A pipe is read in pieces of at most this many bytes.
-_PIECE_BYTES = 2**16
-
-Item = TypeVar("Item")
 
 
 def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> None:
@@ -48,18 +43,30 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         options: The given options about answers by name.
         directory: The model's directory, or its name on the Hub.
     """
+    target = files.output_file
+    if target is not None and os.path.isfile(target):
+        if Path(os.path.realpath(directory)) in Path(os.path.realpath(target)).parents:
+            raise InputError(
+                f"--output_file {target} is a file of the model {directory}, which would be "
+                "overwritten; pass another name"
+            )
     with ExitStack() as stack:
-        if files.output_file is None:
+        if target is None:
             output = utf8_output()
         else:
-            output = stack.enter_context(complete_file(files.output_file, "--output_file"))
-        if files.input_file is None and sys.stdin is None:
-            raise InputError("standard input is closed; pass --input_file")
+            output = stack.enter_context(complete_file(target, "--output_file"))
+        rows = _rows_of_input(files)
         saved = _open(files, options, directory)
+        # The bar is only shown on a terminal.
+        bar = stack.enter_context(tqdm(unit=" texts", delay=1, disable=None))
+        columns = _text_columns(saved.recipe, files) if files.reads_table else []
+        answered = _answered(saved, rows, columns, files, options, bar.update)
         if files.reads_table:
-            _answer_table(saved, files, files.input_file or "", options, output)
+            _write_table(saved, answered, files, options, output)
         else:
-            _answer_lines(saved, files, options, output)
+            for _, shown in answered:
+                output.write("\n" if shown is None else f"{shown.line}\n")
+        output.flush()
 
 
 def predictions(
@@ -79,23 +86,19 @@ def predictions(
         InputError: also for a row without the column of the texts, and with a column of the answer.
     """
     saved = _open(files, options, directory)
-    recipe = saved.recipe
-    columns = _columns_to_answer(recipe, files)
+    columns = _text_columns(saved.recipe, files)
     if files.input_file is None:
-        rows = _rows_of(inputs, columns, recipe.takes_pairs)
-    elif files.reads_table:
-        rows = read_table(files.input_file, files.column_names, files.delimiter)
+        rows = _rows_of_values(inputs, columns, saved.recipe.takes_pairs)
     else:
-        rows = read_lines(files.input_file)
-        columns = []
+        rows = _rows_of_input(files)
+        columns = columns if files.reads_table else []
     return [
-        with_answer(row, cells, files.prefix or "")
-        for chunk in _chunks(rows, files.batch_size * _BATCHES_AT_ONCE)
-        for row, cells in _answered(saved, chunk, columns, files.batch_size, options)
+        with_answer(row, _cells(saved, shown, options), files.prefix)
+        for row, shown in _answered(saved, rows, columns, files, options)
     ]
 
 
-def _rows_of(inputs: Iterable[Any], columns: list[str], are_pairs: bool) -> Iterator[Row]:
+def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) -> Iterator[Row]:
     """Rows of a table from texts or rows."""
     for number, given in enumerate(inputs, start=1):
         if not isinstance(given, Mapping):
@@ -104,10 +107,24 @@ def _rows_of(inputs: Iterable[Any], columns: list[str], are_pairs: bool) -> Iter
         yield row_of(dict(given), f"row {number}")
 
 
+def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
+    """The rows of a table, or the lines of a file or of standard input.
+
+    Raises:
+        InputError: if standard input is closed.
+    """
+    if files.reads_table:
+        return read_table(files.input_file or "", files.column_names, files.delimiter)
+    if files.input_file is not None:
+        return read_lines(files.input_file)
+    if sys.stdin is None:
+        raise InputError("standard input is closed; pass --input_file")
+    lines = lines_of(sys.stdin.buffer, "<stdin>")
+    return ({"text": line.rstrip("\r\n")} for _, line in lines)
+
+
 def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
-    saved = open_model(directory, files.device, options, files.engine)
-    if files.dtype == "bfloat16":
-        saved.model.bfloat16()
+    saved = open_model(directory, files.device, options)
     set_seed(options.pop("seed", SEED))
     return saved
 
@@ -125,91 +142,61 @@ def utf8_output() -> TextIO:
     return sys.stdout
 
 
-def _columns_to_answer(recipe: Recipe, files: ReadingArguments) -> list[str]:
+def _text_columns(recipe: Recipe, files: ReadingArguments) -> list[str]:
     """The columns of a table that contain the inputs of the model: those of the training data by
     default."""
     given = [files.text_column, files.text_pair_column]
     return [name or trained for name, trained in zip(given, recipe.text_columns(), strict=False)]
 
 
-def _answer_lines(
-    saved: SavedModel, files: ReadingArguments, options: dict[str, Any], output: TextIO
-) -> None:
-    recipe = saved.recipe
-    size = files.batch_size * _BATCHES_AT_ONCE
-    lines, pipe = _open_lines(files.input_file)
-    with _progress(files.input_file) as bar:
-        for chunk in _chunks(lines, size, pipe):
-            inputs = [_input_of_line(recipe, line) for line in chunk]
-            for answer in saved.answers(inputs, files.batch_size, options, bar.update):
-                line = "" if answer is None else recipe.show(answer, options).line
-                output.write(line + "\n")
-            output.flush()
-
-
-def _answer_table(
-    saved: SavedModel,
-    files: ReadingArguments,
-    path: str,
-    options: dict[str, Any],
-    output: TextIO,
-) -> None:
-    table = _table_of_answers(files, path, output)
-    prefix = files.prefix or ""
-    columns = _columns_to_answer(saved.recipe, files)
-    rows = read_table(path, files.column_names, files.delimiter)
-    with _progress(path) as bar:
-        for chunk in _chunks(rows, files.batch_size * _BATCHES_AT_ONCE):
-            found = _answered(saved, chunk, columns, files.batch_size, options, bar.update)
-            for row, cells in found:
-                table.write(with_answer(row, cells, prefix), row["origin"])
-            output.flush()
-    has_header = table.kind == ".jsonl" or bool(table.columns)
-    if not has_header and Path(path).is_file():
-        # The table has no rows.
-        header = header_of(path, files.column_names, files.delimiter)
-        cells = dict.fromkeys(saved.recipe.answer_columns(options))
-        table.begin(with_answer(header, cells, prefix))
-
-
 def _answered(
     saved: SavedModel,
-    rows: list[Row],
+    rows: Iterable[Row],
     columns: list[str],
-    batch_size: int,
+    files: ReadingArguments,
     options: dict[str, Any],
     report: Callable[[int], Any] | None = None,
-) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows of a table with the columns of their answers.
+) -> Iterator[tuple[Row, Shown | None]]:
+    """Rows with their predictions, which are None for rows without text.
 
     Args:
         saved: The model.
         rows: The rows. Without `columns`, each is a line of text.
         columns: The columns that contain the inputs.
-        batch_size: Rows in a batch.
+        files: The options with the size of a batch.
         options: The options of the predictions.
         report: As for `SavedModel.answers`.
     """
     recipe = saved.recipe
-    if columns:
-        inputs = [recipe.input_of_columns(row, columns) for row in rows]
-    else:
-        inputs = [_input_of_line(recipe, row["text"]) for row in rows]
-    answers = saved.answers(inputs, batch_size, options, report)
-    for row, answer in zip(rows, answers, strict=True):
-        cells: dict[str, Any] = dict.fromkeys(recipe.answer_columns(options))
-        if answer is not None:
-            cells = recipe.show(answer, options).columns
-        yield row, cells
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, files.batch_size * _BATCHES_AT_ONCE)):
+        if columns:
+            inputs = [recipe.input_of_columns(row, columns) for row in chunk]
+        else:
+            lines = [row["text"] for row in chunk]
+            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in lines]
+        answers = saved.answers(inputs, files.batch_size, options, report)
+        for row, answer in zip(chunk, answers, strict=True):
+            yield row, None if answer is None else recipe.show(answer, options)
 
 
-def _input_of_line(recipe: Recipe, line: str) -> Input:
-    return recipe.input_of_line(line) if line.strip() else ""
+def _cells(saved: SavedModel, shown: Shown | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a prediction, which are None for a row without text."""
+    if shown is None:
+        return dict.fromkeys(saved.recipe.answer_columns(options))
+    return shown.columns
 
 
-def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> TableWriter:
-    """The table to write. It has the format of the input, including the delimiter and the byte
-    order mark, unless `--output_file` has another suffix."""
+def _write_table(
+    saved: SavedModel,
+    answered: Iterable[tuple[Row, Shown | None]],
+    files: ReadingArguments,
+    options: dict[str, Any],
+    output: TextIO,
+) -> None:
+    """Write a table. It has the format of the input, including the delimiter and the byte order
+    mark, unless `--output_file` has another suffix."""
+    path = files.input_file or ""
     kind = file_format(files.output_file or path)
     delimiter = None
     if kind == file_format(path) != ".jsonl":
@@ -219,65 +206,10 @@ def _table_of_answers(files: ReadingArguments, path: str, output: TextIO) -> Tab
             delimiter = delimiter or delimiter_of(path, files.column_names)
             if begins_with_mark(path):
                 output.write("\ufeff")
-    return TableWriter(output, kind, delimiter)
-
-
-class Pipe:
-    """The lines of a pipe or a terminal, which may arrive one at a time.
-
-    Args:
-        stream: The buffered bytes of the input.
-        name: The name of the input in error messages.
-    """
-
-    def __init__(self, stream: io.BufferedReader, name: str):
-        self.stream = stream
-        self.name = name
-        self.arrived = b""
-
-    @property
-    def has_line(self) -> bool:
-        """Whether the next line can be read without waiting."""
-        return b"\n" in self.arrived
-
-    def lines(self) -> Iterator[str]:
-        """The lines without line ends."""
-        return (line.rstrip("\r\n") for _, line in lines_of(self, self.name))
-
-    def readline(self, limit: int) -> bytes:
-        """The next line, or a part of at least `limit` bytes if it is longer; empty at the end."""
-        while not self.has_line and len(self.arrived) < limit:
-            piece = self.stream.read1(_PIECE_BYTES)
-            if not piece:
-                break
-            self.arrived += piece
-        line, end, self.arrived = self.arrived.partition(b"\n")
-        return line + end
-
-
-def _open_lines(path: str | None) -> tuple[Iterator[str], Pipe | None]:
-    """The lines of a file, of a named pipe or of standard input, and the pipe if it is one."""
-    if path is not None and (Path(path).is_file() or path.endswith(".gz")):
-        return (line for _, line in numbered_lines(path)), None
-    # The type of standard input does not say that it is buffered.
-    stream: Any = sys.stdin.buffer if path is None else open(path, "rb")
-    pipe = Pipe(stream, path or "<stdin>")
-    return pipe.lines(), pipe
-
-
-def _chunks(items: Iterable[Item], size: int, pipe: Pipe | None = None) -> Iterator[list[Item]]:
-    """Lists of up to `size` items, or of the lines of a pipe that have arrived."""
-    chunk: list[Item] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size or (pipe is not None and not pipe.has_line):
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _progress(path: str | None) -> tqdm:
-    """The number of answers on standard error, if that is a terminal and the input is a file."""
-    is_shown = path is not None and Path(path).is_file() and sys.stderr.isatty()
-    return tqdm(unit=" texts", delay=1, disable=not is_shown)
+    table = TableWriter(output, kind, delimiter)
+    row = None
+    for row, shown in answered:
+        cells = _cells(saved, shown, options)
+        table.write(with_answer(row, cells, files.prefix), row["origin"])
+    if row is None:
+        raise InputError(f"{path}: the table has no rows")

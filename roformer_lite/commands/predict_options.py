@@ -1,23 +1,21 @@
 """The options of `roformer-lite predict`."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from ..data.data_files import TABLE_FORMATS, file_format
 from ..data.tables import check_table_name
 from ..errors import (
-    MAX_BATCH_SIZE,
-    MAX_BEAMS,
     InputError,
     check_file,
     check_model_name,
     check_number,
 )
-from ..options.common import MAX_SEED, TableArguments
-from ..options.formats import check_engine
-from ..options.models import MODEL_HELP, EngineArguments
-from ..options.parser import CommandParser, Given
-from ..output import check_answers_file
+from ..options.common import MAX_SEED, TableArguments, refuse_ignored
+from ..options.models import MODEL_HELP, DeviceArguments
+from ..options.parser import CommandParser
 
 # Dividing logits by a smaller number would overflow in float16.
 MIN_TEMPERATURE = 1e-3
@@ -25,13 +23,13 @@ _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 
 
 @dataclass
-class ReadingArguments(TableArguments, EngineArguments):
+class ReadingArguments(TableArguments, DeviceArguments):
     """The input and output of `roformer-lite predict`, in addition to the model directory.
 
     Args:
         input_file: UTF-8 text, also .gz. Default: standard input.
-        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file,
-            also .gz. Default: standard output.
+        output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file.
+            Default: standard output.
         text_column: Column of the texts in an input table (.csv, .tsv, .jsonl), whose output is a
             table as well. In all other input, every line is a text. Default: the column of the
             training data.
@@ -39,8 +37,6 @@ class ReadingArguments(TableArguments, EngineArguments):
             Default: the column of the training data.
         prefix: Prefix for the names of the columns that are added to a table.
         batch_size: Texts in a batch.
-        dtype: bfloat16 is faster on some processors, and changes probabilities in the third decimal
-            place.
     """
 
     group: ClassVar[str] = "reading and writing"
@@ -49,19 +45,23 @@ class ReadingArguments(TableArguments, EngineArguments):
     output_file: str | None = None
     text_column: str | None = None
     text_pair_column: str | None = None
-    prefix: str | None = None
+    prefix: str = ""
     batch_size: int = 32
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("batch_size", self.batch_size, minimum=1, maximum=MAX_BATCH_SIZE)
-        if self.dtype != "float32" and self.engine != "torch":
-            raise InputError(
-                f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
-            )
+        check_number("batch_size", self.batch_size, minimum=1)
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
+        if self.output_file is not None:
+            places = {
+                os.path.realpath(path) for path in (self.input_file or "<stdin>", self.output_file)
+            }
+            if len(places) == 1 or self.output_file.endswith(".gz"):
+                raise InputError(
+                    f"--output_file {self.output_file} is the input or a .gz file; pass another "
+                    "name, and compress the file later"
+                )
 
     @property
     def reads_table(self) -> bool:
@@ -79,7 +79,7 @@ class ReadingArguments(TableArguments, EngineArguments):
                 check_table_name("--output_file", self.output_file)
             return
         for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise InputError(
                     f"--{name} is for tables, not for lines; pass a .csv, .tsv or .jsonl file as "
                     "--input_file"
@@ -101,14 +101,13 @@ class AnsweringArguments:
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one.
-        beams: seq2seq, causal: number of beams. Default: as saved with the model.
+        beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:
+            as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
             otherwise as saved with the model.
-        greedy: causal: always choose the most probable token instead of sampling.
         temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
         top_p: causal: sample from the most probable tokens whose probabilities add up to this.
             Default: 0.95
-        repetition_penalty: causal: values above 1 penalise tokens that already occur in the text.
         seed: causal: seed of the sampling. Default: 42
     """
 
@@ -118,51 +117,34 @@ class AnsweringArguments:
     threshold: float | None = None
     beams: int | None = None
     max_new_tokens: int | None = None
-    greedy: bool = False
     temperature: float | None = None
     top_p: float | None = None
-    repetition_penalty: float | None = None
     seed: int | None = None
 
     def __post_init__(self):
-        for name in ("top_k", "max_new_tokens"):
+        for name in ("top_k", "max_new_tokens", "beams"):
             check_number(name, getattr(self, name), minimum=1)
-        check_number("beams", self.beams, minimum=1, maximum=MAX_BEAMS)
         check_number("threshold", self.threshold, minimum=0, maximum=1)
         check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
-        check_number(
-            "repetition_penalty",
-            self.repetition_penalty,
-            minimum=MIN_TEMPERATURE,
-            maximum=1 / MIN_TEMPERATURE,
-        )
         check_number("top_p", self.top_p, above=0, maximum=1)
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
-        given = self.given
-        searching = [name for name in ("greedy", "beams") if name in given]
-        sampling = [name for name in _SAMPLING if name in given]
-        if len(searching) > 1:
-            raise InputError("--greedy can't be combined with --beams; pass only one of them")
-        if searching and sampling:
-            raise InputError(
-                f"--{sampling[0]} can't be combined with --{searching[0]}, which does not sample"
-            )
+        if self.beams is not None:
+            sampling = {name: getattr(self, name) for name in _SAMPLING}
+            refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None and value is not False
-        }
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[str, Any], str]:
+def parse(
+    words: Sequence[str], has_rows: bool = False
+) -> tuple[ReadingArguments, dict[str, Any], str]:
     """The options of `roformer-lite predict`.
 
     Args:
-        given: The words of the command line, or values by name, with the model as `dir`.
+        words: The words of the command line.
         has_rows: Whether the input is a table in Python instead of a file.
 
     Returns:
@@ -176,14 +158,11 @@ def parse(given: Given, has_rows: bool = False) -> tuple[ReadingArguments, dict[
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(given)
+    files, answering, directory = parser.parse(words)
     if not has_rows:
         files.check_tables()
     options = answering.given
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)
-    if files.output_file is not None:
-        check_answers_file(files.output_file, files.input_file, directory)
-    check_engine(files.engine, directory, files.device)
     return files, options, directory

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 
 from ..errors import TRAINING_PACKAGES, require_packages
-from ..options.parser import Given
 from ..options.run import Run, parse_run
 from ..options.tasks import TASK_ARGUMENTS
 
@@ -33,12 +32,12 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
     return (run_of(task, argv[1:]),)
 
 
-def run_of(task: str, options: Given) -> Run:
+def run_of(task: str, words: Sequence[str]) -> Run:
     """The run that a task or a `run.yaml` and its options describe; see `parse_run`.
 
     Raises:
         InputError: also for packages that the training needs and that are not installed.
     """
-    run = parse_run(task, options)
+    run = parse_run(task, words)
     require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
     return run

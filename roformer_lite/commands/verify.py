@@ -5,19 +5,23 @@ from hf_roformer_lite.conversion import open_checkpoint, source_of, verify
 from ..errors import InputError
 from ..saved.saved_model import naming
 from .convert_options import AUTO
-from .verify_options import VerifyArguments
 
 
-def main(options: VerifyArguments, checkpoint: str) -> None:
+def main(source: str, checkpoint: str) -> None:
     """Run `roformer-lite verify CHECKPOINT`.
+
+    Args:
+        source: The system of the checkpoint, or `auto`.
+        checkpoint: Its directory.
 
     Raises:
         InputError: if the outputs differ by more than the tolerance.
     """
     with naming(checkpoint):
         state_dict, config = open_checkpoint(checkpoint)
-        source = source_of(checkpoint, config) if options.source == AUTO else options.source
-        differences = verify(source, state_dict, config, options.seed)
+        if source == AUTO:
+            source = source_of(checkpoint, config)
+        differences = verify(source, state_dict, config)
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(

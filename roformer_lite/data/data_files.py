@@ -194,18 +194,6 @@ def read_table(
     return _read_delimited(path, column_names, delimiter)
 
 
-def header_of(
-    path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
-) -> Row:
-    """A row with the columns of a table that `read_table` takes, but without values. It has the
-    columns of the first row if the table is a .jsonl file."""
-    if file_format(path) == ".jsonl":
-        return next(read_table(path), row_of({}, str(path)))
-    records = _records(path, column_names, delimiter)
-    names = column_names or next((values for _, values in records if values), [])
-    return row_of(dict.fromkeys(names), str(path))
-
-
 def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) -> str:
     """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
     character among comma, semicolon, tab and vertical bar that occurs most often in the header,

@@ -26,8 +26,7 @@ def check_table_name(option: str, path: str) -> None:
     """
     if file_format(path) not in TABLE_FORMATS:
         raise InputError(
-            f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)} "
-            "(or .gz)"
+            f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)}"
         )
 
 

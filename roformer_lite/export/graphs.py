@@ -19,15 +19,13 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 
 from ..errors import InputError
 from ..options.formats import GRAPH_FORMATS
-from ..output import require_space, write_json
+from ..output import write_json
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
 # A protobuf message cannot be larger than 2 GiB, and the graph itself needs some of these bytes.
 MAX_FILE_BYTES = 2**31 - 2**24
-# A graph without its weights is smaller than this.
-_GRAPH_BYTES = 2**19
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
@@ -130,8 +128,6 @@ def write_graphs(
             an ONNX file.
     """
     exported = export_model(model, format)
-    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    require_space(directory, len(exported.components) * (weights + _GRAPH_BYTES))
     if format != "onnx":
         exported.save_pretrained(directory)
         return list(exported.components)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
 from .hub_metadata import check_datasets, check_languages, check_license
-from .values import shown_value
+from .values import words_of
 
 MAX_SEED = 2**32 - 1
 
@@ -276,12 +276,12 @@ class TrainingOptions:
     def _check_training_arguments(self) -> None:
         """Reject arguments of transformers that have an option of their own or do harm."""
         for name, value in self.training_arguments.items():
-            given = f"--training_arguments {shown_value({name: value})}"
+            (text,) = words_of({name: value})
+            given = f"--training_arguments {text}"
             if name in _REFUSED:
                 raise InputError(f"{given}: {_REFUSED[name]}")
             if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
-                text = given.partition("=")[2]
-                raise InputError(f"{given}: pass the option --{name} {text}")
+                raise InputError(f"{given}: pass the option --{name} instead")
 
 
 # Arguments of transformers that would be overridden or do harm.

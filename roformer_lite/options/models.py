@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from .formats import Engine
-
 # The help text of an argument that is a saved model.
 MODEL_HELP = "the model's directory, or its name on the Hub"
 # The seed of `predict` and of `app`.
@@ -15,18 +13,7 @@ class DeviceArguments:
     """The device of a model.
 
     Args:
-        device: cpu, cuda, cuda:1 … Default: cuda if there is one.
+        device: cpu, cuda, cuda:1 … Default: cuda if there is one. An exported model needs the CPU.
     """
 
     device: str | None = None
-
-
-@dataclass
-class EngineArguments(DeviceArguments):
-    """The device of a model, and the library that runs it.
-
-    Args:
-        engine: The library that runs the model. onnx needs the output of `roformer-lite export`.
-    """
-
-    engine: Engine = "torch"

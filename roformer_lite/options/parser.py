@@ -3,20 +3,16 @@
 import argparse
 import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
-from typing import Any, NoReturn, get_type_hints
+from collections.abc import Collection, Sequence
+from dataclasses import MISSING, fields
+from types import NoneType
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from ..errors import InputError, did_you_mean
-from .values import choices_of, converted, kinds_of, shown_value
+from .values import assignment, boolean
 
-# The options of a command: the words of a command line, or values by name.
-Given = Sequence[str] | Mapping[str, Any]
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-# What stands for the value in `--help`, by the end of the option's name or by its type. All other
-# options have their own names there.
-_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 
 
 def help_texts(options: type) -> dict[str, str]:
@@ -35,13 +31,11 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         command: The name of the command, as it is typed after `roformer-lite`.
         description: The text that `--help` shows before the options.
-        options: Dataclasses. Every field is an option, whose help text is in the docstring. Its
-            metadata may have `name`, the name of the option if it is not that of the field, `help`
-            and `metavar`.
+        options: Dataclasses. Every field is an option, whose help text is in the docstring or in
+            the `help` of the field's metadata.
         example: The words of an example after the name of the command, for `--help`.
         usual: The options that `--help` shows; `--help-all` shows all. Default: all.
         epilog: The text that `--help` shows after the options.
-        advice: A sentence for unknown options, if no similar option exists.
         **positionals: The help texts of the positional arguments by their names in capitals, for
             example `DIR="the model's directory"`.
 
@@ -57,7 +51,6 @@ class CommandParser(argparse.ArgumentParser):
         example: str = "",
         usual: Collection[str] = (),
         epilog: str | None = None,
-        advice: str = "",
         **positionals: str,
     ):
         prog = f"roformer-lite {command}"
@@ -65,153 +58,81 @@ class CommandParser(argparse.ArgumentParser):
         if example:
             usage += f"\nexample: {prog} {example}"
         super().__init__(
-            prog=prog,
-            usage=usage,
-            description=description,
-            epilog=epilog,
-            add_help=False,
-            argument_default=argparse.SUPPRESS,
-            allow_abbrev=False,
+            prog=prog, usage=usage, description=description, epilog=epilog, allow_abbrev=False
         )
         self.options = options
-        self.usual = usual
-        self.advice = advice
         self.positionals = [name.lower() for name in positionals]
         self.hints: dict[str, Any] = {}
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
-        self.add_argument("-h", "--help", action="help", help="Show this text.")
-        all_options = "Show all options." if usual else argparse.SUPPRESS
-        self.add_argument("--help_all", action="help", help=all_options)
+        all_options = "show all options and exit" if usual else argparse.SUPPRESS
+        self.add_argument("--help-all", dest="help_all", action="help", help=all_options)
         for kind in options:
-            self._add_options(kind)
+            self._add_options(kind, usual)
 
-    def _add_options(self, kind: type) -> None:
+    def _add_options(self, kind: type, usual: Collection[str]) -> None:
         title = getattr(kind, "group", None)
         group = self.add_argument_group(title) if title else self
-        hints = get_type_hints(kind)
         texts = help_texts(kind)
+        hints = get_type_hints(kind)
         for option in fields(kind):
-            name = option_name(option)
-            self.hints[name] = hints[option.name]
-            text = option.metadata.get("help") or texts[option.name]
+            name = option.name
+            self.hints[name] = hints[name]
+            text = option.metadata.get("help") or texts[name]
             if option.default not in (None, "", MISSING):
                 text += f" (default: {option.default})"
-            if self.usual and name not in self.usual:
+            text = text.replace("%", "%%")
+            if usual and name not in usual:
                 text = argparse.SUPPRESS
-            form = _form(name, hints[option.name])
-            if "metavar" in option.metadata:
-                form["metavar"] = option.metadata["metavar"]
-            group.add_argument(f"--{name}", dest=option.name, help=text.replace("%", "%%"), **form)
+            group.add_argument(f"--{name}", help=text, **_form(hints[name]))
 
-    def parse(self, options: Given) -> tuple[Any, ...]:
+    def parse(self, words: Sequence[str]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
 
         Raises:
             InputError: for an unknown option, and for a value that is not valid.
         """
-        given = self.given(options)
-        positionals = [given[name] for name in self.positionals]
-        return (*self.objects(given), *positionals)
-
-    def given(self, options: Given) -> dict[str, Any]:
-        """The options by name. The words of a command line have no types yet, and a value of None
-        counts as missing.
-
-        Raises:
-            InputError: for an unknown option, and for an option without a value.
-        """
-        if isinstance(options, Mapping):
-            self.check_names(options)
-            return {name: value for name, value in options.items() if value is not None}
-        namespace, unknown = self.parse_known_args(list(map(_with_underscores, options)))
+        namespace, unknown = self.parse_known_args(words)
         if unknown:
-            raise InputError(self.unknown_message(unknown[0]))
-        return vars(namespace)
+            raise InputError(self._unknown_message(unknown[0]))
+        values = {name: value for name, value in vars(namespace).items() if value is not None}
+        positionals = [values[name] for name in self.positionals]
+        return (*(_object(kind, values) for kind in self.options), *positionals)
 
-    def objects(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Objects of the dataclasses.
-
-        Args:
-            values: Words of a command line, and values of Python or of a YAML file, by the names of
-                the fields. An option that is missing, None or an empty list has its default.
-
-        Raises:
-            InputError: for a value of another type, and if the dataclasses reject a value.
-        """
-        return tuple(typed_options(kind, values) for kind in self.options)
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Reject names that are neither options nor positional arguments.
-
-        Raises:
-            InputError: naming a similar option, if there is one.
-        """
-        for name in names:
-            if name not in self.hints and name not in self.positionals:
-                raise InputError(self.unknown_message(f"--{name}"))
-
-    def unknown_message(self, word: str) -> str:
+    def _unknown_message(self, word: str) -> str:
         """The message about a word that is not an option."""
         if not word.startswith("--"):
             return f"unexpected argument {word}; `{self.prog} --help` lists the options"
         name = word[2:].partition("=")[0]
         hint = did_you_mean(name, self.hints, prefix="--")
-        if not hint:
-            hint = f"; `{self.prog} --help` lists them{self.advice}"
-        return f"there is no option --{name}{hint}"
+        return f"there is no option --{name}{hint or f'; `{self.prog} --help` lists them'}"
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake that argparse has found in the same way as all other mistakes."""
         raise InputError(f"{message}; `{self.prog} --help` lists the options")
 
 
-def option_name(option: Field) -> str:
-    """The name of the option that sets a field."""
-    return option.metadata.get("name", option.name)
-
-
-def _form(name: str, hint: Any) -> dict[str, Any]:
-    """The arguments of argparse that say how many words an option has, and how `--help` shows
-    them."""
-    kind = kinds_of(hint)[0]
-    choices = choices_of(kind)
-    if choices:
-        return {"metavar": f"{{{','.join(map(str, choices))}}}"}
+def _form(hint: Any) -> dict[str, Any]:
+    """The arguments of argparse for an option with a type hint."""
+    kind = get_args(hint)[0] if NoneType in get_args(hint) else hint
+    origin = get_origin(kind)
+    if origin is Literal:
+        return {"choices": get_args(kind)}
+    if origin is list:
+        return {"nargs": "+", "type": get_args(kind)[0]}
+    if origin is dict:
+        return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:
         # Every yes-or-no option may be given without a value.
-        return {"nargs": "?", "const": True, "metavar": "true|false"}
-    form: dict[str, Any] = {}
-    ending = name.rpartition("_")[2]
-    metavar = _METAVARS.get(ending) or _METAVARS.get(kind)
-    if metavar:
-        form["metavar"] = metavar
-    origin = getattr(kind, "__origin__", None)
-    if origin is list:
-        form["nargs"] = "+"
-    elif origin is dict:
-        form |= {"nargs": "+", "action": "extend", "metavar": "NAME=VALUE"}
-    return form
+        return {"nargs": "?", "type": boolean, "const": True, "metavar": "true|false"}
+    return {"type": kind}
 
 
-def typed_options(kind: type, values: Mapping[str, Any]) -> Any:
-    """An object of a dataclass of options, as `CommandParser.objects` makes it."""
-    hints = get_type_hints(kind)
+def _object(kind: type, values: dict[str, Any]) -> Any:
+    """An object of a dataclass. An option without a value has its default."""
     found: dict[str, Any] = {}
     for option in fields(kind):
-        value = values.get(option.name)
-        if value is None or value == []:
-            continue
-        try:
-            found[option.name] = converted(value, hints[option.name])
-        except ValueError as error:
-            raise InputError(f"--{option_name(option)} {shown_value(value)}: {error}") from error
+        if option.name in values:
+            value = values[option.name]
+            found[option.name] = dict(value) if option.default_factory is dict else value
     return kind(**found)
-
-
-def _with_underscores(word: str) -> str:
-    """A word in whose option name hyphens stand for underscores."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"

@@ -3,9 +3,8 @@
 The command line, a file and a program create the same object. Nothing here imports torch.
 """
 
-import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,11 @@ from .common import (
     PublishingOptions,
     TrainingOptions,
 )
-from .parser import CommandParser, Given
+from .parser import CommandParser
 from .tasks import TASK_ARGUMENTS, TaskArguments
-from .values import assignments, shown_value, words_of
+from .values import command_words, words_of
 
 RUN_FILE = "run.yaml"
-# The options that are paths. In the file they are relative to its directory, so that a folder with
-# data and models can be moved.
-_FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # The options that name a model or a dataset, by its directory or by its name on the Hub.
 HUB_NAMES = (
     "model_name_or_path",
@@ -113,25 +109,19 @@ class Run:
         return found
 
     def save(self, folder: Path) -> None:
-        """Write `run.yaml` into `folder`, which is the output directory or a directory next to
-        it."""
+        """Write `run.yaml` into `folder`."""
         # This import loads torch.
         from hf_roformer_lite.version import __version__
 
-        base = _absolute(str(self.output_dir))
-
-        def relative(path: str) -> str:
-            return os.path.relpath(_absolute(path), base)
-
-        content = _with_paths(self.content(), relative)
+        content = self.content()
         # A training that is repeated needs another directory.
         del content["output_dir"]
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         head = (
             f"# Written by roformer-lite {__version__}.\n"
-            f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training.\n"
-            "# Paths are relative to this file. All other options have their defaults, which\n"
-            f"# `roformer-lite train {self.task} --help` lists.\n"
+            f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training in the\n"
+            "# same working directory. All other options have their defaults, which\n"
+            f"# `roformer-lite train {self.task} --help-all` lists.\n"
         )
         with complete_file(folder / RUN_FILE) as stream:
             stream.write(head + text)
@@ -149,7 +139,7 @@ class Run:
         Args:
             before: The interrupted training, as `read_run_file` returns it.
         """
-        now = _compared(_with_paths(self.content(), _absolute))
+        now = _compared(self.content())
         then = _compared(before)
         return ", ".join(
             f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
@@ -158,40 +148,30 @@ class Run:
         )
 
 
-def parse_run(task: str, options: Given) -> Run:
+def parse_run(task: str, words: Sequence[str]) -> Run:
     """The run that the options of `roformer-lite train` describe. torch is not imported, so that
     `--help` and error messages appear quickly.
 
     Args:
         task: The name of a task, or the path of a `run.yaml`.
-        options: The words of a command line, or values by name. They override the options in the
-            file.
+        words: The options as words of a command line. They override the options in the file.
 
     Raises:
         InputError: for an invalid value, for options that are missing or can't be combined, and for
             a model or tokenizer that does not exist.
     """
-    values: dict[str, Any] = {}
-    path = task
+    of_file: list[str] = []
     if task.endswith((".yaml", ".yml")):
-        values = read_run_file(path)
-        task = values.pop("task")
+        content = read_run_file(task)
+        task = content.pop("task")
+        of_file = command_words(content)
     elif task not in TASK_ARGUMENTS:
         raise InputError(
             f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a file such "
             f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
-    parser = _task_parser(task, shows_all=not {"--help-all", "--help_all"}.isdisjoint(options))
-    try:
-        parser.check_names(values)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    given = parser.given(options)
-    for name in ("config", "training_arguments"):
-        if name in given and name in values:
-            # Each name overrides the same name of the file.
-            given[name] = assignments(values[name]) | assignments(given[name])
-    data, model, training, card = parser.objects(values | given)
+    parser = _task_parser(task, shows_all="--help-all" in words)
+    data, model, training, card = parser.parse([*of_file, *words])
     run = Run(data=data, model=model, training=training, card=card)
     for option in ("model_name_or_path", "tokenizer"):
         model_name = getattr(model, option)
@@ -214,14 +194,11 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
             "All fields of transformers' TrainingArguments that are not options of this command, "
             "such as lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
         ),
-        advice=(
-            ". Fields of transformers' TrainingArguments are set by --training_arguments name=value"
-        ),
     )
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
-    """The content of a `run.yaml` with absolute paths. The options are checked later.
+    """The content of a `run.yaml`. The options are checked later.
 
     Raises:
         InputError: if the file can't be read or does not name a task.
@@ -235,56 +212,18 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
-    folder = os.path.realpath(os.path.dirname(path))
-    return _with_paths(
-        content, lambda path: os.path.normpath(os.path.join(folder, path)), folder=folder
-    )
-
-
-def _with_paths(
-    content: Mapping[str, Any], convert: Callable[[str], str], folder: str = ""
-) -> dict[str, Any]:
-    """The content of a run with converted paths.
-
-    Args:
-        content: The content of a file or a run.
-        convert: Converts a path.
-        folder: The directory of relative paths. A model or a dataset that is not a directory there
-            is a name on the Hub, and is not converted.
-    """
-    found = dict(content)
-    for name in (*_FILES, *HUB_NAMES):
-        value = content.get(name)
-        if name in HUB_NAMES and not os.path.isdir(os.path.join(folder, str(value))):
-            continue
-        if isinstance(value, list):
-            found[name] = [convert(str(path)) for path in value]
-        elif value is not None:
-            found[name] = convert(str(value))
-    return found
-
-
-def _absolute(path: str) -> str:
-    """An absolute path. Links to directories are followed, but the file keeps its own name, because
-    the suffix determines its format."""
-    folder, name = os.path.split(os.path.abspath(path))
-    return os.path.join(os.path.realpath(folder), name)
-
-
-def command_words(options: Mapping[str, Any]) -> list[str]:
-    """Options and their values as the words of a command line."""
-    return [word for name, value in options.items() for word in (f"--{name}", *words_of(value))]
+    return content
 
 
 def _given(options: Any) -> dict[str, Any]:
     """The fields of a dataclass that differ from their defaults."""
-    values = {option.name: getattr(options, option.name) for option in fields(options)}
-    return {
-        option.name: values[option.name]
-        for option in fields(options)
+    found: dict[str, Any] = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
         # The default of every list and mapping is empty.
-        if values[option.name] not in (option.default, [], {})
-    }
+        if value not in (option.default, [], {}):
+            found[option.name] = value
+    return found
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,7 +235,7 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return "the default" if value is None else shown_value(value)
+    return " ".join(words_of(value)) or "the default"
 
 
 def shown_command(words: Sequence[str]) -> str:

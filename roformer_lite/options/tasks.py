@@ -37,6 +37,8 @@ class TaskArguments(DataArguments):
             are saved with the model.
     """
 
+    group: ClassVar[str] = "data and task"
+
     task: ClassVar[str]
     summary: ClassVar[str]
     example: ClassVar[str] = "--train_file train.csv"

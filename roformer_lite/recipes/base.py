@@ -119,7 +119,7 @@ class Recipe(ABC):
         has_labels: Whether labels are learned, rather than the text itself.
         baseline_name: The name of the baseline that may join the answer, if there is one.
         baseline_class: The class of that baseline.
-        engines: The engines that can run its models.
+        takes_graphs: Whether an exported ONNX graph can replace the model.
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
         compares_checkpoint: Whether the checkpoint before training is a baseline.
@@ -142,7 +142,7 @@ class Recipe(ABC):
     has_labels: ClassVar[bool] = False
     baseline_name: ClassVar[str] = ""
     baseline_class: ClassVar[type[BaselineModel] | None] = None
-    engines: ClassVar[tuple[str, ...]] = ("torch", "onnx")
+    takes_graphs: ClassVar[bool] = True
     answer_options: ClassVar[tuple[str, ...]] = ()
     answer_column: ClassVar[str] = "prediction"
     compares_checkpoint: ClassVar[bool] = False

@@ -236,9 +236,7 @@ class CausalLM(LanguageModel):
         "temperature",
         "top_p",
         "top_k",
-        "repetition_penalty",
         "seed",
-        "greedy",
         "beams",
     )
 
@@ -259,8 +257,7 @@ class CausalLM(LanguageModel):
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """Text that continues the input, as `prediction`. It is sampled unless `greedy` or `beams`
-        is set."""
+        """Text that continues the input, as `prediction`. It is sampled unless `beams` is set."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         first, _ = document_tokens(saved.tokenizer)
         prompts = [f"{first}{text}" for text in inputs]
@@ -352,11 +349,9 @@ def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
         saved: The generation configuration of the model, which overrides the defaults here.
         options: The options of `predict` that were given.
     """
+    if "beams" in options:
+        return {"do_sample": False, "num_beams": options["beams"]}
     chosen: dict[str, Any] = {}
-    if "repetition_penalty" in options:
-        chosen["repetition_penalty"] = options["repetition_penalty"]
-    if options.get("greedy") or "beams" in options:
-        return {**chosen, "do_sample": False, "num_beams": options.get("beams", 1)}
     for name, default in SAMPLING.items():
         given = options.get(name, getattr(saved, name, None))
         chosen[name] = default if given is None else given

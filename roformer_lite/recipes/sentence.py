@@ -88,7 +88,7 @@ class SentenceRecipe(Recipe):
     reader_class = SentenceReader
     library = "sentence-transformers"
     package = '".[embed]"'
-    engines = ("torch",)
+    takes_graphs = False
     compares_checkpoint = True
     # Sentence-transformers makes its own batches.
     neutral_example = {"anchor": "a question", "positive": "its answer"}

@@ -4,26 +4,22 @@ The loop of generation is transformers' `generate`, so that all its options work
 compute its steps.
 """
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
-from ..errors import InputError
+from ..errors import InputError, require_packages
 from .saved_model import load_generation_config, naming, read_object
 
 if TYPE_CHECKING:
     from transformers.exporters.metadata import ExportMetadata
 
-# A graph is called with the arguments of `forward` by name.
-Graph = Callable[..., ModelOutput]
 # The keys and values of earlier tokens are called `cache` from transformers 5.24 on, and
 # `past_key_values` before.
 _OUTPUTS = {field.name for field in fields(CausalLMOutputWithPast)}
@@ -34,7 +30,7 @@ class OnnxModel(GenerationMixin):
     """A model that onnxruntime computes, with as many threads as torch would use.
 
     Args:
-        graphs: One graph called `model`. A model that generates has `prefill`, which reads the
+        graphs: Objects of transformers' `OnnxModelRunner`: one graph called `model`. A model that generates has `prefill`, which reads the
             prompt, `decode`, which reads one more token, and possibly `encoder`.
         config: The configuration of the model.
         generation_config: The generation configuration that was saved with the model.
@@ -51,7 +47,7 @@ class OnnxModel(GenerationMixin):
 
     def __init__(
         self,
-        graphs: dict[str, Graph],
+        graphs: dict[str, Any],
         config: PreTrainedConfig,
         generation_config: GenerationConfig,
     ):
@@ -69,6 +65,7 @@ class OnnxModel(GenerationMixin):
         """
         from transformers.exporters.metadata import ExportMetadata
 
+        require_packages("an exported model", ["onnxruntime"])
         folder = Path(directory) / "onnx"
         manifest = read_object(folder / "export.json")
         graphs = {}
@@ -110,13 +107,13 @@ class OnnxModel(GenerationMixin):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        encoder_outputs: ModelOutput | None = None,
-        cache: Cache | None = None,
-        past_key_values: Cache | None = None,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        decoder_input_ids: Any = None,
+        encoder_outputs: Any = None,
+        cache: Any = None,
+        past_key_values: Any = None,
         **kwargs: Any,
     ) -> ModelOutput:
         """Compute one step: `logits` `(B, L, vocab)` and the extended cache. `generate` calls it
@@ -142,7 +139,9 @@ class OnnxModel(GenerationMixin):
             inputs["input_ids"] = input_ids
             inputs["position_ids"] = position_ids
         outputs = graph(**inputs)
-        for layer in _cache_of_target(outputs[_NAME_OF_CACHE]).layers:
+        cache = outputs[_NAME_OF_CACHE]
+        # The keys and values of a source do not grow.
+        for layer in getattr(cache, "self_attention_cache", cache).layers:
             if layer.is_sliding:
                 # Exporters trace a layer with a window as a layer without one. Its cache then holds
                 # the keys of all tokens, but still has the number of tokens of the trace.
@@ -150,14 +149,12 @@ class OnnxModel(GenerationMixin):
         return outputs
 
 
-def _cache_of_target(cache: Cache) -> Cache:
-    """The keys and values of the generated tokens, without those of a source."""
-    if isinstance(cache, EncoderDecoderCache):
-        return cache.self_attention_cache
-    return cache
+def is_exported(directory: str) -> bool:
+    """Whether `roformer-lite export` has written ONNX graphs into this directory."""
+    return (Path(directory) / "onnx" / "export.json").is_file()
 
 
-def _open_graph(path: Path, metadata: "ExportMetadata") -> Graph:
+def _open_graph(path: Path, metadata: "ExportMetadata") -> Any:
     from onnxruntime import InferenceSession, SessionOptions
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 

@@ -135,7 +135,7 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         raise
     except Exception as error:
         has_made_a_step = trainer.state.global_step > first_step
-        if has_made_a_step or is_disk_full(error, Path(str(trainer.args.output_dir))):
+        if has_made_a_step or is_disk_full(error):
             raise
         # A damaged checkpoint may raise any error. Libraries raise the errors below for a new
         # training that they do not support, for example if an option needs another package. Other

@@ -1,20 +1,20 @@
 """Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
 and the arguments in `--training_arguments`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import HfArgumentParser, TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError, check_number, did_you_mean
 from ..measuring.metrics import LOWER_IS_BETTER
-from ..options.common import TrainingOptions
 from ..options.run import Run
-from ..options.values import converted
+from ..options.values import command_words
 from .muon import MUON
 
 MIN_EPOCHS = 3
@@ -96,29 +96,22 @@ def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
                 values[f"{name}_{part}"] = value
 
 
-def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """Make an object of `kind`. The types are checked first, then combinations by the class."""
-    hints = get_type_hints(kind)
-    known = {option.name: option for option in fields(kind) if option.init}
-    typed: dict[str, Any] = {}
-    for name, value in values.items():
-        is_own = name in TrainingOptions.__dataclass_fields__
-        option = f"--{name} {value}" if is_own else f"--training_arguments {name}={value}"
+def _checked(kind: Any, values: Mapping[str, Any]) -> TrainingArguments:
+    """Make an object of `kind`, which reads the values as a command line of transformers."""
+    known = [option.name for option in fields(kind) if option.init]
+    for name in values:
         if name not in known:
             raise InputError(
-                f"{option}: {kind.__name__} has no field {name}{did_you_mean(name, known)}"
+                f"--training_arguments {name}: {kind.__name__} has no field {name}"
+                f"{did_you_mean(name, known)}"
             )
-        if value is None:
-            continue
-        try:
-            typed[name] = converted(value, hints[name])
-            choices = known[name].metadata.get("choices")
-            if choices and typed[name] not in choices:
-                raise ValueError(f"one of {', '.join(choices)} is needed")
-        except ValueError as error:
-            raise InputError(f"{option}: {error}") from error
+    texts = {
+        name: json.dumps(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    parser = HfArgumentParser(kind, exit_on_error=False)
     try:
-        args = kind(**typed)
+        (args,) = parser.parse_args_into_dataclasses(command_words(texts), look_for_args_file=False)
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(

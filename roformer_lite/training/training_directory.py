@@ -68,7 +68,7 @@ class TrainingDirectory:
                 yield data
             # Libraries have various errors for a full disk. All other errors pass unchanged.
             except Exception as error:
-                if isinstance(error, InputError) or not is_disk_full(error, self.path):
+                if isinstance(error, InputError) or not is_disk_full(error):
                     raise
                 raise InputError(
                     f"{self.path}: no space left on the disk for data and checkpoints; free some "

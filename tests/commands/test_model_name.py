@@ -28,7 +28,7 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=message):
             check_model_name(name)
     (tmp_path / "model.bin").touch()
-    with pytest.raises(InputError, match="^--tokenizer model.bin: is a file"):
+    with pytest.raises(InputError, match="^--tokenizer model.bin: there is no such directory"):
         check_model_name("model.bin", "--tokenizer model.bin")
 
 
@@ -57,7 +57,7 @@ def test_a_name_that_the_hub_does_not_know(monkeypatch):
         raise RepositoryNotFoundError("unknown", response=response)
 
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", unknown)
-    with pytest.raises(InputError, match="the Hub has no repository of this name"):
+    with pytest.raises(InputError, match="the Hub .* has no such model: unknown"):
         check_model_name("me/modle")
 
 
@@ -70,5 +70,5 @@ def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch):
         huggingface_hub, "try_to_load_from_cache", lambda name, file: name == "cached" and file
     )
     check_model_name("cached")
-    with pytest.raises(InputError, match="absent: .* was not asked because HF_HUB_OFFLINE is set"):
+    with pytest.raises(InputError, match="absent: .*: away"):
         check_model_name("absent")

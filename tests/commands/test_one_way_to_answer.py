@@ -39,7 +39,7 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tag, in windows": (WINDOWS, {}),
     "seq2seq": ({"max_target_length": 8}, {}),
     "mlm": ({"block_size": 16}, {}),
-    "causal": ({"block_size": 16}, {"greedy": True, "max_new_tokens": 4}),
+    "causal": ({"block_size": 16}, {"beams": 1, "max_new_tokens": 4}),
     "embed": ({}, {}),
     "rerank": ({}, {}),
 }

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import build
 from program import read_rows, refused, run
 from saved_models import save_model
 from sentence_transformers import CrossEncoder
@@ -23,17 +22,12 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
 )
 
-from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
-from roformer_lite.data.tables import TableWriter, with_answer
-from roformer_lite.errors import InputError
 from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
 from roformer_lite.saved.saved_model import load_model
@@ -86,7 +80,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [columns_of(row) for row in read_table(target)]
 
 
-@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.csv")])
+@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl"), ("x.jsonl", "y.csv")])
 def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
     rows = table_of(models / "classify", source, target)
@@ -98,7 +92,6 @@ def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
         assert known.items() <= {name: str(value) for name, value in row.items()}.items()
         assert (row["label"] or "") == label and (row["score"] in (None, "")) == (label == "")
         assert not label or float(row["score"]) == float(score)
-    assert Path(target).read_bytes()[:2] == b"\x1f\x8b" or not target.endswith(".gz")
 
 
 def test_a_header_is_never_answered(models, place):
@@ -148,22 +141,6 @@ def test_a_table_keeps_its_delimiter(models, place):
         assert [row[:2] for row in rows] == cells
         for row, line in zip(rows, Path("y.jsonl").read_text().splitlines(), strict=True):
             assert [str(cell) for cell in json.loads(line).values()] == row
-        predict(models / "classify", "y.jsonl", "y.csv", "--prefix", "own_")
-        assert Path("y.csv").read_text().startswith("Nr,text,label,score,own_label,own_score\n")
-
-
-def test_a_written_table_is_read_again(tmp_path):
-    """The names of the columns may contain delimiters, or be the name of the place where rows are
-    read. A line break becomes a space where it cannot be written."""
-    (tmp_path / "a.csv").write_text('"a;b;c",origin,d\n1,here,"2;3"\n')
-    (row,) = read_table(tmp_path / "a.csv")
-    for ending, label in ((".csv", "x\ny"), (".tsv", "x y")):
-        path = tmp_path / f"b{ending}"
-        with open(path, "w", newline="") as stream:
-            TableWriter(stream, ending).write(with_answer(row, {"label": "x\ny"}, prefix=""))
-        (again,) = read_table(path)
-        expected = {"a;b;c": "1", "origin": "here", "d": "2;3", "label": label}
-        assert list(columns_of(again).items()) == list(expected.items())
 
 
 def test_a_reranker_of_another_program_takes_pairs(models, place):
@@ -188,16 +165,6 @@ def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
     (theirs / "config.json").write_text(json.dumps(config))
     (theirs / "results.json").unlink()
     assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
-
-
-@pytest.mark.parametrize("options", [[], ["--text_column", "text"]])
-def test_a_table_without_rows_gets_the_new_columns(models, place, options):
-    Path("empty.csv").write_text("text,label\n")
-    predict(models / "classify", "empty.csv", "found.csv", "--prefix", "own_", *options)
-    assert Path("found.csv").read_text() == "text,label,own_label,own_score\n"
-    # A column of the answers may not be there already, as in a table with rows.
-    predict(models / "classify", "empty.csv", "other.csv", *options, status=2)
-    assert not Path("other.csv").exists()
 
 
 def test_weights_in_half_precision_answer_in_float32(models, place):
@@ -225,7 +192,6 @@ def test_the_most_probable_labels(models, place):
             assert math.isclose(sum(scores), 1, abs_tol=2e-4)
             assert line.startswith(best)
             assert len(line.split("\t")) == 6
-    assert lines_of(models / "labels", "--top_k", "1") != lines_of(models / "labels")
 
 
 def test_below_the_threshold_there_is_no_label(models, place):
@@ -240,8 +206,6 @@ def test_below_the_threshold_there_is_no_label(models, place):
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
     assert set(lines_of(models / "labels", "--threshold", "1.0")) == {"-", ""}
-    half = [row["label"] for row in table_of(models / "labels", "x.csv", "y.csv")]
-    assert half == lines_of(models / "labels")
 
 
 @torch.no_grad()
@@ -316,18 +280,7 @@ def test_other_answers_in_tables(models, place, kind):
         else:
             assert " ".join((row["prediction"] or "").split("\n")) == line
     if kind == "tag":
-        Path("t.jsonl").write_text(json.dumps({"review": TEXTS[0].split()}) + "\n")
-        assert table_of(models / "tag", "t.jsonl", "y.jsonl")[0]["tags"] == rows[0]["tags"]
         assert json.loads(table_of(models / "tag", "x.csv", "y.csv")[0]["tags"]) == rows[0]["tags"]
-
-
-def test_bfloat16_is_near(models, place):
-    whole = lines_of(models / "number", "--dtype", "float32")
-    half = lines_of(models / "number", "--dtype", "bfloat16")
-    assert whole != half
-    for one, other in zip(whole, half, strict=True):
-        if one:
-            assert math.isclose(float(one), float(other), rel_tol=0.05, abs_tol=0.05)
 
 
 def test_causal_models_draw_their_text(models, place):
@@ -338,9 +291,8 @@ def test_causal_models_draw_their_text(models, place):
     assert drawn == lines_of(model, *options, "--temperature", "0.8")
     assert drawn != lines_of(model, *options, "--seed", "1")
     assert drawn[2] == ""
-    greedy = lines_of(model, *options, "--greedy")
+    greedy = lines_of(model, *options, "--beams", "1")
     assert greedy == lines_of(model, *options, "--top_k", "1")
-    assert greedy == lines_of(model, *options, "--beams", "1")
     assert greedy != drawn
     loaded = load_model(model)
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -351,7 +303,6 @@ def test_causal_models_draw_their_text(models, place):
     new = generated[prompt["input_ids"].shape[1] :]
     lines = tokenizer.decode(new, skip_special_tokens=True).split("\n")
     assert " ".join(lines).strip() == greedy[0]
-    assert lines_of(model, *options, "--greedy", "--repetition_penalty", "100") != greedy
 
 
 REFUSED = [
@@ -363,8 +314,8 @@ REFUSED = [
     ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
     (
         "classify",
-        "--greedy",
-        "--greedy is not for classify models, which take --top_k, --threshold",
+        "--temperature 1",
+        "--temperature is not for classify models, which take --top_k, --threshold",
     ),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
@@ -441,67 +392,21 @@ def test_two_commands_write_the_same_file(place):
     assert sorted(os.listdir()) == sorted(["same.txt", *before])
 
 
-def test_answers_replace_neither_the_input_nor_the_model(models, place):
+def test_answers_do_not_replace_the_model(models, place):
     model = models / "classify"
     Path("linked_model").symlink_to(model, target_is_directory=True)
+    before = (model / "config.json").read_bytes()
+    for target in (model / "config.json", Path("linked_model/config.json")):
+        assert str(target) in predict(model, "lines.txt", target, status=2)
+    assert (model / "config.json").read_bytes() == before
+
+
+def test_answers_do_not_replace_the_input(models, place):
     Path("link.txt").symlink_to("lines.txt")
-    os.link("lines.txt", "same.txt")
-    of_model = [str(path) for path in model.rglob("*") if path.is_file()]
-    of_model += [f"linked_model/{Path(path).name}" for path in of_model]
-    before = {path: Path(path).read_bytes() for path in ["lines.txt", *of_model]}
-    for target in ("lines.txt", "./lines.txt", "link.txt", "same.txt"):
-        assert f"--output_file {target} is the input" in predict(
-            model, "lines.txt", target, status=2
-        )
-    for target in of_model:
-        assert f"--output_file {target} is a file of the model" in predict(
-            Path("linked_model"), "lines.txt", target, status=2
-        )
-    with open("lines.txt") as stream:
-        standard_input = os.dup(0)
-        os.dup2(stream.fileno(), 0)
-        try:
-            assert main(["predict", str(model), "--output_file", "lines.txt"]) == 2
-        finally:
-            os.dup2(standard_input, 0)
-            os.close(standard_input)
-    assert {path: Path(path).read_bytes() for path in before} == before
-
-
-@pytest.fixture
-def standard_input(monkeypatch) -> int:
-    """The end of a pipe that writes into standard input."""
-    read, write = os.pipe()
-    stream = os.fdopen(read)
-    monkeypatch.setattr(sys, "stdin", stream)
-    yield write
-    stream.close()
-
-
-@pytest.mark.parametrize("has_name", [False, True])
-def test_a_pipe_that_stays_open_is_answered(models, place, standard_input, has_name):
-    """A program may wait for an answer before it asks again."""
-    os.mkfifo("answers")
-    os.mkfifo("questions")
-    command = ["predict", str(models / "classify"), "--output_file", "answers", "--device", "cpu"]
-    if has_name:
-        command += ["--input_file", "questions"]
-    done = threading.Thread(target=main, args=[command])
-    done.start()
-    found: list[str] = []
-    with open("answers") as answers_pipe:
-        questions = os.open("questions", os.O_WRONLY) if has_name else standard_input
-        for text in TEXTS:
-            os.write(questions, f"{text}\n".encode())
-            found.append(answers_pipe.readline().rstrip("\n"))
-        os.write(questions, b"one two three")
-        os.close(questions)
-        rest = answers_pipe.read().split("\n")
-    done.join(timeout=60)
-    if has_name:
-        os.close(standard_input)
-    assert rest == [found[0], ""]
-    assert found == lines_of(models / "classify")
+    before = Path("lines.txt").read_bytes()
+    for target in ("lines.txt", "./lines.txt", "link.txt"):
+        predict(models / "classify", "lines.txt", target, status=2)
+    assert Path("lines.txt").read_bytes() == before
 
 
 def test_standard_streams_that_are_closed_or_not_utf_8(models, place, monkeypatch, capsys):
@@ -533,9 +438,6 @@ def test_white_space_around_a_text_does_not_matter(models, place):
     predict(models / "pairs", "pairs.txt", "pairs.out")
     first, second, *empty = Path("pairs.out").read_text().split("\n")[:-1]
     assert first == second != "" and empty == ["", "", ""]
-    Path("words.txt").write_text("one cat\none \u3000  \xa0 \t cat\n\u3000 one cat\n")
-    predict(models / "tag", "words.txt", "words.out")
-    assert len(set(Path("words.out").read_text().splitlines())) == 1
 
 
 def test_masks_are_filled_and_nothing_else_changes(models, place):
@@ -599,30 +501,21 @@ def test_files_that_are_written_directly(models, place):
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
 
 
-@pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
+@pytest.mark.parametrize("kind", ["mlm", "classify"])
 def test_texts_longer_than_a_table_of_positions(models, place, caplog, kind):
     """Classifiers read them in windows. Models that cannot refuse them before they fail."""
-    if kind == "gpt2":
-        tokenizer = AutoTokenizer.from_pretrained(models / "causal")
-        config = GPT2Config(
-            vocab_size=len(tokenizer), n_positions=24, n_embd=16, n_layer=1, n_head=2
-        )
-        GPT2LMHeadModel(config).save_pretrained("m")
-    else:
-        config = load_model(models / kind).config
-        config.update({"position_embedding_type": "learned", "max_position_embeddings": 24})
-        config.rope_parameters = None
-        AUTO[kind].from_config(config).save_pretrained("m")
-        tokenizer = AutoTokenizer.from_pretrained(models / kind)
+    config = load_model(models / kind).config
+    config.update({"position_embedding_type": "learned", "max_position_embeddings": 24})
+    config.rope_parameters = None
+    AUTO[kind].from_config(config).save_pretrained("m")
+    tokenizer = AutoTokenizer.from_pretrained(models / kind)
     tokenizer.model_max_length = 10**6
     tokenizer.save_pretrained("m")
-    options = ["--max_new_tokens", "5"] if kind == "gpt2" else []
     Path("lines.txt").write_text("a few words\n" + "fine " * 40 + "\n")
     status = 0 if kind == "classify" else 2
-    said = predict(Path("m"), "lines.txt", "lines.out", *options, status=status) + caplog.text
+    said = predict(Path("m"), "lines.txt", "lines.out", status=status) + caplog.text
     assert ("this model has positions for only 24" in said) == (kind != "classify")
     assert "truncated" not in said
-    assert Path("lines.out").exists() == (kind == "classify")
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
@@ -635,7 +528,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
     for options, message in (
         (
             "--input_file nowhere.txt --output_file y.txt",
-            "--input_file nowhere.txt: No such file or directory",
+            "--input_file nowhere.txt: there is no such file",
         ),
         (
             f"{lines} nowhere/y.txt",
@@ -650,8 +543,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
             "--input_file x.csv --text_column a --output_file y",
             "--output_file y: a table needs a name that ends in",
         ),
-        ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
-        ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
+        ("--beams 2 --seed 0", "--seed 0 has no effect with --beams 2"),
     ):
         assert message in refused(f"predict m {options}")
     Path("y.txt").write_text("kept")
@@ -697,22 +589,3 @@ def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
     ours = [record for record in caplog.records if record.name == loaded_model.__name__]
     said = [record.getMessage() for record in ours]
     assert said == [f"{too_long} lines are truncated to {longest} tokens"]
-
-
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_new_tokens_beyond_the_positions_of_a_decoder(side, tmp_path):
-    """A short table of the encoder does not limit the generated text."""
-    directory = save_model("seq2seq", tmp_path / "m")
-    config = load_model(directory).config
-    stack = getattr(config, side)
-    stack.position_embedding_type = "learned"
-    stack.max_position_embeddings = 8
-    stack.rope_parameters = None
-    build(RoFormerLiteForConditionalGeneration, config).save_pretrained(directory)
-    saved = answers.open_model(directory, device="cpu")
-    options = {"max_new_tokens": 20}
-    if side == "encoder":
-        assert len(saved.answers(["a fine film"], batch_size=1, options=options)) == 1
-        return
-    with pytest.raises(InputError, match="max_new_tokens 20"):
-        saved.answers(["a fine film"], batch_size=1, options=options)

@@ -264,7 +264,7 @@ def test_an_exported_graph_is_joined_by_the_same_baseline(kind, tmp_path):
     model = save_model(kind, tmp_path / "m")
     run("export --format onnx", model, tmp_path / "graph")
     ours = open_model(model, device="cpu").answers(TEXTS, 4)
-    theirs = open_model(tmp_path / "graph", device="cpu", engine="onnx").answers(TEXTS, 4)
+    theirs = open_model(tmp_path / "graph", device="cpu").answers(TEXTS, 4)
     for answer, of_graph in zip(ours, theirs, strict=True):
         expected = answer if kind.startswith("tag") else pytest.approx(answer, abs=1e-4)
         assert of_graph == expected

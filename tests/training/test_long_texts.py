@@ -106,7 +106,7 @@ def test_a_graph_reads_the_same_windows(tmp_path):
     assert_means_of_windows(directory)
     run("export", directory, tmp_path / "graph")
     torch_answers = open_model(directory, "cpu").answers(TEXTS, 2)
-    graph_answers = open_model(tmp_path / "graph", engine="onnx").answers(TEXTS, 2)
+    graph_answers = open_model(tmp_path / "graph").answers(TEXTS, 2)
     for ours, theirs in zip(torch_answers, graph_answers, strict=True):
         assert theirs == pytest.approx(ours, abs=1e-5)
 

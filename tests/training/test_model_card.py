@@ -140,7 +140,7 @@ def test_a_card_shows_neither_data_nor_paths(tmp_path, task, monkeypatch):
 
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("roformer_lite.errors._refusal_of_hub", lambda name: None)
+    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m"]
     options += ["--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)

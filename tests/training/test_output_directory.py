@@ -148,7 +148,7 @@ def test_a_link_to_a_directory_is_followed(slash, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "link").symlink_to("model")
     place = check_place("output_dir", f"{tmp_path}/link{slash}")
-    with complete_directory(Path(place), "the model") as folder:
+    with complete_directory(Path(place)) as folder:
         (folder / "config.json").write_text("{}")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "model" / "config.json").read_text() == "{}"

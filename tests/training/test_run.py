@@ -1,6 +1,5 @@
 """Every training writes run.yaml, a command repeats it, and options after it override it."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -40,31 +39,7 @@ def test_the_file_repeats_the_training(trained):
     weights = [load_file(trained / name / "model.safetensors") for name in ("first", "again")]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     repeated = yaml.safe_load((trained / "again" / "run.yaml").read_text())
-    assert repeated == content and str(trained) not in path.read_text()
-
-
-def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
-    """A folder with data, models and run.yaml may be moved and used from any directory."""
-    moved = shutil.copytree(trained, tmp_path / "moved")
-    (moved / "link").symlink_to("first", target_is_directory=True)
-    monkeypatch.chdir(tmp_path)
-    for path in ("moved/first/run.yaml", str(moved / "link" / "run.yaml")):
-        run = parse_run(path, ["--output_dir", "out"])
-        assert run.data.train_file == [str(moved / "train.jsonl")]
-        assert run.difference(read_run_file(path)) == ""
-    assert "--train_file" in run.difference(read_run_file(trained / "first" / "run.yaml"))
-
-
-def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("roformer_lite.options.run.check_model_name", lambda *_: None)
-    monkeypatch.chdir(trained)
-    out = tmp_path / "out"
-    out.mkdir()
-    options = ["--train_file", "train.jsonl", "--output_dir", str(out)]
-    for typed, read in (("first", str(trained / "first")), ("owner/name", "owner/name")):
-        parse_run("classify", [*options, "--model_name_or_path", typed]).save(out)
-        again = parse_run(str(out / "run.yaml"), ["--output_dir", str(tmp_path / "other")])
-        assert again.model.model_name_or_path == read
+    assert repeated == content
 
 
 def test_options_after_the_file_override_it(trained):
@@ -95,7 +70,7 @@ def test_a_person_edits_it(trained, tmp_path):
         run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
     )
     assert run.training.training_arguments == {"adam_beta2": 0.9}
-    assert run.output_dir == tmp_path / "out"
+    assert run.output_dir == Path("out")
 
 
 @pytest.mark.parametrize("mark", ["-", "--", "-1", "--text_column", "a b", "-a b", "=", "--a=b"])
@@ -106,7 +81,6 @@ def test_columns_may_have_any_name(trained, tmp_path, mark):
     options += [f"--text_column={names[0]}", f"--label_column={names[1]}"]
     run = parse_run("classify", options)
     assert (run.data.text_column, run.data.label_column) == (names[0], names[1])
-    run.data.column_names = names
     run.data.delimiter = "\t"
     run.output_dir.mkdir()
     run.save(run.output_dir)
@@ -117,8 +91,8 @@ def test_columns_may_have_any_name(trained, tmp_path, mark):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: classify\nmodle: x\n", "run.yaml: .*--modle"),
-        ("task: classify\nlerning_rate: 1\n", "run.yaml: .*--learning_rate"),
+        ("task: classify\nmodle: x\n", "there is no option --modle"),
+        ("task: classify\nlerning_rate: 1\n", "did you mean --learning_rate"),
         ("task: clasify\n", "it must have a line such as"),
         ("task: [\n", "cannot be read"),
     ],
@@ -138,12 +112,3 @@ def test_tensorboard_and_paths_of_arguments(trained, tmp_path):
     assert list((tmp_path / "logged" / "runs").glob("**/events.*"))
     card = card_of(tmp_path / "logged")
     assert "fsdp_config=fsdp.json" in card and str(tmp_path) not in card
-
-
-def test_a_data_set_is_relative_to_the_file(tmp_path):
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "run.yaml"
-    path.write_text("task: classify\ndataset_name: data\n")
-    assert read_run_file(path)["dataset_name"] == str(tmp_path / "data")
-    path.write_text("task: classify\ndataset_name: someone/data\n")
-    assert read_run_file(path)["dataset_name"] == "someone/data"

@@ -157,8 +157,6 @@ def test_a_model_of_another_program_keeps_its_length_and_its_similarity(folder, 
         model.max_seq_length = length
         model.save_pretrained(str(there))
         found[length] = evaluated(there, data)["metrics"]["test"]
-    ours = evaluated(folder / "embed", data, max_length=4)["metrics"]["test"]
-    assert found[4] == ours
     assert found[24]["mrr@10"] != found[4]["mrr@10"]
 
 
