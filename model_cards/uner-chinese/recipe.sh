@@ -6,13 +6,9 @@ import gzip
 for split in ("train", "dev", "test"):
     path = f"uner_zh_gsdsimp/zh_gsdsimp-ud-{split}.iob2" + (".gz" if split == "train" else "")
     with (gzip.open if path.endswith("gz") else open)(path, "rt", encoding="utf-8") as lines:
-        words = [line.split("\t")[1:3] if line.strip() else ["\n", ""] for line in lines if not line.startswith("# ")]
-    # Each character gets a tag.
+        words = [line.split("\t")[1:3] if line.strip() else [] for line in lines if not line.startswith("# ")]
     with open(f"uner-{split}.conll", "w", encoding="utf-8") as table:
-        for word, tag in words:
-            inside = tag.replace("B-", "I-")
-            for place, character in enumerate(word):
-                table.write(character if character == "\n" else f"{character}\t{inside if place else tag}\n")
+        table.writelines("\t".join(word) + "\n" for word in words)
 PYTHON
 roformer-lite train tag \
   --train_file uner-train.conll --validation_file uner-dev.conll --test_file uner-test.conll --seeds 0 1 2 \

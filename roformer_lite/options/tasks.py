@@ -222,7 +222,7 @@ class ClassifyDataArguments(LabelArguments):
 
 @dataclass
 class TagDataArguments(LabelArguments):
-    """Columns of tagging. A .jsonl file has lists of tokens and of tags; any other file
+    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
     has a token on each line, in the first column, with its tag in the last one, and a blank line
     after each sentence (CoNLL, IOB2). Tabs or spaces separate the columns.
 
@@ -231,6 +231,9 @@ class TagDataArguments(LabelArguments):
             with a token and its tag on each line; also .gz. Several are read one after another.
         token_column: Column of the tokens in .jsonl files. Default: tokens
         tag_column: Column of the tags in .jsonl files. Default: tags
+        unit: The unit that gets a tag. characters splits the words of the data, for languages
+            without spaces; auto does so if most of the training text is Chinese characters and the
+            tags are IOB1 or IOB2.
         max_length: Truncate training sentences to this many tokens. Predictions read longer ones in
             overlapping windows of this length.
     """
@@ -244,6 +247,7 @@ class TagDataArguments(LabelArguments):
 
     token_column: str | None = None
     tag_column: str | None = None
+    unit: Literal["auto", "words", "characters"] = "auto"
     max_length: int = 512
 
     def __post_init__(self):

@@ -201,9 +201,18 @@ class Recipe(ABC):
         """The longest input in tokens."""
         return self.options.max_length
 
-    def why_other_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The reason why a tokenizer cannot encode the data of the task; empty if it can."""
-        return ""
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        """Arguments of `RoFormerLiteTokenizer.train` that differ from its defaults."""
+        return {}
+
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Adapt a tokenizer to the task before it encodes training data.
+
+        Returns:
+            The task, with what it has to know about the tokenizer.
+        """
+        return self
 
     def limited_to(self, positions: int, given: TaskArguments) -> Self:
         """The task with lengths for which a model has positions.

@@ -134,12 +134,8 @@ class Classify(LabelRecipe):
         if problem_type == REGRESSION:
             return found
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
-        for name in names:
-            if problem_type == MULTI and found.label_separator in name:
-                raise InputError(
-                    f"the label {name!r} contains {found.label_separator!r}, which separates "
-                    "labels in the output of `predict`; choose another --label_separator"
-                )
+        separator = found.label_separator if problem_type == MULTI else None
+        cls.check_labels(names, separator)
         if problem_type == SINGLE:
             warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
@@ -365,6 +361,9 @@ class Classify(LabelRecipe):
             return Shown(line=str(value), columns={"value": value})
         if self.problem_type == MULTI and "top_k" not in options:
             return self.show_all(answer, options)
+        if "top_k" not in options and self.threshold is not None:
+            # Trainings of earlier versions chose a threshold for rows with one label, too.
+            options = {"threshold": self.threshold, **options}
         found: list[str | float] = []
         for label, score in list(answer.items())[: options.get("top_k", 1)]:
             is_sure = score >= options.get("threshold", 0)

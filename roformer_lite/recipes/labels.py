@@ -61,6 +61,7 @@ class LabelRecipe(AnsweringRecipe):
 
     Args:
         labels: The labels and their numbers.
+        added: The labels that do not occur in the training data.
     """
 
     has_labels = True
@@ -71,6 +72,7 @@ class LabelRecipe(AnsweringRecipe):
 
     options: LabelArguments
     labels: dict[str, int] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
 
     # The labels of the data.
 
@@ -89,6 +91,32 @@ class LabelRecipe(AnsweringRecipe):
                 f"learn; choose another column with --{cls.label_word}_column"
             )
         return numbers
+
+    @classmethod
+    def check_labels(cls, labels: Iterable[str], separator: str | None) -> None:
+        """Reject labels that would be ambiguous in the output of `predict`.
+
+        Args:
+            labels: The labels of the training data.
+            separator: The text between several labels of a row, if a row may have several.
+
+        Raises:
+            InputError: with the label and the reason.
+        """
+        for label in labels:
+            if "\t" in label or label.splitlines() != [label]:
+                raise InputError(
+                    f"the {cls.label_word} {label!r} contains a tab or a line break, which ends a "
+                    "label in the output of `predict`; rename it"
+                )
+            if separator is not None and separator in label:
+                remedy = "rename it"
+                if hasattr(cls.options_class, "label_separator"):
+                    remedy = "choose another separator with --label_separator"
+                raise InputError(
+                    f"the {cls.label_word} {label!r} contains {separator!r}, which separates "
+                    f"{cls.label_word}s in the output of `predict`; {remedy}"
+                )
 
     def report_unseen_labels(self, rows: DatasetDict) -> Self:
         """Print a sentence on the unseen labels of each split.
@@ -148,7 +176,8 @@ class LabelRecipe(AnsweringRecipe):
 
     def in_order_of(self, config: PreTrainedConfig) -> Self:
         theirs = labels_of(config)
-        if self.labels and set(theirs) == set(self.labels):
+        ours = set(self.labels)
+        if ours and ours - self.added <= set(theirs) <= ours:
             return replace(self, labels=self.numbered(theirs))
         return self
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -172,10 +172,14 @@ class MaskedLM(LanguageModel):
     neutral_example = {"text": "The weather is fine today."}
     is_causal = False
 
-    def why_other_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> str:
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Reject a tokenizer without a token for masks."""
         if tokenizer.mask_token is None:
-            return "the tokenizer has no mask token, which train mlm needs"
-        return ""
+            raise InputError(
+                "the tokenizer has no mask token, which train mlm needs; pass another --tokenizer "
+                "or --model_name_or_path"
+            )
+        return self
 
     def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
         return BlockCollator(tokenizer, mlm_probability=self.options.mlm_probability)

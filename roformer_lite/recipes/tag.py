@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,9 +27,10 @@ from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
+from ..data.scripts import HAN
 from ..errors import InputError
 from ..measuring.baselines import CRF, Predictions, Sentences, tagging_baselines
-from ..measuring.metrics import Metrics, scheme_of, tagging_metrics
+from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..measuring.report import LabelReport, Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
@@ -39,12 +41,16 @@ from .base import (
 )
 from .labels import LabelReader, LabelRecipe, labels_of
 from .loaded_model import Input, LoadedModel, right_sided
-from .words import encode_windows, encode_words
+from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction
 
+logger = logging.getLogger(__name__)
+
+# `--unit auto` depends on this many sentences.
+NUM_INSPECTED = 1000
 # The factors of the transitions of a random field that are tried.
 SCALES = (0.5, 0.7, 1.0)
 DEFAULT_SCALE = 0.7
@@ -97,11 +103,14 @@ class TagReader(LabelReader):
 class Tag(LabelRecipe):
     """Every token of a sentence gets a tag.
 
-    The model is an encoder with a head for the tag of each token. A conditional random field on
-    words may join its answer.
+    The units that the model tags are the tokens or their characters. The model is an encoder with a
+    head for the tag of each token. A conditional random field on words may join its answer.
 
     Args:
+        unit: The unit that gets a tag.
         scheme: The scheme by which the tags mark entities; None for tags without a scheme.
+        joiner: The text between two units in the input of the tokenizer; None if the tokenizer gets
+            a list of units.
     """
 
     options_class = TagDataArguments
@@ -117,16 +126,29 @@ class Tag(LabelRecipe):
     outside = "O"
 
     options: TagDataArguments
+    unit: str = WORDS
     scheme: str | None = None
+    joiner: str | None = None
 
     # What is found in the data or in a saved model.
 
     @classmethod
     def inspect(cls, options: TagDataArguments, rows: DatasetDict) -> Self:
-        train = rows["train"]["tags"]
-        # The number of O is 0.
-        names = sorted(set(chain(*train)), key=lambda tag: (tag != "O", tag[1:], tag))
-        found = cls(options, labels=cls.numbered(names), scheme=scheme_of(train))
+        scheme = scheme_of(rows["train"]["tags"])
+        tags = set(chain.from_iterable(rows["train"]["tags"]))
+        cls.check_labels(tags, separator=" ")
+        added: set[str] = set()
+        if scheme in ("IOB1", "IOB2"):
+            # These tags may be needed inside a word.
+            added = {"I" + tag[1:] for tag in tags if tag != "O"} - tags
+        names = sorted(tags | added, key=lambda tag: (tag != "O", tag[1:], tag))
+        found = cls(
+            options,
+            labels=cls.numbered(names),
+            added=frozenset(added),
+            unit=unit_of(options, scheme, rows["train"]),
+            scheme=scheme,
+        )
         return found.report_unseen_labels(rows)
 
     @classmethod
@@ -134,40 +156,76 @@ class Tag(LabelRecipe):
         cls, options: TagDataArguments, config: PreTrainedConfig, settings: dict[str, Any]
     ) -> Self:
         names = labels_of(config)
-        scheme = settings.get("scheme", scheme_of([names]))
-        return cls(options, labels=cls.numbered(names), scheme=scheme)
+        return cls(
+            options,
+            labels=cls.numbered(names),
+            unit=settings.get("unit", WORDS),
+            scheme=settings.get("scheme", scheme_of([names])),
+            joiner=settings.get("joiner"),
+        )
 
     def labels_of_items(self, rows: Dataset) -> Iterable[Sequence[str]]:
-        return ([tag] for tag in chain.from_iterable(rows["tags"]))
+        return ([tag] for tag in chain.from_iterable(self.truth(rows)))
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "scheme": self.scheme}
+        own = {"unit": self.unit, "joiner": self.joiner, "scheme": self.scheme}
+        return {**own, **super().settings()}
+
+    def units(self, tokens: Iterable[str]) -> list[str]:
+        """The units of a sentence."""
+        if self.unit != CHARACTERS:
+            return list(tokens)
+        return [character for token in tokens for character in characters_of(token)]
+
+    def truth(self, rows: Dataset | dict[str, list]) -> list[list[str]]:
+        """The tags of the units of each row."""
+        return list(map(self.unit_tags, rows["tokens"], rows["tags"]))
+
+    def unit_tags(self, tokens: Sequence[str], tags: Sequence[str]) -> list[str]:
+        """The tags of the units of a sentence."""
+        if self.unit != CHARACTERS:
+            return list(tags)
+        found = []
+        for token, tag in zip(tokens, tags, strict=True):
+            inside = "I" + tag[1:] if tag.startswith("B-") else tag
+            found.append(tag)
+            found.extend([inside] * (len(characters_of(token)) - 1))
+        return found
 
     # The tokenizer, and encoding.
 
-    def why_other_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        if not tokenizer.is_fast:
-            name = type(tokenizer).__name__
-            return f"{name} is written in Python and does not say which word a token belongs to"
-        return ""
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        if self.unit == CHARACTERS:
+            return {"algorithm": "wordpiece", "lowercase": False}
+        return {}
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        """The texts with a space between units, so that no token spans two units."""
+        return (" ".join(self.units(row["tokens"])) for row in rows)
+
+    def adapted_to(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        return replace(self, joiner=adapt(tokenizer, self.unit))
 
     def encode_batch(
         self, batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, training: bool
     ) -> dict[str, Any]:
         """Encode some rows. Without `training`, they are encoded in the same way as in prediction:
         a long sentence becomes several consecutive examples."""
-        sentences = batch["tokens"]
+        sentences = [self.units(tokens) for tokens in batch["tokens"]]
+        of_units = UnitTokenizer(tokenizer, self.joiner)
         if training:
-            inputs, starts = encode_words(sentences, tokenizer, truncation=True)
+            inputs, starts = of_units.encode(of_units.with_unknown(sentences), truncation=True)
             numbers = list(range(len(sentences)))
         else:
-            inputs, numbers, starts = encode_windows(sentences, tokenizer)
+            inputs, numbers, starts = of_units.windows(sentences)
+        tags = self.truth(batch)
         labels = []
         for number, ids, places in zip(numbers, inputs["input_ids"], starts, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
-            for word, place in places.items():
-                # Only rows that are not trained on may have other tags.
-                own_labels[place] = self.labels.get(batch["tags"][number][word], 0)
+            for unit, place in places.items():
+                # For tags of entities, the number of O is 0.
+                own_labels[place] = self.labels.get(tags[number][unit], 0)
             labels.append(own_labels)
         return {**inputs, "labels": labels}
 
@@ -208,7 +266,7 @@ class Tag(LabelRecipe):
             numbers[labels != IGNORE_INDEX]
             for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
         ]
-        true = rows["tags"]
+        true = self.truth(rows)
         names = list(self.labels)
         left = iter(np.concatenate(found))
         predicted = [[names[number] for number in islice(left, len(own))] for own in true]
@@ -222,7 +280,7 @@ class Tag(LabelRecipe):
     def input_of_line(self, line: str) -> Input:
         """The words of a line, which tabs and spaces separate."""
         words = line.replace("\t", " ").split(" ")
-        return [word for word in words if word.strip()]
+        return self.units(word for word in words if word.strip())
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""
@@ -232,28 +290,34 @@ class Tag(LabelRecipe):
         return self.input_of_line(text_of(row, columns[0], "text_column"))
 
     def input_of_row(self, row: Row) -> Input:
-        return row["tokens"]
+        return self.units(row["tokens"])
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The words of a sentence as `tokens`, and their `tags`: the best sequence of tags that
-        the scheme allows.
+        the scheme allows. The scores of a word are those of its first unit.
 
         Sentences that are too long are read in overlapping windows, and each word has the scores of
         the window in which it is farther from an edge.
         """
-        names = list(self.labels)
+        names = labels_of(saved.model.config)
+        sentences = [self.units(words) for words in inputs]
         answers = []
-        for words, logits in zip(inputs, self.encoder_logits(saved, inputs), strict=True):
+        for words, units, logits in zip(
+            inputs, sentences, self.encoder_logits(saved, sentences), strict=True
+        ):
             scores = logits
             transitions = np.zeros((len(names), len(names)))
             if saved.joined is not None:
                 field: Any = saved.joined.model
                 join = saved.joined.join
-                scores, transitions = joint_scores(join, logits, field.scores(words), field)
+                scores, transitions = joint_scores(join, logits, field.scores(units), field)
+            if self.unit == CHARACTERS:
+                lengths = [len(characters_of(word)) for word in words]
+                scores = scores[list(accumulate(lengths[:-1], initial=0))]
             numbers = self.best_tags(scores, transitions)
-            answers.append({"tokens": words, "tags": [names[number] for number in numbers]})
+            answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
     def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -268,14 +332,15 @@ class Tag(LabelRecipe):
         """The best sequence of tags that the scheme allows; see `best_sequence`."""
         return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
 
-    def encoder_logits(self, saved: LoadedModel, sentences: list[Any]) -> list[np.ndarray]:
-        """The logits of the first token of each word of each sentence, `(words, tags)`."""
-        encoded, numbers, starts = encode_windows(sentences, saved.tokenizer)
+    def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
+        """The logits of the first token of each unit of each sentence, `(units, tags)`."""
+        of_units = UnitTokenizer(saved.tokenizer, self.joiner)
+        encoded, numbers, starts = of_units.windows(sentences)
         logits = saved.logits(encoded, batch_size=len(sentences))
-        found = [np.zeros((len(words), len(self.labels))) for words in sentences]
+        found = [np.zeros((len(units), len(self.labels))) for units in sentences]
         for number, places, of_window in zip(numbers, starts, logits, strict=True):
-            for word, place in places.items():
-                found[number][word] = of_window[place]
+            for unit, place in places.items():
+                found[number][unit] = of_window[place]
         return found
 
     def choose_join(
@@ -289,11 +354,11 @@ class Tag(LabelRecipe):
             return even_join(DEFAULT_SCALE)
         num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
         rows = rows.select(sample_rows(range(len(rows)), num_sentences))
-        sentences = rows["tokens"][:]
+        sentences = [self.units(tokens) for tokens in rows["tokens"]]
         logits = saved.in_batches(sentences, batch_size, answer=partial(self.encoder_logits, saved))
-        of_field = [baseline.scores(words) for words in sentences]
+        of_field = [baseline.scores(units) for units in sentences]
         names = list(self.labels)
-        true = rows["tags"]
+        true = self.truth(rows)
 
         def losses_of(join: Join) -> np.ndarray:
             errors = []
@@ -320,7 +385,7 @@ class Tag(LabelRecipe):
 
     def measured(self, predicted: list[list[str]], rows: Dataset) -> Measured:
         """The metrics of the tags of each sentence."""
-        true = rows["tags"][:]
+        true = self.truth(rows)
         metrics = tagging_metrics(predicted, true, self.scheme)
         if self.scheme is not None:
             return Measured(metrics, entity_f1(predicted, true, self.scheme))
@@ -330,7 +395,7 @@ class Tag(LabelRecipe):
         return Measured(metrics, ratio(hits, lengths))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
-        true = row["tags"]
+        true = self.unit_tags(row["tokens"], row["tags"])
         predicted = answer["tags"]
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
@@ -344,8 +409,8 @@ class Tag(LabelRecipe):
         return report_of_entities(true, predicted, self.scheme)
 
     def examples(self, rows: Dataset) -> Sentences:
-        """The words and the tags of each sentence."""
-        return rows["tokens"][:], rows["tags"][:]
+        """The units and the tags of each sentence."""
+        return [self.units(tokens) for tokens in rows["tokens"]], self.truth(rows)
 
     def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
         sentences, tags = self.examples(rows["train"])
@@ -368,10 +433,12 @@ class Tag(LabelRecipe):
     @property
     def neutral_example(self) -> Row:
         tokens = ["This", "is", "a", "sentence", "."]
+        if self.unit == CHARACTERS:
+            tokens = list("这是一句话")
         return {"tokens": tokens, "tags": ["O"] * len(tokens)}
 
     def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return " ".join(row["tokens"])
+        return " ".join(self.units(row["tokens"]))
 
 
 def are_texts(value: Any) -> bool:
@@ -379,6 +446,36 @@ def are_texts(value: Any) -> bool:
     if not isinstance(value, list):
         return False
     return all(isinstance(item, str) and item.strip() for item in value)
+
+
+def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str:
+    """The unit that gets a tag.
+
+    Args:
+        options: The options of the task.
+        scheme: The scheme of the tags.
+        rows: The training data.
+
+    Raises:
+        InputError: if the tags of words cannot be divided among their characters.
+    """
+    unit: str = options.unit
+    if unit == "auto":
+        sample = rows[:NUM_INSPECTED]["tokens"]
+        text = "".join(chain.from_iterable(sample))
+        is_chinese = len(HAN.findall(text)) > len(text) / 2
+        unit = CHARACTERS if is_chinese and scheme in ("IOB1", "IOB2") else WORDS
+        if unit == CHARACTERS and any(len(token) > 1 for token in chain(*sample)):
+            logger.info(
+                "the text is Chinese, and its words are split: each character gets a tag "
+                "(--unit words tags the words of the data)"
+            )
+    if unit == CHARACTERS and scheme in STRICT_SCHEMES:
+        raise InputError(
+            f"--unit {CHARACTERS} can't split words with tags of the scheme {scheme}; use IOB2 tags "
+            "or --unit words"
+        )
+    return unit
 
 
 def joint_scores(

@@ -1,87 +1,205 @@
-"""The tokens of the words of a sentence."""
+"""The units of a sentence that get tags, and their tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from string import whitespace
 from typing import Any
 
+from tokenizers import Regex, pre_tokenizers
 from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
+
+from ..errors import InputError
 from .loaded_model import right_sided, window_options
 
-Sentence = list[str]
-# The index of the first token of each word, except for the space before it.
-Starts = dict[int, int]
+CHARACTERS = "characters"
+WORDS = "words"
+# SentencePiece writes this mark instead of a space.
+SPACE_MARK = "▁"
 
 
-def encode_words(
-    sentences: list[Sentence], tokenizer: PreTrainedTokenizerBase, **options: Any
-) -> tuple[BatchEncoding, list[Starts]]:
-    """Encode lists of words. A word that the tokenizer drops, such as a lone control character, is
-    replaced by the unknown token, or by the padding token if there is no unknown token.
-
-    Args:
-        sentences: The words of each sentence.
-        tokenizer: A fast tokenizer.
-        **options: Further arguments of the tokenizer.
-
-    Returns:
-        The output of the tokenizer, and for each of its rows the first token of each word.
-    """
-    _, starts = _encode(sentences, tokenizer, add_special_tokens=False)
-    unknown = tokenizer.unk_token or tokenizer.pad_token
-    complete = [
-        [word if number in places else unknown for number, word in enumerate(words)]
-        for words, places in zip(sentences, starts, strict=True)
-    ]
-    return _encode(complete, tokenizer, **options)
-
-
-def encode_windows(
-    sentences: list[Sentence], tokenizer: PreTrainedTokenizerBase
-) -> tuple[BatchEncoding, list[int], list[Starts]]:
-    """Encode lists of words in overlapping windows of as many tokens as the model reads at once.
-    Most sentences have one window. A word belongs to the window in which it is farther from an
-    edge.
+@dataclass(frozen=True)
+class UnitTokenizer:
+    """Encodes lists of units, and finds the first token of each unit.
 
     Args:
-        sentences: The words of each sentence.
         tokenizer: A fast tokenizer.
+        joiner: The text between two units in the input of the tokenizer; None if the tokenizer gets
+            a list of units.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    joiner: str | None
+
+    def encode(
+        self, sentences: list[list[str]], **options: Any
+    ) -> tuple[BatchEncoding, list[dict[int, int]]]:
+        """Encode lists of units as texts with the joiner between units, or as lists if there is no
+        joiner.
+
+        Returns:
+            The output of the tokenizer, and for each of its rows the index of the first token of
+            each unit that has one.
+        """
+        if self.joiner is None:
+            encoded = self.tokenizer(sentences, is_split_into_words=True, verbose=False, **options)
+            units = [encoded.word_ids(number) for number in range(len(encoded["input_ids"]))]
+        else:
+            texts = [self.joiner.join(sentence) for sentence in sentences]
+            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
+            owners = [unit_of_characters(sentence, self.joiner) for sentence in sentences]
+            rows = encoded.get("overflow_to_sample_mapping", range(len(sentences)))
+            units = [
+                [first_unit(owners[number][start:end]) for start, end in spans]
+                for number, spans in zip(rows, encoded.pop("offset_mapping"), strict=True)
+            ]
+        blank = blank_tokens(self.tokenizer)
+        starts = []
+        for own, ids in zip(units, encoded["input_ids"], strict=True):
+            places: dict[int, int] = {}
+            for place, unit in enumerate(own):
+                has_text = unit in places and ids[places[unit]] not in blank
+                if unit is not None and not has_text:
+                    places[unit] = place
+            starts.append(places)
+        return encoded, starts
+
+    def windows(
+        self, sentences: list[list[str]]
+    ) -> tuple[BatchEncoding, list[int], list[dict[int, int]]]:
+        """Encode sentences in windows of as many tokens as the model reads at once. Most sentences
+        have one window.
+
+        Windows overlap, and each token belongs to the window in which it is farther from an edge.
+
+        Returns:
+            The output of the tokenizer with a row for each window, the number of the sentence of
+            each window, and for each window the index of the first token of the units that begin
+            with a token that belongs to it.
+        """
+        whole = UnitTokenizer(right_sided(self.tokenizer), self.joiner)
+        options = window_options(self.tokenizer)
+        encoded, starts = whole.encode(self.with_unknown(sentences), **options)
+        numbers = encoded.pop("overflow_to_sample_mapping")
+        before = options["stride"] // 2
+        after = options["stride"] - before
+        found: list[dict[int, int]] = []
+        answered: set[tuple[int, int]] = set()
+        for row, (number, places) in enumerate(zip(numbers, starts, strict=True)):
+            own = [at for at, part in enumerate(encoded.sequence_ids(row)) if part is not None]
+            is_first = row == 0 or numbers[row - 1] != number
+            is_last = row == len(numbers) - 1 or numbers[row + 1] != number
+            kept = set(own[0 if is_first else before : len(own) - (0 if is_last else after)])
+            # A word may go on in the next window.
+            chosen = {
+                unit: place
+                for unit, place in places.items()
+                if place in kept and (number, unit) not in answered
+            }
+            answered.update((number, unit) for unit in chosen)
+            found.append(chosen)
+        return encoded, numbers, found
+
+    def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
+        """Replace units that have no token, such as a lone control character, by the unknown token,
+        or by the padding token if there is no unknown token."""
+        _, starts = self.encode(sentences, add_special_tokens=False)
+        unknown = self.tokenizer.unk_token or self.tokenizer.pad_token
+        return [
+            [unit if number in places else unknown for number, unit in enumerate(sentence)]
+            for sentence, places in zip(sentences, starts, strict=True)
+        ]
+
+
+@lru_cache(maxsize=1)
+def blank_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a rare
+    word and regard it as the first token of the word, although it does not have the word's tag."""
+    texts = texts_of_tokens(tokenizer, tokenizer.get_vocab().values())
+    return {number for number, text in texts.items() if not text.strip(whitespace)}
+
+
+def texts_of_tokens(tokenizer: PreTrainedTokenizerBase, numbers: Collection[int]) -> dict[int, str]:
+    """The text of single tokens of a fast tokenizer by their ids."""
+    decode = tokenizer.backend_tokenizer.decode_batch
+    texts = decode([[number] for number in numbers], skip_special_tokens=False)
+    return dict(zip(numbers, texts, strict=True))
+
+
+def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
+    """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
+    that change when they are loaded again; they get lists of units instead.
+
+    Args:
+        tokenizer: The tokenizer, which is changed.
+        unit: The unit that gets a tag.
 
     Returns:
-        The output of the tokenizer with a row for each window, the number of the sentence of each
-        window, and for each window the first token of each word that belongs to it.
+        The text between two units in the input of the tokenizer; None if the tokenizer gets a list
+        of units.
+
+    Raises:
+        InputError: for a tokenizer written in Python, which does not say where tokens come from.
     """
-    options = window_options(tokenizer)
-    encoded, starts = encode_words(sentences, right_sided(tokenizer), **options)
-    numbers = encoded.pop("overflow_to_sample_mapping")
-    # The distance from an edge and the window of each word of each sentence.
-    best: dict[tuple[int, int], tuple[int, int]] = {}
-    for window, (number, places) in enumerate(zip(numbers, starts, strict=True)):
-        last = len(encoded["input_ids"][window]) - 1
-        for word, place in places.items():
-            found = (min(place, last - place), window)
-            best[number, word] = max(found, best.get((number, word), found))
-    chosen = [
-        {word: place for word, place in places.items() if best[number, word][1] == window}
-        for window, (number, places) in enumerate(zip(numbers, starts, strict=True))
-    ]
-    return encoded, numbers, chosen
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{type(tokenizer).__name__} is written in Python and does not say which word a token "
+            "belongs to; pass a model with a fast tokenizer"
+        )
+    splits = []
+    if unit == CHARACTERS:
+        # Here, (?m) lets the dot match line breaks.
+        splits.append(pre_tokenizers.Split(Regex(r"\s"), "removed"))
+        splits.append(pre_tokenizers.Split(Regex(r"(?m)."), "isolated"))
+    elif has_tokens_of_several_words(tokenizer):
+        splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
+    is_adaptable = type(tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
+    if splits and not is_adaptable:
+        return None
+    joiner = "" if unit == CHARACTERS else " "
+    if not splits:
+        return joiner
+    backend = tokenizer.backend_tokenizer
+    kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
+    is_adapted = kept and len(kept[0].pre_tokenize_str(f"a{joiner}b")) == 2
+    if not is_adapted:
+        backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
+    return joiner
 
 
-def _encode(
-    sentences: list[Sentence], tokenizer: PreTrainedTokenizerBase, **options: Any
-) -> tuple[BatchEncoding, list[Starts]]:
-    texts = [" ".join(words) for words in sentences]
-    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
-    numbers = encoded.get("overflow_to_sample_mapping", range(len(sentences)))
-    starts = []
-    for number, offsets in zip(numbers, encoded.pop("offset_mapping"), strict=True):
-        words = sentences[number]
-        word_of_character = [place for place, word in enumerate(words) for _ in f"{word} "]
-        places: Starts = {}
-        for place, (start, end) in enumerate(offsets):
-            # The space before a rare word may be a token of its own, which gets no tag.
-            if texts[number][start:end].strip():
-                places.setdefault(word_of_character[end - 1], place)
-        starts.append(places)
-    return encoded, starts
+def characters_of(token: str) -> str:
+    """The characters of a token that have a tag of their own."""
+    return "".join(token.split())
+
+
+def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
+    """The index of the unit that contains each character of the joined text; None for spaces."""
+    owners: list[int | None] = []
+    for number, unit in enumerate(units):
+        if number:
+            owners.extend([None] * len(joiner))
+        owners.extend(None if character.isspace() else number for character in unit)
+    return owners
+
+
+def first_unit(owners: Iterable[int | None]) -> int | None:
+    """The first unit in a list of the units of characters."""
+    return next((number for number in owners if number is not None), None)
+
+
+def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a token may span several words, because the tokenizer does not split texts at
+    spaces."""
+    backend = tokenizer.backend_tokenizer
+    text = "a b"
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
+        return False
+    learned = set(tokenizer.get_vocab().values()) - set(tokenizer.get_added_vocab().values())
+    return any(" " in text.strip() for text in texts_of_tokens(tokenizer, learned).values())

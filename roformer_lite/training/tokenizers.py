@@ -1,6 +1,6 @@
 """The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,12 @@ def make_tokenizer(
     args: TrainingArguments,
     train_rows: Dataset,
     state_dir: Path,
-) -> PreTrainedTokenizerBase:
+) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
     training data.
+
+    Returns:
+        The tokenizer, and the recipe for it.
 
     A trained tokenizer is saved in `state_dir`, where other processes and a continued training find
     it.
@@ -44,7 +47,7 @@ def make_tokenizer(
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
             texts = _first_texts(recipe.texts(train_rows))
-            tokenizer = train_tokenizer(texts, run.model)
+            tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
         tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
@@ -70,29 +73,31 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:
+def set_up_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, recipe: Recipe
+) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Set the maximum length and the task's defaults of the tokenizer.
 
-    Raises:
-        InputError: if the tokenizer cannot encode the data of the task.
+    Returns:
+        The tokenizer, and the recipe for it.
     """
-    why_other = recipe.why_other_tokenizer(tokenizer)
-    if why_other:
-        raise InputError(f"{why_other}; pass another --tokenizer or --model_name_or_path")
     tokenizer.model_max_length = recipe.max_length
     is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
     if recipe.name == "causal" and is_own:
         # A prompt has no [SEP] at its end, because another text would begin after it.
         tokenizer.add_bos_token = True
-    return tokenizer
+    return tokenizer, recipe.adapted_to(tokenizer)
 
 
-def train_tokenizer(texts: Iterable[str], asked_for: ModelArguments) -> RoFormerLiteTokenizer:
+def train_tokenizer(
+    texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any]
+) -> RoFormerLiteTokenizer:
     """Train a new tokenizer.
 
     Args:
         texts: The training texts.
         asked_for: The options of the user.
+        of_task: The arguments of the task.
     """
     names: dict[str, Any] = {
         "vocab_size": asked_for.vocab_size,
@@ -100,6 +105,9 @@ def train_tokenizer(texts: Iterable[str], asked_for: ModelArguments) -> RoFormer
         "min_frequency": asked_for.tokenizer_min_frequency,
     }
     arguments = {name: value for name, value in names.items() if value is not None}
+    # The other arguments of the task only apply to its own algorithm.
+    if arguments.get("algorithm") in (None, of_task.get("algorithm")):
+        arguments = {**of_task, **arguments}
     try:
         return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:

@@ -58,7 +58,7 @@ def train(run: Run) -> dict[str, Any] | None:
         rows, few_rows = read_rows(options, args, cache, start is not run)
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-        tokenizer = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
+        tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
         begun = make_start(start, recipe, args, tokenizer, given)
         recipe = begun.recipe
         leave_out_segments(tokenizer, begun.model.config)

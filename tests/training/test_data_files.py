@@ -123,7 +123,7 @@ def test_only_tabs_and_spaces_separate_tokens(inside, separator, write):
     path = write("a.conll", f"Preis{separator}O\n{token}{separator}B-NUM\n")
     rows = list(read_tagged(path))
     assert [row["tokens"] for row in rows] == [["Preis", token]]
-    recipe = RECIPES["tag"](TagDataArguments(train_file=[str(path)]))
+    recipe = RECIPES["tag"](TagDataArguments(train_file=[str(path)], unit="words"))
     assert recipe.input_of_line(f" Preis{separator}{token} ") == ["Preis", token]
 
 
@@ -166,26 +166,33 @@ def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
             assert found == plain
 
 
-def labelled(names: list[str]) -> DatasetDict:
-    """Return rows that have these labels, and one more."""
+def labelled(task: str, names: list[str]) -> DatasetDict:
+    """Return rows that have these labels or tags, and one more."""
     rows = [{"text": "a", "labels": [name]} for name in [*names, "other"]]
+    if task == "tag":
+        rows = [{"tokens": ["a"], "tags": [name]} for name in [*names, "other"]]
     return DatasetDict(train=Dataset.from_list(rows))
 
 
-@pytest.mark.parametrize("problem_type", [SINGLE, MULTI])
-@pytest.mark.parametrize("separator", ["\t", "\r\n", "\u2028", ","])
-def test_a_label_with_a_separator(separator, problem_type):
-    """Only the text between several labels is refused. Others become spaces in a line of output."""
-    label = f"a{separator}b"
-    options = ClassifyDataArguments(dataset_name="any", problem_type=problem_type)
-    if separator == "," and problem_type == MULTI:
-        with pytest.raises(InputError, match="a,b.*--label_separator"):
-            Classify.inspect(options, labelled([label]))
-        return
-    recipe = Classify.inspect(options, labelled([label]))
-    shown = recipe.show({label: 0.9, "other": 0.1}, {})
-    assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
-    assert shown.line.count("\t") == (problem_type == SINGLE)
+@pytest.mark.parametrize("separator", ["\t", "\n", "\r", "\r\n", "\u2028", "\x0b", ","])
+@pytest.mark.parametrize("place", ["{}a", "a{}b", "a{}"])
+def test_labels_that_would_break_an_answer_are_refused(separator, place):
+    label = place.format(separator)
+    for task, problem_type in (("tag", None), ("classify", SINGLE), ("classify", MULTI)):
+        kind = RECIPES[task]
+        given = {} if task == "tag" else {"problem_type": problem_type}
+        options = kind.options_class(dataset_name="any", **given)
+        if separator == "," and problem_type != MULTI:
+            kind.inspect(options, labelled(task, [label]))
+            continue
+        with pytest.raises(InputError, match=f"the {kind.label_word} .* contains"):
+            kind.inspect(options, labelled(task, [label]))
+        # A model from elsewhere may have such a label, which is then shown in a single line.
+        if task == "classify":
+            recipe = kind(options, labels={label: 0, "other": 1}, problem_type=problem_type)
+            shown = recipe.show({label: 0.9, "other": 0.1}, {})
+            assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
+            assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
 def test_whole_numbers_of_type_float_are_labels():
@@ -202,20 +209,35 @@ def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
         dataset_name="any", label_column="number", problem_type=problem_type
     )
     ids = [f"K{number:03}" for number in range(50)]
-    Classify.inspect(options, labelled(ids))
+    Classify.inspect(options, labelled("classify", ids))
     said = [record.getMessage() for record in caplog.records]
     assert bool(said) == is_said
     assert all("51" in line and "'number'" in line and "--label_column" in line for line in said)
     caplog.clear()
-    Classify.inspect(options, labelled([*ids, ids[0]]))
-    Classify.inspect(options, labelled(ids[:5]))
+    Classify.inspect(options, labelled("classify", [*ids, ids[0]]))
+    Classify.inspect(options, labelled("classify", ids[:5]))
     assert not caplog.records
 
 
-def test_a_single_tag_is_refused():
-    rows = DatasetDict(train=Dataset.from_list([{"tokens": ["Rome", "is"], "tags": ["_", "_"]}]))
+def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
+    """Return a recipe that has inspected one sentence."""
+    rows = DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}]))
+    return Tag.inspect(TagDataArguments(dataset_name="any", unit=unit), rows)
+
+
+def test_words_are_split_into_characters_with_a_word_about_it(caplog):
+    caplog.set_level("INFO", "roformer_lite")
+    for tokens, is_said in ((["北京", "大"], True), (["北", "京"], False), (["Rome", "大"], False)):
+        caplog.clear()
+        recipe = tagger("auto", tokens, ["B-LOC", "O"])
+        assert (recipe.unit == "characters") == (tokens[0] != "Rome")
+        assert ("--unit words" in caplog.text) == is_said
+    assert tagger("auto", ["北京", "大"], ["U-LOC", "O"]).unit == "words"
+    assert tagger("auto", ["北京", "大"], ["NR", "JJ"]).unit == "words"
+    with pytest.raises(InputError, match="--unit characters.*BILOU.*--unit words"):
+        tagger("characters", ["北京", "大"], ["U-LOC", "O"])
     with pytest.raises(InputError, match="single tag, _.*--tag_column"):
-        Tag.inspect(TagDataArguments(dataset_name="any"), rows)
+        tagger("auto", ["Rome", "is"], ["_", "_"])
 
 
 def test_labels_after_a_thousand_rows_without_any(write, tmp_path):

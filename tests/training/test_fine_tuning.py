@@ -130,16 +130,16 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
     data = write_tags(tmp_path / "a.jsonl", ["B-PER", "O", "O"])
     train(command, data, first, model_name_or_path=folder / "classifier")
     assert "RoFormerLiteForSequenceClassification has no head for tag" in capsys.readouterr().err
-    assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1}
+    assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1, "I-PER": 2}
     assert same(first, folder / "classifier")
     train(command, data, tmp_path / "again", model_name_or_path=first)
     assert "new head" not in capsys.readouterr().err
     assert same(tmp_path / "again", first, prefix="")
     data = write_tags(tmp_path / "b.jsonl", ["B-PER", "O", "B-LOC"])
     train(command, data, tmp_path / "other", model_name_or_path=first)
-    assert "its tags are O, B-PER, but those of" in capsys.readouterr().err
+    assert "its tags are O, B-PER, I-PER, but those of" in capsys.readouterr().err
     assert same(tmp_path / "other", first)
-    names = ["O", "B-LOC", "B-PER"]
+    names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert [*config_of(tmp_path / "other")["id2label"].values()] == names
 
 

@@ -311,7 +311,7 @@ def test_a_baseline_joins_only_new_models_by_default(folder, start, given, is_jo
 def test_masks_need_a_token():
     recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
-    assert set_up_tokenizer(tokenizer, recipe) is tokenizer
+    assert set_up_tokenizer(tokenizer, recipe) == (tokenizer, recipe)
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="no mask token"):
         set_up_tokenizer(tokenizer, recipe)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ SHORT = (
     "--validation_fraction 0"
 )
 ENGLISH = "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
+CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
 
 
 def rows_of(
@@ -47,33 +47,48 @@ def tagger(folder: Path, rows: list[dict], options: str) -> Path:
     return folder / "m"
 
 
-def count_entities(tags: list[str]) -> int:
-    """Count the entities, none of which begins with I-."""
-    for before, tag in pairwise(["O", *tags]):
-        if tag.startswith("I-"):
-            assert before[1:] == tag[1:], f"{tag} after {before}"
-    return sum(tag.startswith("B-") for tag in tags)
+def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, int, int]]:
+    """Return the type, the start and the end of each entity in the joined text."""
+    found = []
+    start = 0
+    left = "O"
+    for word, tag in zip(words, tags, strict=True):
+        end = start + len(word)
+        if tag.startswith("B-"):
+            found.append((tag[2:], start, end))
+        elif tag != "O":
+            assert left[1:] == tag[1:], f"{tag} after {left}"
+            found[-1] = (*found[-1][:2], end)
+        start = end + len(joiner)
+        left = tag
+    return found
 
 
-@pytest.mark.parametrize("is_joined", [False, True])
-def test_random_scores_give_valid_entities(is_joined, tmp_path):
+@pytest.mark.parametrize(
+    "options", ["--join_baseline false", "--join_baseline true", "--unit characters"]
+)
+def test_random_scores_give_valid_entities(options, tmp_path):
     """The model has hardly learned, so that impossible transitions are as likely as others.
 
     A text gives the same tags as the list of its words, in batches of any size.
     """
-    words = ENGLISH.split()
-    options = f"{SHORT} --learning_rate 1e-3 --vocab_size 330 --join_baseline {is_joined}"
-    saved = open_model(tagger(tmp_path, rows_of(words, ("X", "Y"), seed=0), options))
-    assert (saved.joined is not None) == is_joined
+    by_character = "characters" in options
+    words = list(CHINESE) if by_character else ENGLISH.split()
+    joiner = "" if by_character else " "
+    rows = rows_of(words, ("X", "Y"), seed=0)
+    model = tagger(tmp_path, rows, f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}")
+    saved = open_model(model)
+    assert (saved.joined is None) == ("false" in options)
     torch.manual_seed(0)
     with torch.no_grad():
         saved.model.classifier.out_proj.weight.normal_(std=0.5)
     sentences = [row["tokens"] for row in rows_of(words, ("X", "Y"), seed=1)]
-    texts = [" ".join(sentence) for sentence in sentences]
+    texts = [joiner.join(sentence) for sentence in sentences]
     answers = [answer.columns["tags"] for answer in shown_answers(saved, sentences, batch_size=8)]
     of_texts = shown_answers(saved, texts, batch_size=64)
     assert answers == [answer.columns["tags"] for answer in of_texts]
-    assert sum(map(count_entities, answers)) > 50
+    found = [entities(*pair, joiner) for pair in zip(sentences, answers, strict=True)]
+    assert sum(map(len, found)) > 50
 
 
 def test_stock_pipelines_read_the_encoder(tmp_path):
@@ -139,6 +154,21 @@ def test_the_side_of_padding_does_not_matter(tmp_path):
     second = tagger(left, rows, f"{options} --tokenizer {left}")
     for name in ("parts", "metrics"):
         assert results_of(first)[name] == results_of(second)[name]
+
+
+def test_words_given_to_a_tagger_of_characters(tmp_path):
+    """Words are split into characters, and each word has the scores of its first character."""
+    rows = rows_of(list(CHINESE), ("X", "Y"), seed=0)
+    model = tagger(tmp_path, rows, f"{SHORT} --unit characters")
+    saved = open_model(model)
+    words = ["张三", "和", "李四", "在", "2019年", "去了", "北京 大学", "，", "Bob"]
+    split = list("".join(words).replace(" ", ""))
+    ours, characters = (answer.columns["tags"] for answer in shown_answers(saved, [words, split]))
+    assert len(ours) == len(words)
+    entities(words, ours, "")
+    entities(split, characters, "")
+    (line,) = shown_answers(saved, ["".join(words)])
+    assert [pair.rpartition("/")[2] for pair in line.line.split()] == characters
 
 
 def test_a_tokenizer_written_in_python_is_refused(tmp_path, capsys):
