@@ -173,7 +173,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     if finished.pairs is not None:
         facts["pairs"] = asdict(finished.pairs)
     validated = finished.validated
-    if validated is not None:
+    if validated is not None and validated.folds:
         facts["cross_validation"] = {
             "fitted_accuracy": validated.fitted_accuracy,
             "fine_tuned_accuracy": validated.fine_tuned_accuracy,

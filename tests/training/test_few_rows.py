@@ -3,6 +3,7 @@ cross-validation."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,21 @@ def test_the_accuracy_is_that_of_models_without_the_rows_of_a_fold(encoder, tmp_
         right += right_in_fold
     fitted = whole["training"]["cross_validation"]["fitted_accuracy"]
     assert fitted == pytest.approx(right / len(rows))
+
+
+def test_without_the_time_a_head_and_the_baselines_are_measured(
+    encoder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(cross_validation, "MAX_MINUTES", 0.0)
+    results = trained(encoder, written(tmp_path, 60), tmp_path / "m", baselines=True)
+    # What is compared with the baselines is not this model.
+    assert results["metrics"] == {} and not results["verdict"]
+    assert "cross_validation" not in results["training"]
+    for text in (card_of(tmp_path / "m"), capsys.readouterr().out):
+        found = re.search(
+            r"not measure this model.* head (0\.\d+), .*SVM on n-grams (0\.\d+)", text, re.S
+        )
+        assert found is not None and 0 < float(found[1]) and 0 < float(found[2])
 
 
 def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_path, capsys):
