@@ -96,8 +96,8 @@ class AnsweringArguments:
     """Options of the predictions. Each applies to some tasks, and is an error with other models.
 
     Args:
-        top_k: classify: return this many labels, the most probable first. causal: sample from this
-            many of the most probable tokens. Default: one label; all tokens.
+        top_k: classify: return this many labels, the most probable first. causal: sample only from
+            this many tokens, the most probable ones. Default: one label; all tokens.
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one.

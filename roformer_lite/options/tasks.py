@@ -234,8 +234,8 @@ class TagDataArguments(LabelArguments):
         unit: The unit that gets a tag. characters splits the words of the data, for languages
             without spaces; auto does so if most of the training text is Chinese characters and the
             tags are IOB1 or IOB2.
-        max_length: Truncate training sentences to this many tokens. Predictions read longer ones in
-            overlapping windows of this length.
+        max_length: Truncate training sentences to this many tokens. In predictions, longer
+            sentences are read in overlapping windows of this length.
     """
 
     task = "tag"

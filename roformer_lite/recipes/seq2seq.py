@@ -63,7 +63,7 @@ class Seq2SeqReader(Reader):
             return
         if len(plain) != len(files) or len(files) % 2:
             raise InputError(
-                f"{' '.join(files)}: plain text needs pairs of files, one with the source lines "
+                f"{' '.join(files)}: plain text must be passed as pairs of files, one with the source lines "
                 "and one with the target lines"
             )
         for source, target in zip(files[::2], files[1::2], strict=True):

@@ -103,7 +103,7 @@ class TrainingDirectory:
             # The directory is not found if the other process has just removed it.
             raise InputError(
                 f"{given}: another process is training in this directory (it holds {path}); "
-                "wait until that process has ended, or choose another directory"
+                "wait until that process ends, or choose another directory"
             ) from error
         except OSError as error:
             raise InputError(

@@ -75,7 +75,8 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     with_table.save_pretrained(directory)
     row = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
     data = write_rows(tmp_path / "a.jsonl", [row])
-    assert 0 < evaluated(directory, data)["metrics"]["test"]["loss"] < 100
+    metrics = evaluated(directory, data)["metrics"]["test"]
+    assert np.isfinite(list(metrics.values())).all()
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
