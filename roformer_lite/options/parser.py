@@ -13,6 +13,8 @@ from .values import assignment, boolean
 
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+# What stands for the value in `--help`, by the end of the option's name or by its type.
+_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 
 
 def help_texts(options: type) -> dict[str, str]:
@@ -84,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
             text = text.replace("%", "%%")
             if usual and name not in usual:
                 text = argparse.SUPPRESS
-            group.add_argument(f"--{name}", help=text, **_form(hints[name]))
+            group.add_argument(f"--{name}", help=text, **_form(name, hints[name]))
 
     def parse(self, words: Sequence[str]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
@@ -112,20 +114,21 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError(f"{message}; `{self.prog} --help` lists the options")
 
 
-def _form(hint: Any) -> dict[str, Any]:
+def _form(name: str, hint: Any) -> dict[str, Any]:
     """The arguments of argparse for an option with a type hint."""
     kind = get_args(hint)[0] if NoneType in get_args(hint) else hint
     origin = get_origin(kind)
     if origin is Literal:
         return {"choices": get_args(kind)}
+    metavar = _METAVARS.get(name.rpartition("_")[2]) or _METAVARS.get(kind)
     if origin is list:
-        return {"nargs": "+", "type": get_args(kind)[0]}
+        return {"nargs": "+", "type": get_args(kind)[0], "metavar": metavar}
     if origin is dict:
         return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:
         # Every yes-or-no option may be given without a value.
         return {"nargs": "?", "type": boolean, "const": True, "metavar": "true|false"}
-    return {"type": kind}
+    return {"type": kind, "metavar": metavar}
 
 
 def _object(kind: type, values: dict[str, Any]) -> Any:

@@ -152,10 +152,11 @@ class LabelRecipe(AnsweringRecipe):
                 f"{shown(self.labels)}; choose their column with --{self.label_word}_column"
             )
         num_items = sum(not self.labels.keys() >= set(labels) for labels in items)
+        plural = "" if len(unseen) == 1 else "s"
         return [
             f"{num_items:,} of the {self.labelled} of the {split} data have {len(unseen):,} "
-            f"{self.label_word}s that the training data lack ({shown(unseen)}): they count as "
-            "missed."
+            f"{self.label_word}{plural} that the training data lack ({shown(unseen)}): they count "
+            "as missed."
         ]
 
     def with_unseen_labels(self, rows: Iterable[Iterable[str]]) -> list[str]:
