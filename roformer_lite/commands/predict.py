@@ -120,7 +120,7 @@ def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
     if sys.stdin is None:
         raise InputError("standard input is closed; pass --input_file")
     lines = lines_of(sys.stdin.buffer, "<stdin>")
-    return ({"text": line.rstrip("\r\n")} for _, line in lines)
+    return ({"text": line.rstrip("\r\n"), "origin": f"<stdin>:{number}"} for number, line in lines)
 
 
 def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
@@ -173,11 +173,18 @@ def _answered(
         if columns:
             inputs = [recipe.input_of_columns(row, columns) for row in chunk]
         else:
-            lines = [row["text"] for row in chunk]
-            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in lines]
+            inputs = [_input_of_line(recipe, row) for row in chunk]
         answers = saved.answers(inputs, files.batch_size, options, report)
         for row, answer in zip(chunk, answers, strict=True):
             yield row, None if answer is None else recipe.show(answer, options)
+
+
+def _input_of_line(recipe: Recipe, row: Row) -> Any:
+    line = row["text"]
+    try:
+        return recipe.input_of_line(line) if line.strip() else ""
+    except InputError as error:
+        raise InputError(f"{row['origin']}: {error}") from None
 
 
 def _cells(saved: SavedModel, shown: Shown | None, options: dict[str, Any]) -> dict[str, Any]:

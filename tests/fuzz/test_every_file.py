@@ -112,11 +112,13 @@ def problem_of(
 ) -> str:
     """Describe what is wrong with a result. The description is empty if nothing is.
 
-    If the command fails, one error names the directory. Damaged weights must not change the output. Other damage may, but not the number of its lines.
+    If the command fails, one error names the directory, or the line of the data that another kind
+    of model would not read. Damaged weights must not change the output. Other damage may, but not
+    the number of its lines.
     """
     status, messages, output = result
     errors = [line for line in messages.splitlines() if "error: " in line]
-    is_named = len(errors) == 1 and directory in errors[0]
+    is_named = len(errors) == 1 and (directory in errors[0] or "lines.txt:1" in errors[0])
     if status != 0 and not (status == 2 and is_named):
         return f"status {status}, {messages[-300:]}"
     if status == 2 or expected is None:
