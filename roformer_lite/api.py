@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any
 
 from .errors import InputError
+from .options.values import command_words
 from .results import EvaluationResult, TrainingResult
 
 
@@ -28,7 +29,6 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
         InputError: in the cases in which the command reports an error.
     """
     from .commands.train_options import run_of
-    from .options.values import command_words
 
     run = run_of(str(task), command_words(options))
 
@@ -49,7 +49,6 @@ def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:
         InputError: in the cases in which the command reports an error.
     """
     from .commands.evaluate_options import parse
-    from .options.values import command_words
 
     given = parse([str(model), *command_words(options)])
 
@@ -80,7 +79,6 @@ def predict(
         InputError: in the cases in which the command reports an error.
     """
     from .commands.predict_options import parse
-    from .options.values import command_words
 
     if options.get("output_file") is not None:
         raise InputError("output_file is for the command; `predict` returns the table")

@@ -67,10 +67,11 @@ def make_plan(
         stack: The module whose states the head of a language model reads.
     """
     base: Any = model.base_model
-    if is_step(model, given):
+    has_cache = any(given.get(name) is not None for name in CACHES)
+    if has_cache and has_single_tokens(model, given):
+        # A step of `generate` has no padding.
         return Plan(computes_padding=True, base=base)
     values = read_values(switch, given)
-    has_cache = any(given.get(name) is not None for name in CACHES)
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
     plan = Plan(
@@ -102,15 +103,12 @@ def make_plan(
     return plan
 
 
-def is_step(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """Whether a call computes one token of each text, as `generate` does with a cache. A batch of
-    such tokens has no padding."""
+def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
+    """Whether a call computes one token of each text, and no source."""
     is_pair = model.config.is_encoder_decoder
     ids = given.get("decoder_input_ids" if is_pair else "input_ids")
-    has_one_token = isinstance(ids, torch.Tensor) and ids.shape[-1] == 1
-    has_cache = any(given.get(name) is not None for name in CACHES)
     is_encoded = not is_pair or given.get("encoder_outputs") is not None
-    return has_one_token and has_cache and is_encoded
+    return is_encoded and isinstance(ids, torch.Tensor) and ids.shape[-1] == 1
 
 
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:

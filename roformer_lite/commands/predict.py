@@ -2,7 +2,6 @@
 column of a table."""
 
 import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -43,18 +42,11 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         options: The given options about answers by name.
         directory: The model's directory, or its name on the Hub.
     """
-    target = files.output_file
-    if target is not None and os.path.isfile(target):
-        if Path(os.path.realpath(directory)) in Path(os.path.realpath(target)).parents:
-            raise InputError(
-                f"--output_file {target} is a file of the model {directory}, which would be "
-                "overwritten; pass another name"
-            )
     with ExitStack() as stack:
-        if target is None:
+        if files.output_file is None:
             output = utf8_output()
         else:
-            output = stack.enter_context(complete_file(target, "--output_file"))
+            output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         rows = _rows_of_input(files)
         saved = _open(files, options, directory)
         # The bar is only shown on a terminal.

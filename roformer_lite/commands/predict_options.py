@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ..data.data_files import TABLE_FORMATS, file_format
@@ -165,4 +166,11 @@ def parse(
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)
+    target = files.output_file
+    if target is not None and os.path.isfile(target):
+        if Path(os.path.realpath(directory)) in Path(os.path.realpath(target)).parents:
+            raise InputError(
+                f"--output_file {target} is a file of the model {directory}, which would be "
+                "overwritten; pass another name"
+            )
     return files, options, directory

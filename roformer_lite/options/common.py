@@ -90,8 +90,8 @@ class DataArguments(DatasetArguments):
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no rows are held out.
-            Default: the seed of the training.
+        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no rows
+            are held out. Default: the seed of the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The dataset need not have the
             default split.
@@ -144,10 +144,11 @@ class ModelArguments:
             bpe.
         tokenizer_min_frequency: How often a token must occur in the training data to enter the
             vocabulary of a new tokenizer. Default: 2.
-        size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with only two layers for classify and tag.
-        config: Fields of the configuration to set, in addition to those of the size, as name=value, for
-            example hidden_dropout=0.3. With seq2seq, encoder={"num_hidden_layers":2} changes only
-            one of the two stacks.
+        size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with
+            only two layers for classify and tag.
+        config: Fields of the configuration to set, in addition to those of the size, as name=value,
+            for example hidden_dropout=0.3. With seq2seq, encoder={"num_hidden_layers":2} changes
+            only one of the two stacks.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
             scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
             stock model, such as BERT.
@@ -190,8 +191,7 @@ class TrainingOptions:
             other options.
         num_train_epochs: Passes over the training data. Default: as many as cover 300,000 examples
             or, with labels, 8 million tokens if that takes fewer epochs, but at least 3 and at most
-            20;
-            fine-tuning: 4.
+            20; fine-tuning: 4.
         max_steps: Number of training steps, instead of epochs.
         per_device_train_batch_size: Rows in a training batch on each device. Default: 32, or fewer
             with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
@@ -215,7 +215,8 @@ class TrainingOptions:
             Default: 0; 0.2 for new classifiers and taggers.
         early_stopping_patience: Stop after this many consecutive evaluations without improvement,
             if the best checkpoint is kept; 0: never.
-        baselines: Also evaluate baselines, such as a linear model, on the same data. This takes seconds.
+        baselines: Also evaluate baselines, such as a linear model, on the same data. This takes
+            seconds.
         seed: Seed of initialisation, shuffling and dropout.
         seeds: Train once with each of these seeds, keep the model that is best on the validation
             data, and report mean and standard deviation of all metrics. The first seed chooses the

@@ -63,8 +63,8 @@ class Seq2SeqReader(Reader):
             return
         if len(plain) != len(files) or len(files) % 2:
             raise InputError(
-                f"{' '.join(files)}: plain text must be passed as pairs of files, one with the source lines "
-                "and one with the target lines"
+                f"{' '.join(files)}: plain text must be passed as pairs of files, one with the source "
+                "lines and one with the target lines"
             )
         for source, target in zip(files[::2], files[1::2], strict=True):
             for row in read_parallel(source, target):
