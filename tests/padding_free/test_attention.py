@@ -79,22 +79,6 @@ def same_third(
     return query // 5 == key // 5
 
 
-def first_keys(
-    row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor:
-    return key < 2
-
-
-def last_keys(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    return key > 11
-
-
-def holes(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Causal, but a few queries do not see a few keys."""
-    is_hidden = (query >= 6) & (query < 12) & (key >= 2) & (key < 5)
-    return (key <= query) & ~is_hidden
-
-
 WINDOW = masking_utils.sliding_window_causal_mask_function(4)
 TWO_SIDED_WINDOW = masking_utils.sliding_window_bidirectional_mask_function(3)
 ONE_SIDED = masking_utils.sliding_window_overlay(4)
@@ -114,10 +98,6 @@ MASK_FUNCTIONS = {
     "packed, window": (masking_utils.and_masks(TWO_SIDED_WINDOW, PACKED), True),
     "packed, of a user": (masking_utils.and_masks(CAUSAL, same_third), False),
     "image": (masking_utils.or_masks(CAUSAL, own_image), False),
-    "sinks": (masking_utils.or_masks(WINDOW, masking_utils.and_masks(CAUSAL, first_keys)), False),
-    "prefix": (masking_utils.or_masks(CAUSAL, first_keys), False),
-    "last keys": (masking_utils.or_masks(WINDOW, last_keys), False),
-    "holes": (holes, False),
 }
 # The ways in which attention of a flat row is computed.
 FORMS = ("by document", "rows")

@@ -46,44 +46,23 @@ def test_half_precision(class_name, dtype):
         "MvpForConditionalGeneration",
     ],
 )
-@pytest.mark.parametrize(
-    "kind", ["plain", "full target", "gaps", "decoder ids", "decoder mask", "checkpointing"]
-)
+@pytest.mark.parametrize("kind", ["decoder mask", "checkpointing"])
 def test_encoder_decoders(class_name, kind):
-    """Losses, gradients and generated tokens stay the same.
-
-    This holds if the target has tokens without a label, if it is passed in addition to the labels,
-    if its mask leaves out labelled tokens, and under gradient checkpointing."""
+    """Losses and gradients stay the same if the mask of the target leaves out labelled tokens, and
+    under gradient checkpointing."""
     stock, free = pair(class_name)
     batch = batch_of_pairs()
-    if kind == "full target":
-        batch["labels"] = batch["labels"].clamp(min=5)
-    elif kind == "gaps":
-        batch["labels"][:, 1] = -100
-    elif kind == "decoder ids":
-        batch["labels"][:, 1] = -100
-        batch["decoder_input_ids"] = stock.prepare_decoder_input_ids_from_labels(batch["labels"])
-    elif kind == "decoder mask":
+    if kind == "decoder mask":
         batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
         batch["decoder_attention_mask"] = (batch["labels"] != -100).long()
         batch["decoder_attention_mask"][2, 8:] = 0
-    elif kind == "checkpointing":
-        for reentrant in (True, False):
-            for model in (stock, free):
-                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-                model.enable_input_require_grads()
-            assert_same_gradients(free, stock, batch)
-    assert_same_gradients(free, stock, batch)
-    generated = [
-        model.eval().generate(
-            batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            max_new_tokens=6,
-            do_sample=False,
-        )
-        for model in (stock, free)
-    ]
-    assert generated[0].equal(generated[1])
+        assert_same_gradients(free, stock, batch)
+        return
+    for reentrant in (True, False):
+        for model in (stock, free):
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        assert_same_gradients(free, stock, batch)
 
 
 def test_sources_and_targets_of_the_same_shape():

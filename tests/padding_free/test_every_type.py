@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from comparisons import gradients
 from tiny_models import (
     TABLES,
     TARGETS,
@@ -100,7 +101,7 @@ def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[t
     outputs += logits_of_next_token(model, full["input_ids"], whole)
     outputs += states_of_layers(model, batch)
     if set(TARGETS) & set(batch):
-        outputs += loss_and_gradients(model, batch)
+        outputs += gradients(model, batch)
     real = batch["attention_mask"] != 0
     if model.config.is_encoder_decoder and "labels" in batch:
         real = batch["labels"] != -100
@@ -126,19 +127,6 @@ def states_of_layers(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> 
     return []
 
 
-def loss_and_gradients(
-    model: PreTrainedModel, batch: dict[str, torch.Tensor]
-) -> list[torch.Tensor]:
-    model.train().zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    gradients = [
-        parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None
-    ]
-    model.eval()
-    return [loss.detach(), torch.cat(gradients)]
-
-
 def numbers_of_computed_tokens(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> set[int]:
     """The numbers of states other than zero that the layers of a model return.
 
@@ -153,7 +141,7 @@ def numbers_of_computed_tokens(model: torch.nn.Module, batch: dict[str, torch.Te
     takes_cache = "use_cache" in inspect.signature(type(model).forward).parameters
     options = {"use_cache": False} if takes_cache else {}
     with torch.no_grad():
-        model(**batch, **options)
+        model.eval()(**batch, **options)
     for handle in handles:
         handle.remove()
     return found
