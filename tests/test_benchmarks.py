@@ -75,7 +75,7 @@ def test_floor_of_a_step(tmp_path):
 def test_padding_free_models_do_the_same_work(name):
     """Both contenders have the same loss and the same gradients wherever they are timed, and their
     weights share memory."""
-    options = padding_free.Options(models=[name], quick=True)
+    options = padding_free.Options(models=[name], modes=[*padding_free.MODES], quick=True)
     rows = list(padding_free.comparisons(options))
     for row in rows:
         assert row["difference"] <= 1e-4
@@ -83,13 +83,6 @@ def test_padding_free_models_do_the_same_work(name):
     stock, free = padding_free.both_contenders(name, options).values()
     for weight, other in zip(stock.parameters(), free.parameters(), strict=True):
         assert weight.data_ptr() == other.data_ptr()
-
-
-@pytest.mark.parametrize("name", ["bert/classify", "llama/causal-lm", "roformer_lite/seq2seq"])
-def test_padding_free_models_learn_the_same_from_the_trainer(name):
-    options = padding_free.Options(models=[name], modes=["trainer"], orders=["grouped"], quick=True)
-    (row,) = padding_free.comparisons(options)
-    assert row["difference"] <= 1e-4
 
 
 def test_result_of_padding_free(tmp_path):

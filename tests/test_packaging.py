@@ -128,11 +128,6 @@ def built(tmp_path_factory) -> dict[str, Path]:
     return {name: next(folder.glob(pattern)) for name, pattern in found.items()}
 
 
-def test_distributions_are_accepted_by_an_index(built):
-    twine = (sys.executable, "-m", "twine")
-    run(*twine, "check", "--strict", built["sdist"], built["wheel"], folder=ROOT)
-
-
 def test_distributions_are_whole_and_nothing_else_is_in_them(built):
     packages = ("hf_roformer_lite", "roformer_lite")
     modules = {

@@ -121,24 +121,3 @@ def test_translate_and_its_exports(run, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == expected, format
-
-
-def test_look_inside(run, tmp_path):
-    """The tutorial draws a picture of each kind of attention that a model has, and one of the
-    tables of positions."""
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        ["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280
-    )
-    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer))
-    model = rl.RoFormerLiteForConditionalGeneration(config)
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "model")
-    printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
-    names = [
-        "self_attention_of_the_encoder",
-        "self_attention_of_the_decoder",
-        "cross_attention",
-        "positions",
-    ]
-    assert printed[-4:] == [f"pictures/{name}.png" for name in names]
-    assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-4:])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_models import tiny_model
 from torch.utils.data import IterableDataset
+from toy_training import TRAINER
 from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -29,15 +30,12 @@ MODELS = {
     "causal": LlamaForCausalLM,
 }
 OPTIONS = {
+    **TRAINER,
+    "max_steps": -1,
     "learning_rate": 1e-2,
     "max_grad_norm": 0.0,
     "lr_scheduler_type": "constant",
     "optim": "sgd",
-    "logging_steps": 1,
-    "report_to": "none",
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "save_strategy": "no",
 }
 
 

@@ -1,4 +1,4 @@
-"""Padding-free models are trained with noise, and by trainers of other libraries.
+"""Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
 
 `tests/training/test_distributed.py` trains them in two processes. Everything here is in double precision,
 so that two runs agree to the last digits, or differ for a reason."""
@@ -23,27 +23,11 @@ OPTIONS = {**TRAINER, "max_steps": 20, "per_device_train_batch_size": 4}
 
 
 def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
+    """Rows of 2 to 15 tokens, padded to one length."""
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 16, (24,), generator=generator).tolist()
-    rows = []
-    for number, length in enumerate(lengths):
-        batch = batch_for(f"{name} {number}", lengths=(length,))
-        rows.append({key: value[0] for key, value in batch.items()})
-    return rows
-
-
-def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    batch = {}
-    for key, first in rows[0].items():
-        values = [row[key] for row in rows]
-        if first.ndim:
-            batch[key] = torch.nn.utils.rnn.pad_sequence(
-                values, batch_first=True, padding_value=fill[key]
-            )
-        else:
-            batch[key] = torch.stack(values)
-    return batch
+    batch = batch_for(name, lengths=tuple(lengths))
+    return [{key: value[row] for key, value in batch.items()} for row in range(len(lengths))]
 
 
 @dataclass
@@ -61,10 +45,10 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def run(trainer: transformers.Trainer) -> Run:
+def run(trainer: transformers.Trainer, resume: str | None = None) -> Run:
     model = trainer.model
     with CountedTokens(model) as counted:
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
     return Run(losses=torch.tensor(losses), weights=weights_of(model), tokens=sum(counted.numbers))
 
@@ -73,7 +57,7 @@ def trainer_of(
     model: torch.nn.Module, name: str, folder: Path, **options: Any
 ) -> transformers.Trainer:
     arguments = transformers.TrainingArguments(str(folder), **{**OPTIONS, **options})
-    return transformers.Trainer(model, arguments, collate, train_dataset=rows_for(name))
+    return transformers.Trainer(model, arguments, train_dataset=rows_for(name))
 
 
 def two_of(name: str) -> list[torch.nn.Module]:
@@ -90,6 +74,7 @@ def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:
 
 WAYS: dict[str, dict[str, Any]] = {
     "accumulation": {"gradient_accumulation_steps": 2},
+    "checkpointing": {"gradient_checkpointing": True},
     "smoothing": {"label_smoothing_factor": 0.1},
     # This noise is drawn for `(B, L, width)` and scaled by L, so a flat row would get other noise.
     "noise": {"neftune_noise_alpha": 30.0},
@@ -104,6 +89,16 @@ TRAININGS = [("bert mlm", way) for way in WAYS] + [
 def test_ways_to_train(name, way, tmp_path):
     runs = [run(trainer_of(model, name, tmp_path, **WAYS[way])) for model in two_of(name)]
     assert_same(*runs)
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_either_kind_of_model_continues_the_training_of_the_other(is_free, tmp_path):
+    name = "bert mlm"
+    saving = {"save_strategy": "steps", "save_steps": 10}
+    whole = run(trainer_of(two_of(name)[is_free], name, tmp_path, **saving))
+    other = trainer_of(two_of(name)[not is_free], name, tmp_path)
+    resumed = run(other, resume=str(tmp_path / "checkpoint-10"))
+    torch.testing.assert_close(resumed.weights, whole.weights, rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
