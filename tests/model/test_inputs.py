@@ -47,6 +47,8 @@ def test_masks(kind):
 
 MEMORY = torch.ones(4, 5, 32)
 BORDERS = torch.tensor([0, 3, 32])
+# Both rows together have three documents, in this order and in the reverse one.
+POSITIONS = torch.stack([torch.arange(8) % 4, torch.arange(8)])
 DECODER = {"is_decoder": True, "add_cross_attention": True}
 STACK = (rl.RoFormerLiteModel, {})
 CROSS = (rl.RoFormerLiteModel, DECODER)
@@ -64,6 +66,16 @@ UNFIT = [
     (BOTH_SIDES, {}, "decoder_input_ids"),
     (BOTH_SIDES, {**PAIR, "attention_mask": torch.ones(1, 1, 4, 4)}, "attention_mask"),
     (BOTH_SIDES, {**PAIR, "cu_seq_lens_q": BORDERS}, "cu_seq_lens_q"),
+    (
+        BOTH_SIDES,
+        {
+            "input_ids": IDS[:2],
+            "position_ids": POSITIONS.flip(0),
+            "decoder_input_ids": IDS[:2],
+            "decoder_position_ids": POSITIONS,
+        },
+        r"\[2, 3\].* \[1, 3\]",
+    ),
     (
         CROSS,
         {"encoder_hidden_states": MEMORY, "encoder_attention_mask": torch.ones(1, 5)},

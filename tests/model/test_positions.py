@@ -1,4 +1,4 @@
-"""Tests of learned positions, and of every type of RoPE and its scaling."""
+"""Tests of learned positions, and of RoPE tables that depend on the length."""
 
 import pytest
 import torch
@@ -16,16 +16,7 @@ def test_learned_positions_end_with_their_table():
 
 
 ROPE = {
-    "default": {},
-    "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
-    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
-    "llama3": {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
-    },
     "longrope": {
         "factor": 4.0,
         "original_max_position_embeddings": 32,
@@ -36,21 +27,6 @@ ROPE = {
 
 
 @pytest.mark.parametrize("rope_type", ROPE)
-def test_partial_rotation(rope_type):
-    """If only half of the channels turn, the tables are half as wide for short and long inputs."""
-    rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
-    for name in ("short_factor", "long_factor"):
-        if name in rope:
-            rope[name] = rope[name][:2]
-    model = build(rl.RoFormerLiteModel, stack_config(rope_parameters=rope))
-    # A head has 8 channels, and 4 of them turn in 2 pairs.
-    assert len(model.rotary_emb["all_layers"].inv_freq) == 2
-    for ids in (IDS[:, :10], IDS):
-        assert model(ids)[0].isfinite().all()
-        assert len(model.rotary_emb["all_layers"].inv_freq) == 2
-
-
-@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
 def test_a_target_without_labels_at_its_end(rope_type):
     """Tables that depend on the length stay the same if no position after the last label needs to
     be computed."""
