@@ -7,7 +7,6 @@ from unittest import mock
 
 import pytest
 import torch
-import transformers
 from conftest import noisy
 from conversion_cases import CASES, FAMILIES, source_weights
 from torch import nn
@@ -150,13 +149,11 @@ def test_pairs_generate_alike(name, tmp_path):
     model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
     assert model.generation_config.bad_words_ids == [[4]]
     assert model.config.decoder_start_token_id == 2
-    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     pad = config.get("pad_token_id", 1)
     ids = torch.tensor([[7, 8, 9, 10], [11, 12, pad, pad]])
     inputs = {"input_ids": ids, "attention_mask": (ids != pad).long()}
     expected = reference.generate(**inputs)
     assert torch.equal(model.generate(**inputs), expected)
-    assert torch.equal(again.generate(**inputs), expected)
     # Older checkpoints have these settings in config.json.
     file = tmp_path / "theirs" / "generation_config.json"
     fields = json.loads(file.read_text())
