@@ -155,7 +155,6 @@ def test_command_line(tmp_path, capsys):
     assert "A checkpoint of bert" in capsys.readouterr().out
     new = tmp_path / "new"
     for files, options, message in (
-        ((source, new), "--from bert --to bert", "not allowed with argument --from"),
         ((source, new), "--from brt", "no source 'brt'"),
         ((ours, new), "--to walkthrough", "exported to walkthrough"),
         ((source, new), "--to bert", "is not a RoFormerLite model"),

@@ -77,11 +77,9 @@ def test_a_causal_model_in_the_table_of_encoder_decoders():
 # The ways to generate that transformers does not leave to remote code.
 WAYS: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 3},
-    "sampled beams": {"num_beams": 2, "do_sample": True},
     "sampling": {"do_sample": True, "top_k": 20, "num_return_sequences": 3},
     "static cache": {"cache_implementation": "static"},
     "guidance": {"guidance_scale": 1.5},
-    "penalties": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "prompt in chunks": {"prefill_chunk_size": 4},
     "prompt lookup": {"prompt_lookup_num_tokens": 2},
     "assisted": {"assistant_model": ...},

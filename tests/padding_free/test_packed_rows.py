@@ -31,13 +31,6 @@ def test_packed_rows_equal_separate_ones(name):
     packed = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(rows)
     found = free(**packed)
     torch.testing.assert_close(found.logits[0], torch.cat(separate), **CLOSE)
-    targets = [torch.tensor(row["input_ids"][1:], dtype=torch.long) for row in rows]
-    losses = [
-        torch.nn.functional.cross_entropy(logits[:-1], target, reduction="sum")
-        for logits, target in zip(separate, targets, strict=True)
-    ]
-    # The 29 tokens of the four documents have 25 successors.
-    torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -71,9 +64,7 @@ class Mixing(torch.nn.Embedding):
     [
         ("LlamaForCausalLM", True),
         ("LlamaForCausalLM, mixing", False),
-        ("OPTForCausalLM", False),
         ("BloomForCausalLM", False),
-        ("Lfm2ForCausalLM", False),
         ("BertForMaskedLM", False),
     ],
 )
