@@ -32,36 +32,23 @@ def result_of(command: list[str], folder: Path) -> dict:
 
 
 def test_floor_counts_the_products_of_the_model():
-    size = contenders.SIZES["tiny"]
-    # The counter does not see the products inside sdpa.
-    model = contenders.new_model("roformer_lite", "encoder", size, 100, attention="eager").eval()
-    (batch,) = make_batches(Workload(batch=4, seq=16, lengths="full", batches=1, vocab_size=100))
-    with FlopCounterMode(display=False) as counter:
-        states = model(batch.input_ids).last_hidden_state
-        forward = counter.get_total_flops()
-        states.sum().backward()
-    products = list(floor.stack_products(model.config, batch.tokens))
-    pairs = sum(length**2 for length in batch.lengths)
-    attention = floor.attention_operations(model.config, pairs)
-    assert forward == floor.operations(products) + attention
-    both = floor.operations(floor.backward_too(products)) + 3 * attention
-    assert counter.get_total_flops() == both
-
-
-def test_floor_counts_the_head_of_a_pair():
-    """Cross-attention and the head are products of a step, too."""
+    """They are those of the layers, of cross-attention and of the head."""
     size = contenders.SIZES["tiny"]
     work = Workload(batch=4, seq=16, lengths="full", batches=1, vocab_size=100)
     (source,) = make_batches(work)
     (target,) = make_batches(work, salt=1)
-    model = contenders.new_model("roformer_lite", "seq2seq", size, 100, attention="eager")
-    inputs = contenders.inputs_of("seq2seq", source, target)
+    # The counter does not see the products inside sdpa.
+    model = contenders.new_model("roformer_lite", "seq2seq", size, 100, attention="eager").eval()
     with FlopCounterMode(display=False) as counter:
-        model.eval()(**inputs)
+        loss = model(**contenders.inputs_of("seq2seq", source, target)).loss
+        forward = counter.get_total_flops()
+        loss.backward()
     products, attention = floor.products_of("seq2seq", model.config, source, target)
     # The floor leaves out the hidden half of the decoder's scores, which eager attention computes.
-    hidden = floor.attention_operations(model.config.decoder, 4 * 16**2 / 2)
-    assert counter.get_total_flops() == floor.operations(products) + attention + hidden
+    attention += floor.attention_operations(model.config.decoder, 4 * 16**2 / 2)
+    assert forward == floor.operations(products) + attention
+    both = floor.operations(floor.backward_too(products)) + 3 * attention
+    assert counter.get_total_flops() == both
 
 
 def test_floor_of_a_step(tmp_path):

@@ -177,12 +177,6 @@ def test_installed_wheel_works_away_from_the_checkout(built, tmp_path):
     assert "train" in run(command, "--help", folder=tmp_path)
     used = run(python, "-c", USE, folder=tmp_path).splitlines()[-3:]
     assert all(path.startswith(str(packages)) for path in used), used
-    (tmp_path / "text.txt").write_text("one two three four\n\n" * 60, "utf-8")
-    files = ("--train_file", "text.txt", "--output_dir", "story")
-    options = ("--size", "tiny", "--vocab_size", "300", "--block_size", "16", "--max_steps", "1")
-    run(command, "train", "causal", *files, *options, folder=tmp_path)
-    # The template of this card is a data file of the package.
-    assert (tmp_path / "story" / "README.md").is_file()
 
 
 def test_reference_builds_without_warnings(tmp_path):
