@@ -58,17 +58,14 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
 @pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}])
 def test_packed_rows_with_a_mask(more):
     """Padding may stand between two documents, with any position, or within one document."""
-    model = build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True))
+    model = build(rl.RoFormerLiteModel, stack_config())
     ids = torch.tensor([[7, 8, 9, 10, 0, 0, 11, 12, 13]])
     mask = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]])
-    output = model(ids, mask, position_ids=positions, **more)
+    states = model(ids, mask, position_ids=positions, **more).last_hidden_state[:, mask[0].bool()]
     alone = [model(ids[:, :4]), model(ids[:, 6:])]
     expected = torch.cat([one.last_hidden_state for one in alone], 1)
-    torch.testing.assert_close(output.last_hidden_state[:, mask[0].bool()], expected, **CLOSE)
-    torch.testing.assert_close(
-        output.pooler_output, torch.cat([one.pooler_output for one in alone]), **CLOSE
-    )
+    torch.testing.assert_close(states, expected, **CLOSE)
     mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
     expected = model(ids[:, mask[0].bool()]).last_hidden_state
@@ -80,8 +77,9 @@ def test_gaps_between_positions_begin_no_document():
     model = build(rl.RoFormerLiteModel, stack_config())
     ids = torch.arange(5, 13)[None]
     gaps = torch.arange(8)[None] * 3
-    masked = model(ids, torch.ones_like(ids), position_ids=gaps).last_hidden_state
-    torch.testing.assert_close(model(ids, position_ids=gaps).last_hidden_state, masked, **CLOSE)
+    with_padding = model(ids, (ids < 11).long(), position_ids=gaps).last_hidden_state[:, :6]
+    alone = model(ids[:, :6], position_ids=gaps[:, :6]).last_hidden_state
+    torch.testing.assert_close(alone, with_padding, **CLOSE)
 
 
 def varlen_attention(
@@ -193,9 +191,6 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
     )
     expected = pooled(ids).logits
     everything = torch.ones(2, 1, 9, 9, dtype=torch.bool)
-    torch.testing.assert_close(
-        pooled(ids[:1], attention_mask=everything[:1]).logits, expected[:1], **CLOSE
-    )
     # Such a mask does not say where padding is, so that a row is one document.
     for mask in (everything, {"full_attention": everything}):
         logits = pooled(ids, attention_mask=mask, position_ids=torch.arange(9)[None]).logits
