@@ -3,8 +3,8 @@ compute padding (`sdpa`) or only real tokens (`padding_free`).
 
 The name of a model is FAMILY/TASK. Both contenders use the same memory for their random weights,
 have no dropout, get the same batches and alternate in one process. Times are processor times. Rows
-have the lengths of paragraphs in English books, and are shuffled, grouped by length, or all full
-(`--orders`). These kinds of work are timed (`--modes`):
+have the lengths of paragraphs in English books or of short questions (`--texts`), and are shuffled,
+grouped by length, or all full (`--orders`). These kinds of work are timed (`--modes`):
 
 * `step`: forward pass, loss and backward pass, without an optimizer;
 * `evaluation`: forward pass and loss, without gradients;
@@ -47,7 +47,7 @@ from .contenders import (
 from .processes import peak_above_model, python, set_up
 from .report import Row, difference, report, summary
 from .timing import alternate
-from .workload import IGNORED, PAD, Batch, Paragraphs, check_known, make_batches
+from .workload import IGNORED, PAD, TEXTS, Batch, RealTexts, check_known, make_batches
 
 STOCK = "sdpa"
 FREE = "padding_free"
@@ -91,6 +91,9 @@ class Options:
         default_factory=lambda: [*ORDERS],
         metadata={"help": f"of the rows: {', '.join(ORDERS)}"},
     )
+    texts: str = field(
+        default="paragraphs", metadata={"help": f"whose lengths rows have: {', '.join(TEXTS)}"}
+    )
     size: str = field(default="mini", metadata={"help": f"of all models: {', '.join(SIZES)}"})
     batch: int = field(
         default=16,
@@ -123,6 +126,7 @@ class Options:
             self.trainer_batches = 2
         check_known("modes", self.modes, MODES)
         check_known("orders", self.orders, ORDERS)
+        check_known("texts", [self.texts], TEXTS)
         check_known("size", [self.size], SIZES)
         check_known("models", self.models, MODELS)
         if self.seq > MAX_TOKENS:
@@ -141,7 +145,8 @@ def batches_of(
         rows //= 2
     if task in ("masked-lm", "causal-lm", "seq2seq"):
         rows //= 2
-    work = Paragraphs(
+    work = RealTexts(
+        texts=options.texts,
         batch=max(rows, 1),
         batches=count,
         seq=options.seq,

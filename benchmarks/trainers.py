@@ -32,7 +32,7 @@ from .contenders import NUM_LABELS, SIZES, new_model
 from .padding_free import FREE, STOCK
 from .report import Row, difference, report, summary
 from .timing import alternate
-from .workload import check_known, lengths_of_paragraphs
+from .workload import check_known, lengths_of_texts
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 LENGTH_OF_PADDED_ROWS = 512
@@ -98,7 +98,7 @@ class Setting:
         """Texts of random words, shuffled, with the distribution of the lengths of
         paragraphs."""
         generator = random.Random(seed)
-        lengths = lengths_of_paragraphs(self.options.rows, longest=self.options.seq)
+        lengths = lengths_of_texts("paragraphs", self.options.rows, longest=self.options.seq)
         generator.shuffle(lengths)
         return [" ".join(generator.choices(self.words, k=length)) for length in lengths]
 

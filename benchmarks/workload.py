@@ -20,13 +20,19 @@ MIN_ROW_TOKENS = 4
 # The number of batches that are sorted together by length, as in the Trainer's
 # LengthGroupedSampler.
 POOL = 50
-# The number of tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of
-# NLTK) in a WordPiece vocabulary of 30,522. These are quantiles: the minimum, every twentieth part,
-# and a figure that represents the longest paragraphs.
+# The number of tokens of texts in BERT's WordPiece vocabulary of 30,522: of the 23,279 paragraphs
+# of 17 English books (the Gutenberg selection of NLTK), and of the 5,452 training questions of TREC.
+# These are quantiles: the minimum, every twentieth part, and the maximum, or a figure that
+# represents the longest paragraphs.
 # fmt: off
-PARAGRAPHS = (
-    4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
-)
+TEXTS = {
+    "paragraphs": (
+        4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
+    ),
+    "questions": (
+        5.0, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 16, 17, 18, 19, 22, 41,
+    ),
+}
 # fmt: on
 # The number of tokens of a target, relative to its source, is between these two.
 MIN_TARGET_SHARE = 0.8
@@ -79,12 +85,15 @@ class Workload:
         return [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
 
 
-class Paragraphs(Workload):
-    """A workload whose real lengths have the distribution of `PARAGRAPHS`.
+@dataclass(kw_only=True)
+class RealTexts(Workload):
+    """A workload whose real lengths have one of the distributions of `TEXTS`.
 
     Its batches represent `POOL` batches. They are those with the median fraction of padding, or, if
     rows are sorted by length, batches at even distances.
     """
+
+    texts: str
 
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
         """The number of tokens of each row, batch by batch. With a `salt`, the rows are targets."""
@@ -100,7 +109,7 @@ class Paragraphs(Workload):
 
     def pooled_lengths(self) -> list[int]:
         """The lengths of all rows of the pool, shuffled or in ascending order."""
-        lengths = lengths_of_paragraphs(POOL * self.batch, longest=self.seq)
+        lengths = lengths_of_texts(self.texts, POOL * self.batch, longest=self.seq)
         if self.lengths == "real":
             random.Random(0).shuffle(lengths)
         return lengths
@@ -119,10 +128,10 @@ def share_of_padding(lengths: list[int]) -> float:
     return max(lengths) / sum(lengths)
 
 
-def lengths_of_paragraphs(count: int, longest: int) -> list[int]:
-    """Lengths with the distribution of `PARAGRAPHS`, in ascending order."""
+def lengths_of_texts(texts: str, count: int, longest: int) -> list[int]:
+    """Lengths with one of the distributions of `TEXTS`, in ascending order."""
     places = (torch.arange(count) + 0.5) / count
-    quantiles = torch.tensor(PARAGRAPHS).quantile(places)
+    quantiles = torch.tensor(TEXTS[texts]).quantile(places)
     return quantiles.round().long().clamp(max=longest).tolist()
 
 

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from conftest import ROOT
+
+from roformer_lite.commands import train_options
 
 CARDS = ROOT / "model_cards"
 ROW = re.compile(r"^\| \[.*?\]\((.*?)\).*? \| .*? \| (.*)$", re.MULTILINE)
@@ -35,3 +38,27 @@ def test_figures_are_those_of_the_training(name, cells):
     for figure in figures:
         decimals = len(figure.partition(".")[2])
         assert figure in {f"{number:.{decimals}f}" for number in numbers}
+
+
+def commands_of(recipe: str) -> Iterator[list[str]]:
+    """The arguments of each `roformer-lite train` of a recipe."""
+    for line in recipe.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True) if line.strip().startswith("roformer-lite") else []
+        if words[1:2] == ["train"]:
+            yield words[2:]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ROWS])
+def test_recipes_use_options_of_this_version(name, tmp_path, monkeypatch):
+    recipe = (CARDS / name / "recipe.sh").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for words in commands_of(recipe.replace("$length", "512")):
+        for word in words:
+            if re.search(r"\.(csv|tsv|txt|conll|gz)$", word):
+                (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / word).touch()
+        if "--model_name_or_path" in words:
+            model = tmp_path / words[words.index("--model_name_or_path") + 1]
+            model.mkdir(parents=True)
+            (model / "config.json").write_text("{}")
+        train_options.parse(words)

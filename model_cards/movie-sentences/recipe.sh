@@ -4,7 +4,7 @@
 set -euo pipefail
 python - <<'PYTHON'
 import csv, random
-with open("sent-conv-torch/data/rt-polarity.all", encoding="utf-8") as lines:
+with open("sent-conv-torch/data/rt-polarity.all", encoding="latin-1") as lines:
     rows = [line.rstrip("\n").split(" ", 1) for line in lines]
 random.Random(0).shuffle(rows)
 tenth = len(rows) // 10

@@ -6,7 +6,7 @@ python - <<'PYTHON'
 import csv
 names = ("description", "entity", "abbreviation", "human", "number", "location")
 for split in ("train", "test"):
-    with open(f"sent-conv-torch/data/TREC.{split}.all", encoding="utf-8") as lines:
+    with open(f"sent-conv-torch/data/TREC.{split}.all", encoding="latin-1") as lines:
         rows = [line.rstrip("\n").split(" ", 1) for line in lines]
     with open(f"trec-{split}.csv", "w", encoding="utf-8", newline="") as table:
         csv.writer(table).writerows([("text", "label"), *((text, names[int(number)]) for number, text in rows)])
