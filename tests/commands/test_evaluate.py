@@ -32,6 +32,7 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
             {"label_column": "class"},
             "b.csv:2: no column 'class'; the columns are: text, label",
         ),
+        ({"tag_column": "x"}, "--tag_column"),
         (
             {"text_pair_column": "label", "label_column": "x"},
             "--text_pair_column label: this model takes single texts",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import seqeval.metrics
 import torch
+import yaml
 from program import TINY, card_of, evaluated, predicted, results_of, train, write_rows
 from sacrebleu import corpus_bleu, corpus_chrf
 from saved_models import save_bert
@@ -185,12 +186,18 @@ def measured_by_libraries(task: str, rows: Rows) -> tuple[dict[str, float], dict
     return {}, {}
 
 
-def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
+def test_the_card_is_what_evaluate_measures_and_predict_answers(trained, capsys):
     task, folder = trained
     model = folder / "model"
     data = folder / "test.jsonl"
     noted = results_of(model)["metrics"]["test"]
-    assert evaluated(model, data)["metrics"]["test"] == noted
+    found = evaluated(model, data)
+    assert found["metrics"]["test"] == noted
+    assert found["settings"] == results_of(model)["settings"]
+    files = {path.name for path in (folder / "model-evaluated").iterdir()} - {"confusion.png"}
+    has_answers = task not in ("mlm", "causal", "embed", "rerank")
+    assert files == {"results.json", "report.txt", *(["predictions.csv"] if has_answers else [])}
+    assert ("The worst answers:" in capsys.readouterr().out) == has_answers
     expected, report = measured_by_libraries(task, table_of(task, folder, data))
     assert {name: noted[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     card = card_of(model)
@@ -212,6 +219,31 @@ def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
         labels = [row["own_label"] for row in answers_of(task, folder, data)]
         others = answers_of(task, folder, data, threshold=0.5)
         assert labels != [row["own_label"].removeprefix("-") for row in others]
+
+
+def test_the_files_of_a_finished_model(trained):
+    """The metadata of the card have the metrics of the results, and the code of the card runs."""
+    _, folder = trained
+    model = folder / "model"
+    names = "README.md config.json model.safetensors tokenizer.json tokenizer_config.json".split()
+    assert {*names, "results.json"} <= {path.name for path in model.iterdir()}
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert not (folder / "model.training").exists()
+    card = card_of(model)
+    results = results_of(model)
+    assert results["command"] in card
+    measured = {}
+    for entry in yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]:
+        for metric in entry["metrics"]:
+            measured[entry["dataset"]["split"], metric["name"]] = metric["value"]
+    expected = {}
+    for split, metrics in results["metrics"].items():
+        for name in metrics.keys() - {"loss"}:
+            expected[split, name] = pytest.approx(metrics[name], abs=1e-4)
+    assert measured == expected
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    code = code.replace('"model"', repr(str(model)))
+    exec(compile(code, "card", "exec"), {})
 
 
 def check_labels(card: str, report: dict[str, dict[str, float]]) -> None:

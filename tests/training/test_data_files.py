@@ -203,6 +203,12 @@ def test_whole_numbers_of_type_float_are_labels():
         reader.select_columns({**row, "label": 0.5})
 
 
+def test_separators_alone_stand_for_no_label():
+    reader = ClassifyReader(ClassifyDataArguments(dataset_name="any", label_separator=";"))
+    rows = [{"text": "a", "label": label, "origin": "x"} for label in (";", " a;b ")]
+    assert [reader.select_columns(row)["labels"] for row in rows] == [[], ["a", "b"]]
+
+
 @pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
 def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
     options = ClassifyDataArguments(

@@ -352,6 +352,8 @@ def test_the_checkpoint_before_training_is_a_baseline(task, tmp_path):
     before = results["baselines"]["the checkpoint before training"]["test"]
     assert before == pytest.approx(expected, rel=1e-5)
     assert results["metrics"]["test"] != before
+    if "perplexity" in before:
+        assert results["metrics"]["test"]["perplexity"] < before["perplexity"]
 
 
 def test_a_checkpoint_with_a_new_head_is_no_baseline(folder, tmp_path):
