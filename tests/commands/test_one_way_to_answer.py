@@ -168,7 +168,10 @@ def measured_by_libraries(task: str, rows: Rows) -> tuple[dict[str, float], dict
         coder = MultiLabelBinarizer(classes=LABELS)
         true = coder.fit_transform(row["label"] for row in rows)
         chosen = coder.transform([name for name in names if name] for names in own)
-        return {"micro_f1": f1_score(true, chosen, average="micro", **options)}, {}
+        metrics = {"accuracy": accuracy_score(true, chosen)}
+        for average in ("macro", "micro"):
+            metrics[f"{average}_f1"] = f1_score(true, chosen, average=average, **options)
+        return metrics, {}
     if kind == "tag":
         pair = ([row["tags"] for row in rows], [row["own_tags"] for row in rows])
         metrics = {"accuracy": seqeval.metrics.accuracy_score(*pair)}
@@ -265,6 +268,8 @@ def test_loss_and_comparison_on_the_card(trained):
     rows = table_of(task, folder, folder / "test.jsonl")
     results = results_of(folder / "model")
     card = card_of(folder / "model")
+    picture = folder / "model" / "reliability.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card
     scores = []
     for row in rows:
         of_labels = {row[f"own_label_{n}"]: row[f"own_score_{n}"] for n in (1, 2, 3)}

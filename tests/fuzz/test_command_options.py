@@ -156,6 +156,7 @@ def test_wrong_values_of_every_option(command, assert_refused):
     assert tried > 0
 
 
+# Values that an option refuses, and options that exclude each other or need another model.
 CONTRADICTIONS = [
     ("predict", "--temperature 1 --beams 2"),
     ("predict", "--output_file rows.csv/x.csv"),
@@ -166,6 +167,15 @@ CONTRADICTIONS = [
     ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
     ("train seq2seq", "--model_name_or_path mlm"),
     ("train tag", "--token_column tags --tag_column tags"),
+    ("train tag", "--training_arguments eval_strategy"),
+    ("train mlm", "--tokenizer classify"),
+    ("train mlm", "--word_dropout 0.1"),
+    ("train classify", "--max_length 2"),
+    ("train classify", "--label_column text"),
+    ("train classify", "--seeds 1"),
+    ("train classify", "--learning_rate nan"),
+    ("train classify", "--ema_decay 1"),
+    ("train embed", "--max_tokens_per_batch 99"),
 ]
 
 

@@ -5,11 +5,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from roformer_lite.baseline.crf import WordTagger
-from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.data.sampling import sample_rows
 from roformer_lite.measuring.baselines import (
     TfidfCosine,
-    classification_baselines,
     regression_baselines,
     tagging_baselines,
     text_to_text_baselines,
@@ -31,16 +29,6 @@ def test_of_slightly_too_many_rows_few_are_left_out():
     # Taking every second row would miss one of two alternating classes.
     assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}
     assert sample_rows(texts, 200) is texts
-
-
-def test_classes():
-    texts = [ANIMALS, STARS, ANIMALS + " again"] * 5
-    classes = np.array([0, 1, 0] * 5)
-    machine = NgramClassifier.fit(texts, classes, num_labels=2)
-    measured = {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])}
-    predicted = classification_baselines((texts, classes), measured, {"test": machine})
-    assert predicted["most frequent class"]["test"].tolist() == [0, 0, 0]
-    assert predicted["linear SVM on n-grams"]["test"].tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("right", ["a", "b"])
@@ -74,12 +62,8 @@ def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
     assert measured.metrics["accuracy"] == measured.by_row.value == 0.5
 
 
-def test_sets_and_numbers():
+def test_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
-    sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
-    machine = NgramClassifier.fit(texts, sets, num_labels=2)
-    predicted = classification_baselines((texts, sets), {"test": (texts, sets)}, {"test": machine})
-    assert (predicted["linear SVM on n-grams"]["test"] == sets).all()
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
     predicted = regression_baselines((texts, numbers), {"test": texts})
     assert (predicted["mean"]["test"] == numbers.mean()).all()

@@ -11,7 +11,6 @@ from datasets import Dataset
 from program import (
     TINY,
     card_of,
-    config_of,
     evaluated,
     predicted,
     read_json,
@@ -156,24 +155,6 @@ def test_labels_of_rows_to_measure_only_are_missed(tmp_path, capsys, separator):
     assert results["metrics"]["test"]["accuracy"] == pytest.approx(np.mean(right))
     again = evaluated(model, test)["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
-    if not separator:
-        run("evaluate", model, test_file=write_rows(test, new), status=2)
-        message = "pink, teal are all unknown to the model, which has: blue, green"
-        assert message in capsys.readouterr().err
-
-
-def test_a_label_of_one_row_is_learned(tmp_path):
-    """A row that is the only one with its label is never held out."""
-    rows = [
-        {"text": f"{colour} {number}", "label": colour}
-        for number in range(40)
-        for colour in COLOURS
-    ]
-    rows += [{"text": f"number {number}", "label": f"{number}"} for number in range(40)]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    found = train(f"{OPTIONS} --max_steps 1", data, tmp_path / "m")["rows"]
-    assert config_of(tmp_path / "m")["label2id"].keys() == {*COLOURS, *map(str, range(40))}
-    assert found["train"] + found["validation"] == 200 and 10 <= found["validation"] < 20
 
 
 def test_average_follows_the_formula_and_changes_places_exactly():

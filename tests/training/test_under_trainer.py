@@ -76,7 +76,7 @@ def test_gradient_checkpointing(kind, use_reentrant):
     assert forwards == [False, True, True]
 
 
-@pytest.mark.parametrize("kind", ["mlm", "causal", "seq2seq"])
+@pytest.mark.parametrize("kind", LM_KINDS)
 def test_labelled_positions_alone_go_through_the_head(kind):
     batch = make_batch(kind)
     model = make_model(kind)
