@@ -60,22 +60,18 @@ def rows_of(task: str, split: str) -> Rows:
 
 def row_of(task: str, words: list[str], label: int, draw: random.Random) -> dict[str, Any]:
     text = " ".join(words)
-    kind = task.partition(",")[0]
-    if kind == "classify":
-        return {"text": text, "label": LABELS[label]}
-    if kind == "labels":
-        number = 2 if len(words) % 4 == 0 else 1
-        return {"text": text, "label": LABELS[label : label + number]}
-    if kind == "tag":
-        tags = ["O"] * (len(words) - 1)
-        return {"tokens": words, "tags": [*tags, f"B-{'XYZ'[label]}"]}
-    if kind == "seq2seq":
-        return {"source": text, "target": " ".join(words[-2 - label :])}
-    if kind == "mlm":
-        return {"text": f"{text} [MASK] house"}
-    if kind == "causal":
-        return {"text": text}
-    return {"sentence1": text, "sentence2": " ".join(words[:3]), "score": draw.random()}
+    number = 2 if len(words) % 4 == 0 else 1
+    scored = {"sentence1": text, "sentence2": " ".join(words[:3]), "score": draw.random()}
+    return {
+        "classify": {"text": text, "label": LABELS[label]},
+        "labels": {"text": text, "label": LABELS[label : label + number]},
+        "tag": {"tokens": words, "tags": [*["O"] * (len(words) - 1), f"B-{'XYZ'[label]}"]},
+        "seq2seq": {"source": text, "target": " ".join(words[-2 - label :])},
+        "mlm": {"text": f"{text} [MASK] house"},
+        "causal": {"text": text},
+        "embed": scored,
+        "rerank": scored,
+    }[task.partition(",")[0]]
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -280,6 +276,9 @@ def test_loss_and_comparison_on_the_card(trained):
     assert results["metrics"]["test"]["loss"] == pytest.approx(loss, abs=rounding)
     right = np.array([row["label"] == row["own_label_1"] for row in rows])
     section = card.split("### Compared with baselines")[1].split("\n## ")[0]
+    assert "| its encoder alone |" in section
+    weights = map(float, re.findall(r"\(weight ([\d.]+)\)", card))
+    assert sum(weights) == pytest.approx(1)
     chances = results["p_values"]["test"]
     for name, chance in chances.items():
         (cell,) = re.findall(rf"^\| {re.escape(name)} \|.* (\S+) \|$", section, re.MULTILINE)

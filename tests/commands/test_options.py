@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from program import refused, write_rows
+from program import refused
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
@@ -66,26 +66,6 @@ def test_the_version(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert re.fullmatch(r"roformer-lite \d+\.\d+\S*\n", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--config hiden_size=3", "did you mean hidden_size"),
-        ("--config hidden_size=30 num_attention_heads=4", "hidden_size=30"),
-        ("--config vocab_size=3", "use --vocab_size"),
-        ("--vocab_size 30", "the tokenizer cannot be trained"),
-        ("--max_tokens_per_batch 2", "--max_tokens_per_batch 2 is below"),
-        ("--tokenizer ./nowhere", "--tokenizer ./nowhere: there is no such directory"),
-    ],
-)
-def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path):
-    data = write_rows(tmp_path / "data.jsonl", [{"source": "a", "target": "b"}] * 8)
-    command = f"train seq2seq --disable_tqdm --use_cpu {options}"
-    if "vocab_size" not in options and "--tokenizer" not in options:
-        command += " --vocab_size 300"
-    assert message in refused(command, train_file=data, output_dir=tmp_path / "m")
-    assert [*tmp_path.iterdir()] == [data]
 
 
 def arguments_of(task: str, *options: str):

@@ -9,7 +9,6 @@ import io
 import random
 import re
 import subprocess
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -60,21 +59,16 @@ def test_a_text_is_a_document_unless_each_line_is_one(by_line, documents, write)
     assert len({row["document"] for row in reader.read_rows(files)}) == documents
 
 
-@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.tsv.gz", "a.conll.gz"])
-def test_lines_too_long_for_a_text_are_refused(name, write):
+def test_lines_too_long_for_a_text_are_refused(write):
     """A compressed file of only a few kilobytes may hold such a line."""
-    read = read_table
-    if name == "a.conll.gz":
-        read = read_tagged
-    first_line = "{}" if "json" in name else "a\tB"
-    path = write(name, f"{first_line}\n" + "x" * 2**24)
-    message = rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines"
+    path = write("a.txt.gz", "a\n" + "x" * 2**24)
+    message = r"a\.txt\.gz:2: the line is longer than 16,777,216 bytes.*divide it into lines"
     with pytest.raises(InputError, match=message):
-        list(read(path))
+        list(numbered_lines(path))
     # An open quote makes all lines that follow a part of its field.
-    if name == "a.csv.gz":
-        with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
-            list(read_table(write(name, 'a\n"' + ("x" * 2**20 + "\n") * 17)))
+    table = write("a.csv.gz", 'a\n"' + ("x" * 2**20 + "\n") * 17)
+    with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
+        list(read_table(table))
 
 
 def test_tsv_takes_quotes_as_text(write):
@@ -87,14 +81,10 @@ def test_tsv_takes_quotes_as_text(write):
 
 
 def test_csv_fields_may_span_lines_and_the_first_counts(write):
-    path = write("a.csv", 'text,label\n"two\nlines, ""quoted""",a\nplain,b\n"open,c\n')
-    rows = list(islice(read_table(path), 2))
+    path = write("a.csv", 'text,label\n"two\nlines, ""quoted""",a\nplain,b\n')
+    rows = list(read_table(path))
     assert rows[0]["text"] == 'two\nlines, "quoted"'
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
-    with pytest.raises(InputError, match=r"a\.csv:5: .*double quotes"):
-        list(read_table(path))
-    with pytest.raises(InputError, match=r"b\.csv:2: .*a line break must stand in double quotes"):
-        list(read_table(write("b.csv", "text,label\na\rb,c\n")))
 
 
 def test_parallel_files_must_agree(write):
@@ -135,22 +125,6 @@ def test_only_tabs_and_spaces_separate_tokens(inside, separator, write):
     assert recipe.input_of_line(f" Preis{separator}{token} ") == ["Preis", token]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a O\nNew York B-LOC\n", r":2: the number of columns is 3, and 2 in the first line"),
-        ("a X O\nb O\n", r":2: the number of columns is 2, and 3 in the first line"),
-        ("# text = a b\na O\n", r":2: .*remove comments"),
-        ("a\n", r":1: the number of columns is 1"),
-        ("a\tO\n\tO\n", r":2: the token is empty"),
-        ("a\tO\nb\t\n", r":2: the tag is empty"),
-    ],
-)
-def test_wrong_lines_of_a_column_file(content, message, write):
-    with pytest.raises(InputError, match=message):
-        list(read_tagged(write("a.conll", content)))
-
-
 CELLS = ["a", "", "b\nc", "d\r\ne", 'f "g"', "h,i", " j ", "\r\n", "k\n\nl"]
 
 
@@ -185,6 +159,7 @@ def labelled(task: str, names: list[str]) -> DatasetDict:
 @pytest.mark.parametrize("separator", ["\t", "\n", "\r", "\r\n", "\u2028", "\x0b", ","])
 @pytest.mark.parametrize("place", ["{}a", "a{}b", "a{}"])
 def test_labels_that_would_break_an_answer_are_refused(separator, place):
+    """A comma separates only several labels of a row."""
     label = place.format(separator)
     for task, problem_type in (("tag", None), ("classify", SINGLE), ("classify", MULTI)):
         kind = RECIPES[task]
@@ -192,15 +167,23 @@ def test_labels_that_would_break_an_answer_are_refused(separator, place):
         options = kind.options_class(dataset_name="any", **given)
         if separator == "," and problem_type != MULTI:
             kind.inspect(options, labelled(task, [label]))
-            continue
-        with pytest.raises(InputError, match=f"the {kind.label_word} .* contains"):
-            kind.inspect(options, labelled(task, [label]))
-        # A model from elsewhere may have such a label, which is then shown in a single line.
-        if task == "classify":
-            recipe = kind(options, labels={label: 0, "other": 1}, problem_type=problem_type)
-            shown = recipe.show({label: 0.9, "other": 0.1}, {})
-            assert len(shown.line.splitlines()) == 1 and shown.columns["label"] == label
-            assert shown.line.count("\t") == (problem_type == SINGLE)
+        else:
+            with pytest.raises(InputError, match=f"the {kind.label_word} .* contains"):
+                kind.inspect(options, labelled(task, [label]))
+
+
+@pytest.mark.parametrize("problem_type", [SINGLE, MULTI])
+def test_a_label_of_two_lines_is_shown_in_one(problem_type):
+    """A model from elsewhere may have such a label."""
+    recipe = Classify(
+        ClassifyDataArguments(dataset_name="any"),
+        labels={"a\r\n\tb": 0, "other": 1},
+        problem_type=problem_type,
+    )
+    shown = recipe.show({"a\r\n\tb": 0.9, "other": 0.1}, {})
+    assert shown.columns["label"] == "a\r\n\tb"
+    assert len(shown.line.splitlines()) == 1
+    assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
 def test_whole_numbers_of_type_float_are_labels():
@@ -248,10 +231,6 @@ def test_words_are_split_into_characters_with_a_word_about_it(caplog):
         assert ("--unit words" in caplog.text) == is_said
     assert tagger("auto", ["北京", "大"], ["U-LOC", "O"]).unit == "words"
     assert tagger("auto", ["北京", "大"], ["NR", "JJ"]).unit == "words"
-    with pytest.raises(InputError, match="--unit characters.*BILOU.*--unit words"):
-        tagger("characters", ["北京", "大"], ["U-LOC", "O"])
-    with pytest.raises(InputError, match="single tag, _.*--tag_column"):
-        tagger("auto", ["Rome", "is"], ["_", "_"])
 
 
 @pytest.mark.parametrize(
@@ -314,9 +293,6 @@ def test_delimiters_that_are_passed(write):
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
         assert row["label"] == "pos" and row["text"][:3] == "Yes"
-    for wrong in ("", ";;", '"', "\n"):
-        with pytest.raises(InputError, match="--delimiter .* a single character"):
-            ClassifyDataArguments(train_file=[str(write("a.csv", "a"))], delimiter=wrong)
     assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from roformer_lite.answers import open_model
 from roformer_lite.baseline.crf import WordTagger
+from roformer_lite.baseline.files import JoinedBaseline, load_joined, save_joined
 from roformer_lite.baseline.join import Join, choose_join
 from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.baseline.sequences import best_sequence, legal_transitions
@@ -93,8 +94,6 @@ def test_two_labels_and_missing_labels():
     sets = np.array([[1, 0, 1], [1, 0, 0]] * 4)
     scores = NgramClassifier.fit(texts, sets, num_labels=3).scores(["good", "bad"])
     assert ((scores > 0) == [[1, 0, 1], [1, 0, 0]]).all()
-    chinese = NgramClassifier.fit(["天气很好", "天气不好"] * 4, answers, num_labels=3)
-    assert chinese.scores(["很好", "不好"]).argmax(axis=1).tolist() == [0, 2]
 
 
 def test_rare_n_grams_are_left_out_if_there_are_many_labels(monkeypatch):
@@ -105,19 +104,15 @@ def test_rare_n_grams_are_left_out_if_there_are_many_labels(monkeypatch):
     assert machine.scores(COLOURS).argmax(axis=1).tolist() == [0, 1, 2, 3]
 
 
-def losses_for(best: Join, num_rows: int):
-    def losses_of(join: Join) -> np.ndarray:
-        distance = (join.weight - best.weight) ** 2 + (join.scale - best.scale) ** 2
-        return np.full(num_rows, distance)
-
-    return losses_of
-
-
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 5, 100])
 def test_the_best_join_is_chosen(num_rows):
     """With fewer than two rows, both parts have the same weight."""
-    best = Join(weight=0.35, scale=2.0)
-    found = choose_join(losses_for(best, num_rows), scales=(1.0, 2.0, 4.0), default_scale=4.0)
+
+    def losses_of(join: Join) -> np.ndarray:
+        distance = (join.weight - 0.35) ** 2 + (join.scale - 2.0) ** 2
+        return np.full(num_rows, distance)
+
+    found = choose_join(losses_of, scales=(1.0, 2.0, 4.0), default_scale=4.0)
     expected = (0.35, 2.0) if num_rows > 1 else (0.5, 4.0)
     assert (found.weight, found.scale) == pytest.approx(expected)
 
@@ -178,6 +173,15 @@ def test_damaged_files_are_named(kind, tmp_path):
         open_model(model, device="cpu")
 
 
+@pytest.mark.parametrize("texts", [TEXTS, ["今天天气很好", "今天天气不好", "好"]])
+def test_a_saved_baseline_is_equal(texts, tmp_path):
+    machine = NgramClassifier.fit(texts * 3, np.arange(3 * len(texts)) % 3, num_labels=3)
+    save_joined(tmp_path, JoinedBaseline(machine, Join(0.25, 2.0)))
+    again = load_joined(str(tmp_path), NgramClassifier)
+    assert again.join == Join(0.25, 2.0)
+    np.testing.assert_array_equal(again.model.scores(texts), machine.scores(texts))
+
+
 def test_the_random_field_is_that_of_crfsuite(tmp_path):
     import pycrfsuite
 
@@ -202,37 +206,34 @@ def test_the_random_field_is_that_of_crfsuite(tmp_path):
         assert found == tagger.tag(word_features(words))
 
 
-@pytest.mark.parametrize("has_start", [False, True])
-def test_the_best_sequence_is_that_of_all_sequences(has_start):
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_the_best_sequence_is_that_of_all_sequences(length):
     generator = np.random.default_rng(0)
-    for length in (1, 2, 5):
-        scores = generator.normal(size=(length, 3))
-        transitions = generator.normal(size=(3, 3))
-        start = generator.normal(size=3) if has_start else np.zeros(3)
+    scores = generator.normal(size=(length, 3))
+    transitions = generator.normal(size=(3, 3))
+    start = generator.normal(size=3)
 
-        def total(sequence, scores=scores, transitions=transitions, start=start):
-            value = start[sequence[0]] + scores[range(len(sequence)), sequence].sum()
-            return value + transitions[list(sequence[:-1]), list(sequence[1:])].sum()
+    def total(sequence: tuple[int, ...]) -> float:
+        steps = sum(transitions[pair] for pair in pairwise(sequence))
+        return start[sequence[0]] + scores[range(length), sequence].sum() + steps
 
-        best = max(product(range(3), repeat=length), key=total)
-        found = best_sequence(scores, transitions, start if has_start else None)
-        assert found == list(best)
+    best = max(product(range(3), repeat=length), key=total)
+    assert best_sequence(scores, transitions, start) == list(best)
+
+
+def test_no_words_have_no_tags():
     assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
 
 
-@pytest.mark.parametrize(
-    "scheme, forbidden",
-    [
-        ("IOB2", {("", "I-X"), ("O", "I-X"), ("B-Y", "I-X")}),
-        ("BILOU", {("", "I-X"), ("O", "I-X"), ("B-Y", "I-X")}),
-        ("IOB1", set()),
-        (None, set()),
-    ],
-)
-def test_the_scheme_says_which_transitions_are_legal(scheme, forbidden):
+@pytest.mark.parametrize("scheme", ["IOB2", "BILOU", "IOB1", None])
+def test_the_scheme_says_which_transitions_are_legal(scheme):
+    before_inside = set()
+    if scheme in ("IOB2", "BILOU"):
+        before_inside = {"", "O", "B-Y"}
     labels = ["O", "B-X", "I-X", "B-Y"]
     places = np.argwhere(legal_transitions(labels, scheme) == -np.inf)
-    assert {(["", *labels][left], labels[right]) for left, right in places} == forbidden
+    forbidden = {(["", *labels][left], labels[right]) for left, right in places}
+    assert forbidden == {(left, "I-X") for left in before_inside}
 
 
 @pytest.mark.parametrize("kind", KINDS)
