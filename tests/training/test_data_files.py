@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import data_beside
 from datasets import Dataset, DatasetDict
 from program import TINY, evaluated, run, train
 
@@ -31,6 +32,8 @@ from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.classify import Classify
 from roformer_lite.recipes.classify_rows import MULTI, SINGLE, ClassifyReader, problem_type_in
 from roformer_lite.recipes.tag import Tag
+
+TABLES = data_beside(__file__)
 
 
 @pytest.fixture
@@ -256,30 +259,13 @@ def test_all_rows_decide_whether_a_row_may_have_several_labels(
     assert Classify.inspect(options, rows).problem_type == problem_type
 
 
-# Each table has a header, in which the delimiter is the most frequent one outside quotes.
-DELIMITED = {
-    "semicolons": ('Nr;Freitext;Note\n1;"a; b\n""c""";"1,5"\n', ["1", 'a; b\n"c"', "1,5"]),
-    "decimal commas": ("Nr;Preis, netto;Note\n1;2,5;3,5\n", ["1", "2,5", "3,5"]),
-    "tabs": ('a\t"b,c,d,e"\n1\t"x\ty"\n', ["1", "x\ty"]),
-    "bars": ("a|b|c\nx,y|;|\n", ["x,y", ";", ""]),
-    "commas": ('a,"b;c;d"\n1;2;3,4\n', ["1;2;3", "4"]),
-    "as many of both": ("a,b;c\nx;y,z\n", ["x;y", "z"]),
-    "one column": ("text\na; b | c\n", ["a; b | c"]),
-    "a header of two lines": ('"Text,\n(kurz, frei)";"Art"\na;b\n', ["a", "b"]),
-    "blank lines": ("\n\na;b\n\n1;2\n", ["1", "2"]),
-    "a mark": ("\ufeffa;b\n1;2\n", ["1", "2"]),
-    "two marks": ("\ufeff\ufeffa;b\n1;2\n", ["1", "2"]),
-}
-
-
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("case", DELIMITED)
+@pytest.mark.parametrize("case", TABLES["delimited"].values(), ids=TABLES["delimited"])
 def test_the_header_says_how_columns_are_separated(case, line_end, write):
-    content, expected = DELIMITED[case]
-    path = write("a.csv", content.replace("\n", line_end))
+    path = write("a.csv", case["file"].replace("\n", line_end))
     (row,) = read_table(path)
     cells = list(columns_of(row).values())
-    assert cells == [cell.replace("\n", line_end) for cell in expected]
+    assert cells == [cell.replace("\n", line_end) for cell in case["cells"]]
     assert not any("\ufeff" in name for name in columns_of(row))
 
 
@@ -316,19 +302,7 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
     run("evaluate m", test_file="b.csv", status=2)
 
 
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        ("1,5", 1.5),
-        (" -12,75 ", -12.75),
-        ("0,125", 0.125),
-        ("1234,5678", 1234.5678),
-        ("1,234", None),
-        ("1,2,3", None),
-        ("1.234,5", None),
-        (",", None),
-    ],
-)
+@pytest.mark.parametrize(("value", "number"), TABLES["numbers"].items())
 def test_decimal_commas_are_understood_if_they_are_clear(value, number):
     assert number_of(value) == number
 
