@@ -1,5 +1,5 @@
-"""The commands train, predict and evaluate, run as a user runs them: on small data, for every
-task."""
+"""The commands train, predict and evaluate with files and labels of special kinds. Models of every
+task are compared in test_one_way_to_answer.py."""
 
 from program import (
     TINY,

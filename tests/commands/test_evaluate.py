@@ -1,5 +1,5 @@
 """`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
-table and its metrics are tested in test_cli.py.)"""
+metrics are tested in test_one_way_to_answer.py, and its table in test_api.py.)"""
 
 import shutil
 from pathlib import Path
