@@ -476,8 +476,8 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
     reranker = save_model("rerank", Path("reranker"))
     (reranker / "results.json").write_text('{"task": "rerank", "settings": {"kind": "scores"}}')
     Path("pairs.csv").write_text("sentence1,sentence2,score\none,two,0.5\n")
-    predict(reranker, "pairs.csv", "found.csv", "--prefix", "own_")
-    assert Path("found.csv").read_text().startswith("sentence1,sentence2,score,own_score\n")
+    predict(reranker, "pairs.csv", "found.csv", "--prefix", "predicted_")
+    assert Path("found.csv").read_text().startswith("sentence1,sentence2,score,predicted_score\n")
     # The column of a tagger may lie in another one.
     tagger = shutil.copytree(models / "tag", Path("tagger"))
     settings = {"token_column": "sentence.words"}

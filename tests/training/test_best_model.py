@@ -148,8 +148,8 @@ def test_labels_of_rows_to_measure_only_are_missed(tmp_path, capsys, separator):
     assert results["by_label"]["test"]["pink"] == never
     for measured in (results["metrics"], *results["parts"].values()):
         assert measured["test"]["accuracy"] <= 29 / 31
-    rows = predicted(model, test, prefix="our_")
-    right = [row["label"] == row["our_label"] for row in rows]
+    rows = predicted(model, test, prefix="predicted_")
+    right = [row["label"] == row["predicted_label"] for row in rows]
     assert results["metrics"]["test"]["accuracy"] == pytest.approx(np.mean(right))
     again = evaluated(model, test)["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
