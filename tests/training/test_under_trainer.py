@@ -90,6 +90,11 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     torch.testing.assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert seen == [int((labels != -100).sum())]
     del model.lm_head.forward
+    logits = expected.logits[:, :-1] if kind == "causal" else expected.logits
+    by_torch = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1
+    )
+    torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
     # The Trainer leaves a batch whose loss is not a number out of an evaluation.
