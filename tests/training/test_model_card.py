@@ -148,7 +148,6 @@ def test_labels_and_data_of_a_classifier(tmp_path, monkeypatch):
     [
         ("language", "jp", "ISO 639"),
         ("language", "zh-CN", "did you mean zh"),
-        ("language", "English", "ISO 639"),
         ("license", "Apache-2.0", "did you mean apache-2.0"),
         ("license", "proprietary", "or other"),
         ("datasets", "STS-B, scored pairs", "--dataset_title"),
