@@ -8,7 +8,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+from safetensors.torch import load_file
+
 from roformer_lite.cli import main
+from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.pairs import PAIRS_FOLDER
 
 Files = Path | list[Path]
 # Options of trainings that take about a second.
@@ -76,6 +81,18 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
+def interrupted(command: str, step: int, event: str = "on_step_begin", **options: object) -> None:
+    """Run a training that is interrupted at an event of a step, but not in the stage of pairs."""
+
+    def interrupt(clock, args, state, control, **kwargs) -> None:
+        if state.global_step == step and Path(args.output_dir).name != PAIRS_FOLDER:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingClock, event, interrupt)
+        run(command, status=130, **options)
+
+
 def results_of(directory: Path) -> dict[str, Any]:
     return read_json(directory / "results.json")
 
@@ -86,6 +103,14 @@ def config_of(directory: Path) -> dict[str, Any]:
 
 def card_of(directory: Path) -> str:
     return (directory / "README.md").read_text("utf-8")
+
+
+def assert_same_models(one: Path, other: Path) -> None:
+    """Two trainings have the same metrics and, bit by bit, the same weights."""
+    assert results_of(one)["metrics"] == results_of(other)["metrics"]
+    weights = load_file(one / "model.safetensors")
+    for name, tensor in load_file(other / "model.safetensors").items():
+        assert tensor.equal(weights[name]), name
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:

@@ -33,17 +33,10 @@ ONE_TEXT = {"pairs": False, "label_separator": ";"}
 # training would have noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
-    "classify, joined": (CLASSIFIER, LABELS, "classify", {}),
     "labels": (CLASSIFIER, {**LABELS, **MULTI}, "classify", ONE_TEXT),
     "number": (CLASSIFIER, {"num_labels": 1, **REGRESSION}, "classify", {}),
     "pairs": (CLASSIFIER, {"num_labels": 2}, "classify", {"pairs": True}),
     "tag": (
-        rl.RoFormerLiteForTokenClassification,
-        {"id2label": dict(enumerate(NAMES))},
-        "tag",
-        {"unit": "words"},
-    ),
-    "tag, joined": (
         rl.RoFormerLiteForTokenClassification,
         {"id2label": dict(enumerate(NAMES))},
         "tag",
@@ -65,10 +58,12 @@ MODELS = {
 
 
 def save_model(kind: str, directory: Path) -> Path:
-    """Save the model `kind` of `MODELS` with a tokenizer, unless the directory exists."""
+    """Save the model `kind` of `MODELS` with a tokenizer, unless the directory exists.
+
+    A baseline joins the answers of the kinds "classify, joined" and "tag, joined"."""
     if directory.exists():
         return directory
-    model_class, fields, task, settings = MODELS[kind]
+    model_class, fields, task, settings = MODELS[kind.removesuffix(", joined")]
     tokenizer = rl.RoFormerLiteTokenizer.train(TEXTS * 4, vocab_size=300, model_max_length=48)
     config = stack_config(vocab_size=len(tokenizer), **fields)
     if kind == "seq2seq":
@@ -136,4 +131,12 @@ def save_bert(
     model_class(config).save_pretrained(directory)
     tokenizer = BertTokenizer(vocabulary, model_max_length=config.max_position_embeddings)
     tokenizer.save_pretrained(directory)
+    return directory
+
+
+def save_sentence_encoder(directory: Path, words: Iterable[str], **pooling: object) -> Path:
+    """Save a BERT with the settings of its pooling, as sentence-transformers does."""
+    save_bert(directory, words)
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     return directory

@@ -101,8 +101,6 @@ def test_rows_texts_and_files_have_the_predictions_of_the_command(place):
     assert texts == [
         {"text": row["text"], **{name: row[f"their_{name}"] for name in names}} for row in expected
     ]
-    Path("lines.txt").write_text("".join(row["text"] + "\n" for row in ROWS))
-    assert predict("model", input_file="lines.txt", top_k=2, device="cpu") == texts
 
 
 @pytest.mark.parametrize(
@@ -118,11 +116,9 @@ def test_inputs_of_other_tasks(place, kind, inputs, columns):
     found = predict("model", inputs, device="cpu")
     assert len(found) == len(inputs)
     for row, given in zip(found, inputs, strict=True):
-        values = list(given) if kind == "pairs" else [given]
-        assert list(row.values())[: len(columns)] == values
         assert list(row)[: len(columns)] == columns and len(row) > len(columns)
-    if kind == "tag":
-        assert [len(row["tags"]) for row in found] == [4, 3]
+        values = [row[name] for name in columns]
+        assert values == ([*given] if kind == "pairs" else [given])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +135,6 @@ def test_inputs_of_other_tasks(place, kind, inputs, columns):
         ),
         (lambda: predict("model", ["a"], topk=2), ["did you mean --top_k"]),
         (lambda: predict("model", "a text"), ["str", "list"]),
-        (lambda: predict("model", {"text": ["a"]}), ["dict", "list"]),
         (lambda: predict("model", ["a"], input_file="rows.csv"), ["input_file"]),
         (lambda: predict("model", ["a"], output_file="x.csv"), ["output_file"]),
     ],

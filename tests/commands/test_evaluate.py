@@ -1,17 +1,15 @@
 """`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
-table and its metrics are tested in test_cli.py.)"""
+metrics are tested in test_one_way_to_answer.py, and its table in test_api.py.)"""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import evaluated, refused, results_of, run, write_rows
+from program import TINY, evaluated, refused, results_of, run, train, write_rows
 from saved_models import save_model
 
 from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
-from roformer_lite.saved.saved_model import load_model
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +30,7 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
             {"label_column": "class"},
             "b.csv:2: no column 'class'; the columns are: text, label",
         ),
+        ({"tag_column": "x"}, "--tag_column"),
         (
             {"text_pair_column": "label", "label_column": "x"},
             "--text_pair_column label: this model takes single texts",
@@ -46,36 +45,26 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path):
     """A model of an earlier version has fewer notes, and one that was not trained here has none.
     Wrong notes are refused."""
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
-    found = []
-    older = {"settings": {"pairs": False, "label_separator": ","}}
-    for name, notes in {"new": results_of(classifier), "old": older, "none": None}.items():
-        model = shutil.copytree(classifier, tmp_path / name)
-        (model / "results.json").write_text(json.dumps(notes))
-        if notes is None:
-            (model / "results.json").unlink()
-        found.append(evaluated(model, data)["metrics"])
-    assert found[0] == found[1] == found[2]
-    (tmp_path / "old" / "results.json").write_text(json.dumps({"settings": {"max_length": 1}}))
+    expected = evaluated(classifier, data)["metrics"]
+    model = shutil.copytree(classifier, tmp_path / "m")
+    notes = model / "results.json"
+    notes.write_text('{"settings": {"pairs": false, "label_separator": ","}}')
+    assert evaluated(model, data)["metrics"] == expected
+    notes.unlink()
+    assert evaluated(model, data)["metrics"] == expected
+    notes.write_text('{"settings": {"max_length": 1}}')
     message = "settings: --max_length=1 must be finite, at least 3"
-    assert message in refused("evaluate", tmp_path / "old", test_file=data)
+    assert message in refused("evaluate", model, test_file=data)
 
 
-@pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
-def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
+@pytest.mark.parametrize("task", ["mlm", "seq2seq"])
+def test_texts_longer_than_a_table_of_positions(tmp_path, task):
     """They are split into blocks or truncated, as in a training."""
-    directory = save_model(kind, tmp_path / "m")
-    model = load_model(directory)
-    config = model.config
-    for stack in [config] if kind == "mlm" else [config.encoder, config.decoder]:
-        stack.update({"position_embedding_type": "learned", "max_position_embeddings": 12})
-        stack.rope_parameters = None
-    with_table = type(model)(config)
-    if kind == "seq2seq":
-        with_table.generation_config = model.generation_config
-    with_table.save_pretrained(directory)
     row = {"text": "fine " * 400, "source": "fine " * 40, "target": "fine " * 40}
-    data = write_rows(tmp_path / "a.jsonl", [row])
-    metrics = evaluated(directory, data)["metrics"]["test"]
+    data = write_rows(tmp_path / "a.jsonl", [row] * 8)
+    table = "position_embedding_type=learned max_position_embeddings=12"
+    train(f"{task} {TINY} {table} --max_steps 1", data, tmp_path / "m")
+    metrics = evaluated(tmp_path / "m", data)["metrics"]["test"]
     assert np.isfinite(list(metrics.values())).all()
 
 
@@ -92,15 +81,9 @@ def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys)
 
 def test_confusions_of_many_labels(tmp_path):
     """If there are many labels, only those that are confused most often are shown."""
-    generator = np.random.default_rng(0)
     labels = [f"label {i:03}" for i in range(150)]
-    true = [labels[i] for i in generator.integers(0, 150, 5000)]
-    predicted = [
-        label if chance < 0.8 else labels[0]
-        for label, chance in zip(true, generator.random(5000), strict=True)
-    ]
-    true += [labels[149]] * 40
-    predicted += [labels[17]] * 40
+    true = [*labels * 3, *[labels[149]] * 40]
+    predicted = [*labels * 2, *[labels[0]] * 150, *[labels[17]] * 40]
     shown = most_confused(true, predicted)
     assert len(shown) == 25 and {labels[149], labels[17], labels[0]} < set(shown)
     assert most_confused(["a", "b", "b"], ["a", "a", "c"]) == ["a", "b", "c"]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import seqeval.metrics
 import torch
+import yaml
 from program import TINY, card_of, evaluated, predicted, results_of, train, write_rows
 from sacrebleu import corpus_bleu, corpus_chrf
 from saved_models import save_bert
@@ -59,22 +60,18 @@ def rows_of(task: str, split: str) -> Rows:
 
 def row_of(task: str, words: list[str], label: int, draw: random.Random) -> dict[str, Any]:
     text = " ".join(words)
-    kind = task.partition(",")[0]
-    if kind == "classify":
-        return {"text": text, "label": LABELS[label]}
-    if kind == "labels":
-        number = 2 if len(words) % 4 == 0 else 1
-        return {"text": text, "label": LABELS[label : label + number]}
-    if kind == "tag":
-        tags = ["O"] * (len(words) - 1)
-        return {"tokens": words, "tags": [*tags, f"B-{'XYZ'[label]}"]}
-    if kind == "seq2seq":
-        return {"source": text, "target": " ".join(words[-2 - label :])}
-    if kind == "mlm":
-        return {"text": f"{text} [MASK] house"}
-    if kind == "causal":
-        return {"text": text}
-    return {"sentence1": text, "sentence2": " ".join(words[:3]), "score": draw.random()}
+    number = 2 if len(words) % 4 == 0 else 1
+    scored = {"sentence1": text, "sentence2": " ".join(words[:3]), "score": draw.random()}
+    return {
+        "classify": {"text": text, "label": LABELS[label]},
+        "labels": {"text": text, "label": LABELS[label : label + number]},
+        "tag": {"tokens": words, "tags": [*["O"] * (len(words) - 1), f"B-{'XYZ'[label]}"]},
+        "seq2seq": {"source": text, "target": " ".join(words[-2 - label :])},
+        "mlm": {"text": f"{text} [MASK] house"},
+        "causal": {"text": text},
+        "embed": scored,
+        "rerank": scored,
+    }[task.partition(",")[0]]
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -167,7 +164,10 @@ def measured_by_libraries(task: str, rows: Rows) -> tuple[dict[str, float], dict
         coder = MultiLabelBinarizer(classes=LABELS)
         true = coder.fit_transform(row["label"] for row in rows)
         chosen = coder.transform([name for name in names if name] for names in own)
-        return {"micro_f1": f1_score(true, chosen, average="micro", **options)}, {}
+        metrics = {"accuracy": accuracy_score(true, chosen)}
+        for average in ("macro", "micro"):
+            metrics[f"{average}_f1"] = f1_score(true, chosen, average=average, **options)
+        return metrics, {}
     if kind == "tag":
         pair = ([row["tags"] for row in rows], [row["own_tags"] for row in rows])
         metrics = {"accuracy": seqeval.metrics.accuracy_score(*pair)}
@@ -185,12 +185,18 @@ def measured_by_libraries(task: str, rows: Rows) -> tuple[dict[str, float], dict
     return {}, {}
 
 
-def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
+def test_the_card_is_what_evaluate_measures_and_predict_answers(trained, capsys):
     task, folder = trained
     model = folder / "model"
     data = folder / "test.jsonl"
     noted = results_of(model)["metrics"]["test"]
-    assert evaluated(model, data)["metrics"]["test"] == noted
+    found = evaluated(model, data)
+    assert found["metrics"]["test"] == noted
+    assert found["settings"] == results_of(model)["settings"]
+    files = {path.name for path in (folder / "model-evaluated").iterdir()} - {"confusion.png"}
+    has_answers = task not in ("mlm", "causal", "embed", "rerank")
+    assert files == {"results.json", "report.txt", *(["predictions.csv"] if has_answers else [])}
+    assert ("The worst answers:" in capsys.readouterr().out) == has_answers
     expected, report = measured_by_libraries(task, table_of(task, folder, data))
     assert {name: noted[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     card = card_of(model)
@@ -214,6 +220,31 @@ def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
         assert labels != [row["own_label"].removeprefix("-") for row in others]
 
 
+def test_the_files_of_a_finished_model(trained):
+    """The metadata of the card have the metrics of the results, and the code of the card runs."""
+    _, folder = trained
+    model = folder / "model"
+    names = "README.md config.json model.safetensors tokenizer.json tokenizer_config.json".split()
+    assert {*names, "results.json"} <= {path.name for path in model.iterdir()}
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert not (folder / "model.training").exists()
+    card = card_of(model)
+    results = results_of(model)
+    assert results["command"] in card
+    measured = {}
+    for entry in yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]:
+        for metric in entry["metrics"]:
+            measured[entry["dataset"]["split"], metric["name"]] = metric["value"]
+    expected = {}
+    for split, metrics in results["metrics"].items():
+        for name in metrics.keys() - {"loss"}:
+            expected[split, name] = pytest.approx(metrics[name], abs=1e-4)
+    assert measured == expected
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    code = code.replace('"model"', repr(str(model)))
+    exec(compile(code, "card", "exec"), {})
+
+
 def check_labels(card: str, report: dict[str, dict[str, float]]) -> None:
     """Check the table by label."""
     pattern = r"^\| ([^|\\]+(?:\\\|)?[^|]*) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$"
@@ -233,6 +264,8 @@ def test_loss_and_comparison_on_the_card(trained):
     rows = table_of(task, folder, folder / "test.jsonl")
     results = results_of(folder / "model")
     card = card_of(folder / "model")
+    picture = folder / "model" / "reliability.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card
     scores = []
     for row in rows:
         of_labels = {row[f"own_label_{n}"]: row[f"own_score_{n}"] for n in (1, 2, 3)}
@@ -243,6 +276,9 @@ def test_loss_and_comparison_on_the_card(trained):
     assert results["metrics"]["test"]["loss"] == pytest.approx(loss, abs=rounding)
     right = np.array([row["label"] == row["own_label_1"] for row in rows])
     section = card.split("### Compared with baselines")[1].split("\n## ")[0]
+    assert "| its encoder alone |" in section
+    weights = map(float, re.findall(r"\(weight ([\d.]+)\)", card))
+    assert sum(weights) == pytest.approx(1)
     chances = results["p_values"]["test"]
     for name, chance in chances.items():
         (cell,) = re.findall(rf"^\| {re.escape(name)} \|.* (\S+) \|$", section, re.MULTILINE)

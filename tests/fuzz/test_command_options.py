@@ -156,9 +156,16 @@ def test_wrong_values_of_every_option(command, assert_refused):
     assert tried > 0
 
 
+# Values that an option refuses, and options that exclude each other or need another model.
 CONTRADICTIONS = [
     ("predict", "--temperature 1 --beams 2"),
+    ("predict", "--seed 0 --beams 2"),
     ("predict", "--output_file rows.csv/x.csv"),
+    ("predict", "--output_file nowhere/x.csv"),
+    ("predict", "--output_file folder"),
+    ("predict", f"--output_file {'x' * 250}.csv"),
+    ("predict", "--output_file x.txt"),
+    ("predict", "--output_file x"),
     ("evaluate", "--dataset_name x"),
     ("export", "--format torch --quantization int8"),
     ("export", "--format gguf --padded"),
@@ -166,6 +173,18 @@ CONTRADICTIONS = [
     ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
     ("train seq2seq", "--model_name_or_path mlm"),
     ("train tag", "--token_column tags --tag_column tags"),
+    ("train tag", "--training_arguments eval_strategy"),
+    ("train mlm", "--tokenizer classify"),
+    ("train mlm", "--word_dropout 0.1"),
+    ("train classify", "--max_length 2"),
+    ("train classify", "--label_column text"),
+    ("train classify", "--seeds 1"),
+    ("train classify", "--learning_rate nan"),
+    ("train classify", "--ema_decay 1"),
+    ("train classify", "--delimiter ;;"),
+    ("train classify", "--test_split dev"),
+    ("train classify", "--tokenizer ./nowhere"),
+    ("train embed", "--max_tokens_per_batch 99"),
 ]
 
 

@@ -83,12 +83,12 @@ def test_damaged_files(name, tmp_path):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_damaged_compression(name, tmp_path):
+def test_damaged_compression(tmp_path):
     """With one bit of a compressed file flipped, it is refused, or read as before the damage.
 
     Some bytes of its header do not matter.
     """
+    name = "a.csv"
     task, content, options = FILES[name]
     whole = gzip.compress(content.encode(), mtime=0)
     (tmp_path / f"{name}.gz").write_bytes(whole)
@@ -132,7 +132,7 @@ MISTAKES = data_beside(__file__)
 def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
     """Run a `train` command that must fail before the training, and return its message.
 
-    The command must not leave an output directory.
+    The command must not leave an output directory, nor one of checkpoints.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
@@ -143,7 +143,7 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
         options = "--output_dir out --use_cpu --size tiny --train_file".split()
         command = ["train", *task.split(), *options, *files]
         assert main(command) == 2
-        assert not (tmp_path / "out").exists()
+        assert not [path for path in tmp_path.iterdir() if "out" in path.name]
         errors = capsys.readouterr().err.splitlines()
         assert "Traceback" not in "".join(errors)
         assert errors[-1].startswith("roformer-lite train: error: ")

@@ -17,6 +17,7 @@ import pytest
 import torch
 from damage import WEIGHTS, change_tensors, damage_file
 from saved_models import save_model
+from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -67,21 +68,10 @@ def place(tmp_path_factory) -> Path:
             "shards", max_shard_size="12KB"
         )
         conversion.export_checkpoint("roformer", "mlm", "roformer")
-        _make_sentence_model("encoder", "sentence")
+        sentence = SentenceTransformer("encoder", device="cpu")
+        sentence.save_pretrained("sentence", create_model_card=False)
+        Path("sentence", "results.json").write_text('{"task": "embed", "settings": {}}')
     return folder
-
-
-def _make_sentence_model(encoder: str, folder: str) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import modules
-
-    parts = [
-        modules.Transformer(encoder),
-        modules.Pooling(32, pooling_mode="mean"),
-        modules.Dense(32, 8),
-    ]
-    SentenceTransformer(modules=parts).save_pretrained(folder, create_model_card=False)
-    Path(folder, "results.json").write_text('{"task": "embed", "settings": {}}')
 
 
 @pytest.fixture(autouse=True)

@@ -120,9 +120,8 @@ def main(out: Path) -> None:
         results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
     for name, kind in STOCK.items():
         for is_free in (False, True):
-            one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))
-            results[f"ddp/{name}/{is_free}"] = with_trainer(kind, one, out / f"ddp-{name}")
-            results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
+            model = padding_free(tiny_model(name).double(), is_free)
+            results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(model))
     for name in PARALLEL:
         model = load(name, out, tp_size=2)
         if model.can_generate():

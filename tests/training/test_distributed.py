@@ -5,10 +5,10 @@ They run on a CPU and communicate by gloo.
 
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import program
@@ -18,7 +18,8 @@ from conftest import ROOT
 from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, STOCK, generated, kind_of
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
-from program import read_json, results_of, run, write_rows
+from documentation import blocks_of
+from program import assert_same_models, read_json, results_of, run, write_rows
 from safetensors.torch import load_file
 from toy_training import make_batch
 
@@ -105,11 +106,11 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
         )
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
 @pytest.mark.parametrize("name", STOCK)
-def test_padding_free_equals_stock(name, way, two):
-    """Both train in double precision, so that they agree to the last digits."""
-    stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
+def test_padding_free_in_shards_equals_stock(name, two):
+    """Both train in double precision, so that they agree to the last digits. Data-parallel
+    processes are compared in tests/padding_free/test_two_processes.py."""
+    stock, free = (two[f"fsdp/{name}/{is_free}"] for is_free in (False, True))
     assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
     torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
 
@@ -194,52 +195,27 @@ def test_killed_workers_change_nothing(tmp_path):
     killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
     messages = run_in_two(*killed, *command, tmp_path / "model")
     assert len(list(tmp_path.glob("killed-*"))) == 2 and messages.count("Resuming from step") == 2
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "model")]
-    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
-
-
-def commands_of(page: Path) -> list[str]:
-    blocks = re.findall(
-        r"^```bash\n(.*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    return [command for block in blocks for command in block.replace("\\\n", " ").splitlines()]
+    assert_same_models(tmp_path / "whole", tmp_path / "model")
 
 
 def test_command_of_the_docs_on_two_machines(tmp_path):
     """The two launchers share nothing but an address and the output directory."""
-    (command,) = [c for c in commands_of(ROOT / "docs" / "scaling.md") if "--machine_rank" in c]
-    (tmp_path / "text.txt").write_text(
-        "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    blocks = blocks_of(ROOT / "docs" / "scaling.md")
+    (shown,) = [block.code for block in blocks if "--machine_rank" in block.code]
+    rows = [f"line {n} says that {n} is a number" for n in range(60)]
+    (tmp_path / "text.txt").write_text("\n".join(rows))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    options = dict(zip(shlex.split(command), shlex.split(command)[1:], strict=False))
-    command = command.replace(options["--main_process_ip"], "127.0.0.1")
-    command = command.replace(options["--main_process_port"], str(port))
-    command = command.replace(f"--num_processes {options['--num_processes']}", "--num_processes 2")
-    first, *arguments = shlex.split(command)
-    assert first == "accelerate"
-    program = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
-    launcher = [*program, *arguments, "--use_cpu", "true"]
-    at_rank = launcher.index("--machine_rank") + 1
-    machines = []
-    for rank in ("0", "1"):
-        with (tmp_path / f"errors-{rank}.txt").open("w") as errors:
-            command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
-            machine = subprocess.Popen(
-                command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
-            )
-            machines.append(machine)
-    try:
-        for machine in machines:
-            machine.wait(timeout=240)
-    finally:
-        for machine in machines:
-            # A launcher that ends also ends its processes.
-            machine.terminate()
-        for rank in ("0", "1"):
-            print((tmp_path / f"errors-{rank}.txt").read_text())
-    assert [machine.returncode for machine in machines] == [0, 0]
-    results = results_of(tmp_path / options["--output_dir"])
-    assert results["machine"]["processes"] == 2
+    values = {"main_process_ip": "127.0.0.1", "main_process_port": port, "num_processes": 2}
+
+    def run_machine(rank: int) -> None:
+        command = shown.replace("\\\n", " ").removeprefix("accelerate")
+        for option, value in {**values, "machine_rank": rank}.items():
+            command = re.sub(rf"--{option} \S+", f"--{option} {value}", command)
+        launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
+        launcher += [*command.split(), "--use_cpu", "true"]
+        subprocess.run(launcher, cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=240)
+
+    with ThreadPoolExecutor() as machines:
+        list(machines.map(run_machine, (0, 1)))
+    assert results_of(tmp_path / "masked-lm-of-two")["machine"]["processes"] == 2

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from datasets import Dataset, DatasetDict
 from program import TINY, card_of, evaluated, train, write_rows
 
 from roformer_lite.data.splits import hold_out, load_splits, mark_seen
@@ -59,18 +58,12 @@ def test_rows_with_the_same_input_stay_together(task, tmp_path):
         assert 0.1 < len(split["validation"]) / len(texts) < 0.3
 
 
-@pytest.mark.parametrize("task", ["classify", "causal"])
-def test_without_equal_rows_the_split_is_the_usual_one(task, tmp_path):
-    reader, arguments, rows = read(
-        tmp_path,
-        task,
-        train_file=[str(write(tmp_path / "a.jsonl", task, TEXTS))],
-        validation_fraction=0.25,
-    )
+def test_the_end_of_a_text_is_held_out(tmp_path):
+    files = [str(write(tmp_path / "a.jsonl", "causal", TEXTS))]
+    reader, arguments, rows = read(tmp_path, "causal", train_file=files, validation_fraction=0.25)
     found = hold_out(reader, arguments, rows, seed=5)
-    expected = rows["train"].train_test_split(16, seed=5, shuffle=task == "classify")
-    assert found["train"]["text"][:] == expected["train"]["text"][:]
-    assert found["validation"]["text"][:] == expected["test"]["text"][:]
+    assert found["train"]["text"][:] == TEXTS[:48]
+    assert found["validation"]["text"][:] == TEXTS[48:]
 
 
 def test_the_only_rows_with_a_label_take_their_copies_with_them(tmp_path):
@@ -86,15 +79,6 @@ def test_the_only_rows_with_a_label_take_their_copies_with_them(tmp_path):
         assert not texts["train"] & texts["validation"] and "c" in texts["train"]
 
 
-def test_equal_rows_cannot_be_split(tmp_path):
-    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "A film\tx\na  film\ty\n" * 20)
-    reader, arguments, rows = read(
-        tmp_path, "classify", train_file=[str(tmp_path / "a.tsv")], validation_fraction=0.4
-    )
-    with pytest.raises(InputError, match="are the same"):
-        hold_out(reader, arguments, rows, seed=0)
-
-
 def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("the end\nof a film\n" * 9)
@@ -104,16 +88,16 @@ def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
         assert ("seen" in mark_seen(reader, rows)["test"].column_names) == is_seen
 
 
-def test_pairs_are_compared_in_both_texts():
-    rows = {"anchor": ["a b", "c"], "positive": ["x", "y"]}
-    others = {"anchor": ["A  B", "a b", "a"], "positive": ["X", "y", "b x"]}
-    origins = {"origin": ["t:1", "t:2", "t:3"]}
-    splits = DatasetDict(
-        train=Dataset.from_dict({**rows, "origin": ["r:1", "r:2"]}),
-        test=Dataset.from_dict({**others, **origins}),
-    )
-    reader = RECIPES["embed"].reader_class(RECIPES["embed"].options_class(dataset_name="-"))
-    assert mark_seen(reader, splits)["test"]["seen"][:] == [True, False, False]
+def test_pairs_are_compared_in_both_texts(tmp_path):
+    files = {}
+    for name, pairs in {
+        "train_file": [("a b", "x"), ("c", "y")],
+        "test_file": [("A  B", "X"), ("a b", "y"), ("a", "b x")],
+    }.items():
+        rows = [{"anchor": anchor, "positive": positive} for anchor, positive in pairs]
+        files[name] = [str(write_rows(tmp_path / f"{name}.jsonl", rows))]
+    reader, _, rows = read(tmp_path, "embed", **files)
+    assert mark_seen(reader, rows)["test"]["seen"][:] == [True, False, False]
 
 
 @pytest.mark.parametrize("task", RECIPES)

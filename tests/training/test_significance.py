@@ -52,7 +52,8 @@ def test_accuracy_has_the_p_value_of_mcnemars_exact_test(only_ours):
 
 DRAW = np.random.default_rng(5)
 NUMBERS = DRAW.normal(size=80)
-CLASSES = DRAW.integers(0, 3, 60)
+
+
 TAGS = [["B-X", "E-X", "O", "S-Y"] * (1 + number % 2) for number in range(30)]
 LABELS = DRAW.integers(5, 20, 40)
 LOSSES = LABELS * DRAW.uniform(1, 3, 40)
@@ -66,11 +67,6 @@ def wrong_here_and_there(true: list, share: float, seed: int) -> list:
     ]
 
 
-def wrong_classes(share: float, seed: int) -> np.ndarray:
-    draw = np.random.default_rng(seed)
-    return np.where(draw.random(60) < share, draw.integers(0, 3, 60), CLASSES)
-
-
 def strict_f1(lines: list) -> float:
     options = {"mode": "strict", "scheme": seqeval.scheme.IOBES, "zero_division": 0}
     return seqeval.metrics.f1_score(TAGS, lines, **options)
@@ -78,7 +74,6 @@ def strict_f1(lines: list) -> float:
 
 # Each case has the answers of two systems, our metric, and an independent one.
 CASES: dict[str, tuple] = {
-    "mean": (*(1 / DRAW.integers(1, 6, (2, 60))), mean, np.mean),
     "pearson": (
         scipy.stats.zscore(NUMBERS + DRAW.normal(size=80)),
         scipy.stats.zscore(NUMBERS + 1.6 * DRAW.normal(size=80)),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import build, seq2seq_config
 from program import (
     answered,
     card_of,
@@ -23,9 +22,9 @@ from program import (
     write_rows,
 )
 from saved_models import save_bert, save_model
-from transformers import PreTrainedModel, Seq2SeqTrainingArguments
+from transformers import PreTrainedModel
 
-from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteTokenizer
+from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
@@ -212,52 +211,27 @@ def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, 
     assert "--max_length 10 is more than the model has positions for" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_defaults_of_fine_tuning(folder, tmp_path):
-    """The default rate depends on the model that is trained further, and options override it."""
-    rows = folder / "rows.jsonl"
+def test_a_head_for_a_number(tmp_path, capsys):
+    """It is continued for numbers, and replaced for classes. Transformers calls the number LABEL_0.
 
-    def trained(command: str, name: str, data: Path = rows, start: Path | None = None) -> dict:
-        given = {"model_name_or_path": start} if start else {}
-        found = train(f"{command} {COMMON}", data, tmp_path / name, **given)["training"]
-        return {**found, "learning_rate": found["arguments"]["learning_rate"]}
-
-    found = trained("classify --max_steps 1", "a", start=folder / "bert")
-    assert found["learning_rate"] == 1e-4 and not found["own_weights"]
-    scratch = trained("mlm --max_steps 1 --size tiny --vocab_size 270", "b")
-    assert scratch["learning_rate"] == 5e-4
-    own = trained("classify --max_steps 1", "c", start=tmp_path / "b")
-    assert own["learning_rate"] == 3e-4
-    # These options ask for the values of a training from scratch.
-    given = "tag --learning_rate 5e-4 --warmup_steps 0.06 --num_train_epochs 1"
-    again = trained(given, "d", data=folder / "tags.jsonl", start=tmp_path / "c")
-    assert again["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
-    assert again["own_weights"]
-
-
-def test_a_head_for_a_number_is_continued(tmp_path, capsys):
-    """Transformers calls the number LABEL_0."""
+    A reranker has such a head, too."""
     labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     model_class = transformers.BertForSequenceClassification
     start = bert(tmp_path / "number", model_class, **labels, problem_type="regression")
-    rows = [{"text": f"{word} film", "label": n / 10} for n, word in enumerate(WORDS)]
+    rows = [
+        {"text": f"{word} film", "label": n / 10, "class": "ab"[n % 2]}
+        for n, word in enumerate(WORDS)
+    ]
     data = write_rows(tmp_path / "a.jsonl", rows)
     command = f"classify --problem_type regression --learning_rate 0 {SHORT}"
     train(command, data, tmp_path / "m", model_name_or_path=start)
     assert "new head" not in capsys.readouterr().err
     old, new = (model_class.from_pretrained(path) for path in (start, tmp_path / "m"))
     torch.testing.assert_close(new.classifier.weight, old.classifier.weight)
-
-
-def test_classes_instead_of_a_number(tmp_path, capsys):
-    """A reranker and a regression model have one label, which a classifier cannot have."""
-    model_class = transformers.BertForSequenceClassification
-    start = bert(tmp_path / "number", model_class, num_labels=1)
-    rows = [{"text": f"{word} film", "label": "ab"[n % 2]} for n, word in enumerate(WORDS)]
-    data = write_rows(tmp_path / "a.jsonl", rows)
-    train(f"classify {SHORT}", data, tmp_path / "m", model_name_or_path=start)
+    command = f"classify --label_column class {SHORT}"
+    train(command, data, tmp_path / "classes", model_name_or_path=start)
     assert "the training starts with a new head" in capsys.readouterr().err
-    saved = transformers.AutoConfig.from_pretrained(tmp_path / "m")
+    saved = transformers.AutoConfig.from_pretrained(tmp_path / "classes")
     assert saved.problem_type == "single_label_classification" and saved.num_labels == 2
 
 
@@ -284,7 +258,7 @@ def test_other_families(folder, tmp_path, capsys):
         max_position_embeddings=64,
     )
     model = transformers.BartForConditionalGeneration(pair)
-    model.generation_config.update(num_beams=3, early_stopping=True)
+    model.generation_config.update(num_beams=3, early_stopping=True, max_new_tokens=3)
     start = save(model, tmp_path / "bart")
     command = f"seq2seq {SHORT} --source_column text --target_column label"
     command += " --max_source_length 32 --max_target_length 16"
@@ -293,7 +267,9 @@ def test_other_families(folder, tmp_path, capsys):
     assert "padding is computed" not in capsys.readouterr().err
     assert config_of(out)["model_type"] == "bart"
     saved = transformers.GenerationConfig.from_pretrained(out)
-    assert (saved.num_beams, saved.early_stopping, saved.max_length) == (3, True, 17)
+    assert (saved.num_beams, saved.early_stopping) == (3, True)
+    # The option wins over the limit of the checkpoint.
+    assert (saved.max_length, saved.max_new_tokens) == (17, None)
 
 
 @pytest.mark.parametrize(
@@ -315,16 +291,6 @@ def test_masks_need_a_token():
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="no mask token"):
         set_up_tokenizer(tokenizer, recipe)
-
-
-def test_the_length_of_targets_wins_over_the_limit_of_a_checkpoint(tmp_path):
-    recipe = RECIPES["seq2seq"](
-        RECIPES["seq2seq"].options_class(dataset_name="any", max_target_length=20)
-    )
-    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
-    model.generation_config.max_new_tokens = 3
-    saved = recipe.prepare_generation(model, Seq2SeqTrainingArguments(str(tmp_path)))
-    assert (saved.max_length, saved.max_new_tokens) == (21, None)
 
 
 TEXTS = [" ".join(WORDS[number:]) for number in range(16)]
@@ -352,6 +318,8 @@ def test_the_checkpoint_before_training_is_a_baseline(task, tmp_path):
     before = results["baselines"]["the checkpoint before training"]["test"]
     assert before == pytest.approx(expected, rel=1e-5)
     assert results["metrics"]["test"] != before
+    if "perplexity" in before:
+        assert results["metrics"]["test"]["perplexity"] < before["perplexity"]
 
 
 def test_a_checkpoint_with_a_new_head_is_no_baseline(folder, tmp_path):

@@ -8,16 +8,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 import transformers
 from program import run, train, write_rows
 from saved_models import save_bert
-from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
-
-from roformer_lite.answers import open_model
 
 WORDS = [f"word{number}" for number in range(40)]
 SHORT = " ".join(WORDS[:5])
@@ -50,49 +45,43 @@ def set_lengths(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with data, and with a BERT whose tokenizer.json has a fixed length."""
+    """A folder with data and a BERT."""
     folder = tmp_path_factory.mktemp("lengths")
     pairs = [(f"{WORDS[i]} {WORDS[i + 1]}", WORDS[i + 1]) for i in range(32)]
     rows = [{"text": text, "label": "ab"[i % 2]} for i, (text, _) in enumerate(pairs)]
     write_rows(folder / "classify.jsonl", rows)
     rows = [{"anchor": anchor, "positive": positive} for anchor, positive in pairs]
     write_rows(folder / "embed.jsonl", rows)
-    set_lengths(save_bert(folder / "bert", WORDS, max_position_embeddings=256))
+    save_bert(folder / "bert", WORDS, max_position_embeddings=256)
     return folder
 
 
-def trained(folder: Path, task: str, start: str, out: str) -> Path:
-    """Train from the model `start`, and return the directory of the result."""
-    data = folder / f"{task}.jsonl"
-    train(f"{task} {TRAINING}", data, folder / out, model_name_or_path=folder / start)
-    return folder / out
+# The task that is trained, or the command, and the directory that it reads.
+WRITTEN = {
+    "embed": ("embed", "bert"),
+    "convert": ("convert", "bert"),
+    "convert back": ("convert", "convert"),
+    "classify": ("classify", "convert"),
+    "export": ("export", "classify"),
+}
 
 
 def written(folder: Path, kind: str) -> Path:
-    """A directory that a command wrote."""
-    if (folder / kind).exists():
+    """A directory that a command wrote. It has read a file with a fixed length."""
+    if kind == "bert" or (folder / kind).exists():
         return folder / kind
-    if kind in ("embed", "classify"):
-        return trained(folder, kind, "bert", kind)
-    if kind == "ours":
-        written(folder, "convert")
-        return trained(folder, "classify", "convert", kind)
-    # Each command reads a file with a fixed length.
-    command, source = {
-        "convert": ("convert", "bert"),
-        "convert back": ("convert", "convert"),
-        "export": ("export", "ours"),
-    }[kind]
+    command, source = WRITTEN[kind]
     given = shutil.copytree(written(folder, source), folder / f"for {kind}")
     set_lengths(given)
-    run(command, given, folder / kind)
+    if command in ("convert", "export"):
+        run(command, given, folder / kind)
+    else:
+        data = folder / f"{command}.jsonl"
+        train(f"{command} {TRAINING}", data, folder / kind, model_name_or_path=given)
     return folder / kind
 
 
-EXPORTED = pytest.param("export", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("kind", ["embed", "classify", "convert", "ours", EXPORTED, "convert back"])
+@pytest.mark.parametrize("kind", WRITTEN)
 def test_no_file_has_a_length_of_another_training(kind, folder):
     directory = written(folder, kind)
     by_tokenizers = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -108,23 +97,3 @@ def test_no_file_has_a_length_of_another_training(kind, folder):
     padded = tokenizer([SHORT, LONG], padding=True)
     assert [sum(mask) for mask in padded["attention_mask"]] == LENGTHS
     assert {len(ids) for ids in padded["input_ids"]} == {max(LENGTHS)}
-
-
-def test_vectors_are_those_of_the_whole_text(folder):
-    """They are the means of the states of all tokens."""
-    directory = written(folder, "embed")
-    model = transformers.AutoModel.from_pretrained(directory).eval()
-    tokens = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    with torch.inference_mode():
-        expected = [
-            model(torch.tensor([tokens.encode(text).ids])).last_hidden_state[0].mean(dim=0)
-            for text in (SHORT, LONG)
-        ]
-    for own, text in zip(expected, (SHORT, LONG), strict=True):
-        found = SentenceTransformer(str(directory), device="cpu").encode(text)
-        np.testing.assert_allclose(found, own, rtol=0, atol=1e-5)
-    saved = open_model(directory, "cpu")
-    for batch_size in (1, 2):
-        answers = saved.answers([SHORT, LONG], batch_size)
-        found = np.array([answer["embedding"] for answer in answers])
-        np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=1e-5)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from conftest import VOCAB
+from saved_models import save_bert
 from toy_training import HEADS, arguments, make_batch, make_model, make_rows
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
@@ -25,11 +25,6 @@ LM_KINDS = ["mlm", "causal", "seq2seq"]
 @pytest.fixture(scope="module")
 def tokenizer() -> rl.RoFormerLiteTokenizer:
     return rl.RoFormerLiteTokenizer.train(["one line of text", "and another one"], vocab_size=300)
-
-
-def make_trainer(*args, **kwargs) -> RoFormerLiteTrainer:
-    options = TrainingOptions(output_dir="m")
-    return RoFormerLiteTrainer(*args, options=options, lengths=(), **kwargs)
 
 
 def logged(trainer: Trainer, name: str = "loss") -> list[float]:
@@ -76,7 +71,7 @@ def test_gradient_checkpointing(kind, use_reentrant):
     assert forwards == [False, True, True]
 
 
-@pytest.mark.parametrize("kind", ["mlm", "causal", "seq2seq"])
+@pytest.mark.parametrize("kind", LM_KINDS)
 def test_labelled_positions_alone_go_through_the_head(kind):
     batch = make_batch(kind)
     model = make_model(kind)
@@ -115,49 +110,26 @@ def test_shift_labels_are_taken_as_they_are():
     torch.testing.assert_close(model(**inputs, shift_labels=shifted).loss, model(**batch).loss)
 
 
-def without_padding(
-    rows: list[dict[str, torch.Tensor]], first_label: int | None = None
-) -> list[dict]:
-    """Return the rows as lists of their real tokens, which collators pad again."""
-    found = []
-    for row in rows:
-        real = row["attention_mask"].bool()
-        found.append({key: row[key][real].tolist() for key in ("input_ids", "labels")})
-        if first_label is not None:
-            found[-1]["labels"][0] = first_label
-    return found
-
-
 @pytest.mark.parametrize(
     ("kind", "told"), [("mlm", "position_ids"), ("causal", "flash_attn_kwargs")]
 )
-def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
-    rows = without_padding(make_rows(kind), first_label=-100)
+def test_flattened_batches_equal_padded_ones(kind, told, tokenizer):
+    """Collators of transformers join rows of real tokens, or pad them."""
+    rows = []
+    for row in make_rows(kind):
+        real = row["attention_mask"].bool()
+        rows.append({key: row[key][real].tolist() for key in ("input_ids", "labels")})
+        rows[-1]["labels"][0] = -100
     flattening = DataCollatorWithFlattening(**{f"return_{told}": True, "return_seq_idx": True})
-    runs = []
-    shapes = []
+    model = make_model(kind).train()
+    found = []
     for collator in (DataCollatorForSeq2Seq(tokenizer), flattening):
-        model = make_model(kind)
-        model.register_forward_pre_hook(
-            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)),
-            with_kwargs=True,
-        )
-        trainer = Trainer(
-            model,
-            arguments(tmp_path, per_device_train_batch_size=4),
-            train_dataset=rows,
-            eval_dataset=rows,
-            data_collator=collator,
-        )
-        trainer.train()
-        measured = trainer.evaluate()["eval_loss"]
-        runs.append(torch.tensor([*logged(trainer), *logged(trainer, "grad_norm"), measured]))
-    torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-5)
-    assert (
-        shapes[0][0] == 4
-        and shapes[-1][0] == 1
-        and shapes[-1][1] == sum(len(row["input_ids"]) for row in rows)
-    )
+        batch = collator(rows)
+        assert len(batch["input_ids"]) == (1 if collator is flattening else 8)
+        loss = model(**batch).loss
+        gradients = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
+        found.append([loss, *gradients])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
@@ -175,31 +147,19 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
 
 def test_stock_models_accumulate_the_mean_of_their_batches(tmp_path):
     """The class of BERT ignores the number of labels of all batches, which the Trainer passes."""
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        num_labels=3,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    start = save_bert(tmp_path / "m", "abcdefgh", BertForSequenceClassification, **no_dropout)
     rows = [
-        {"input_ids": torch.arange(5) + number, "labels": torch.tensor(number % 3)}
+        {"input_ids": torch.arange(5) + number, "labels": torch.tensor(number % 2)}
         for number in range(8)
     ]
     found = []
     for size, steps in ((8, 1), (2, 4)):
-        torch.manual_seed(0)
-        model = BertForSequenceClassification(config)
-        options = arguments(
-            tmp_path,
-            max_steps=2,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=steps,
-        )
-        trainer = make_trainer(model, options, train_dataset=rows)
+        model = BertForSequenceClassification.from_pretrained(start)
+        batches = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps}
+        options = arguments(tmp_path, max_steps=2, **batches)
+        own = {"options": TrainingOptions(output_dir="m"), "lengths": ()}
+        trainer = RoFormerLiteTrainer(model, options, train_dataset=rows, **own)
         trainer.train()
         found.append([*logged(trainer), *logged(trainer, "grad_norm")])
     assert found[0] == pytest.approx(found[1], rel=1e-4)

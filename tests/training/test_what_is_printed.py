@@ -3,56 +3,29 @@
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
-from program import TINY, card_of, train, write_rows
+from program import TINY, train, write_rows
 
 from roformer_lite.training.results import predict_command
 
 COLOURS = ["red", "green", "blue", "white"]
 
 
-def trained(folder: Path, options: str, **shifts: int) -> dict:
-    """Train a classifier and return its results.
-
-    The label of a text is its colour. A shift makes the labels of a split wrong.
-    """
-    files = {}
-    for split, shift in shifts.items():
-        rows = []
-        for number, colour in enumerate(COLOURS * 10):
-            label = COLOURS[(number + shift) % 4]
-            rows.append({"text": f"{colour} {colour}", "label": label})
-        files[f"{split}_file"] = write_rows(folder / f"{split}.jsonl", rows)
-    command = f"classify {TINY.replace('--disable_tqdm', '')} --learning_rate 3e-3 {options}"
-    return train(command, files.pop("train_file"), folder / "m", **files)
-
-
-@pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
+@pytest.mark.parametrize("bars", ["", "--disable_tqdm"])
 def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
-    """Two batches make an epoch."""
-    trained(tmp_path, f"--num_train_epochs 3 --join_baseline false{bars}", train=0, validation=0)
+    rows = [{"text": f"{colour} {colour}", "label": colour} for colour in COLOURS * 10]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    command = f"classify {TINY.replace('--disable_tqdm', bars)} --num_train_epochs 3"
+    train(f"{command} --join_baseline false", data, tmp_path / "m", validation_file=data)
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.startswith("Epoch")]
     assert all(re.search(r": .*loss \d", line) for line in lines)
-    losses = [line for line in lines if "validation loss" not in line]
-    assert [line.split("/")[0] for line in losses[-2:]] == ["Epoch 2.5", "Epoch 3"]
-    assert all(line.endswith(" left") for line in losses)
     evaluations = [line for line in lines if "validation loss" in line]
-    assert [line.split(":")[0] for line in evaluations] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
+    assert len(evaluations) == 3 < len(lines)
     assert all("accuracy" in line for line in evaluations)
     for noise in ("{", "it/s", "%|", "examples/s"):
         assert noise not in said
-
-
-def test_the_card_says_which_answer_is_joined(tmp_path):
-    """Without validation data, encoder and baseline have the same weight."""
-    results = trained(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
-    (note,) = (note for note in results["notes"] if "joins" in note)
-    assert note.count("(weight 0.50)") == 2 and note in card_of(tmp_path / "m")
-    alone = results["parts"]["its encoder alone"]["test"]["accuracy"]
-    assert f"| its encoder alone | {alone:.4g} |" in card_of(tmp_path / "m")
 
 
 @pytest.mark.parametrize(
