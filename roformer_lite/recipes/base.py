@@ -621,16 +621,11 @@ class AnsweringRecipe(Recipe):
         """
         outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
         measured = self.measured(self.predicted(answers), rows)
-        metrics = {**self.losses(answers, rows), **measured.metrics}
-        return replace(measured, metrics=metrics, outcomes=outcomes)
+        return replace(measured, outcomes=outcomes)
 
     @abstractmethod
     def predicted(self, answers: list[Any]) -> Any:
         """The predictions in the form that `measured` takes."""
-
-    def losses(self, answers: list[Any], rows: Dataset) -> Metrics:
-        """The metrics that depend on more than the predictions, such as the scores of the model."""
-        return {}
 
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:

@@ -435,21 +435,6 @@ class Classify(LabelRecipe):
         """The score of each label, `(rows, labels)`."""
         return np.array([[answer[label] for label in self.labels] for answer in answers])
 
-    def losses(self, answers: list[Answer], rows: Dataset) -> Metrics:
-        """The mean cross-entropy of the scores, in nats, or the mean squared error. Labels that the
-        model does not have are ignored."""
-        true = self.truth(rows)
-        if self.problem_type == REGRESSION:
-            return {"loss": regression_metrics(self.predicted(answers), true)["mse"]}
-        scores = self.scores_in(answers)
-        if self.problem_type == MULTI:
-            right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
-        else:
-            is_known = true < len(self.labels)
-            right = scores[is_known, true[is_known]]
-        loss = -np.log(right.clip(min=np.finfo(np.float32).tiny)).mean()
-        return {"loss": float(loss)}
-
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.problem_type == REGRESSION:
