@@ -40,7 +40,7 @@ from ..measuring.metrics import (
 from ..measuring.report import (
     LabelReport,
     Outcome,
-    report_of_sets,
+    report_of_labels,
 )
 from ..measuring.significance import (
     Measured,
@@ -461,9 +461,10 @@ class Classify(LabelRecipe):
             return None
         if self.problem_type == SINGLE:
             return super().report(outcomes)
-        true = [outcome.true for outcome in outcomes]
-        predicted = [outcome.predicted for outcome in outcomes]
-        return report_of_sets(true, predicted, self.with_unseen_labels(true))
+        labels = self.with_unseen_labels(outcome.true for outcome in outcomes)
+        true = self.numbers_of([outcome.true for outcome in outcomes], labels)
+        predicted = self.numbers_of([outcome.predicted for outcome in outcomes], labels)
+        return report_of_labels(true, predicted, labels)
 
     def examples(self, rows: Dataset) -> Examples:
         """The texts as a baseline reads them, and the answers as in `truth`."""

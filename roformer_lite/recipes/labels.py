@@ -15,7 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
-from ..measuring.report import LabelReport, Outcome, report_of_classes
+from ..measuring.report import LabelReport, Outcome, report_of_labels
 from ..options.tasks import LabelArguments
 from ..saved.saved_model import max_positions
 from .base import AnsweringRecipe, Start
@@ -235,10 +235,11 @@ class LabelRecipe(AnsweringRecipe):
         return self
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        true = [outcome.true for outcome in outcomes]
-        predicted = chain.from_iterable(outcome.predicted for outcome in outcomes)
-        known = self.with_unseen_labels(true)
-        return report_of_classes([*chain(*true)], [*predicted], known)
+        true = list(chain.from_iterable(outcome.true for outcome in outcomes))
+        predicted = list(chain.from_iterable(outcome.predicted for outcome in outcomes))
+        found = {*true, *predicted}
+        labels = [label for label in self.with_unseen_labels([true]) if label in found]
+        return report_of_labels(true, predicted, labels)
 
     # What the card shows.
 

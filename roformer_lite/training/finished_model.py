@@ -11,7 +11,7 @@ from hf_roformer_lite.model.hub import RemoteCode
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..evaluation import evaluate
-from ..measuring.confusion_picture import draw_reliability
+from ..measuring.reliability_picture import draw_reliability
 from ..output import RESULTS_FILE, complete_directory, write_json
 from .model_card import RELIABILITY_FILE, write_model_card
 from .results import FinishedTraining, Measurements, summarise
@@ -48,9 +48,8 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         if trained is not finished.model:
             trained.save_pretrained(str(folder), create_model_card=False)
         measured = measure_saved_model(finished, folder)
-        last = measured.evaluations[-1] if measured.evaluations else None
-        if last is not None and last.scores is not None:
-            draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
+        if measured.evaluations:
+            draw_reliability(measured.evaluations[-1].outcomes, folder / RELIABILITY_FILE)
         results = summarise(finished, measured)
         run.save(folder)
         write_model_card(results, finished, folder)

@@ -51,7 +51,7 @@ def evaluation(model: Path, data: Path | list[Path], printed: pytest.CaptureFixt
     foreign = "label_column" if noted["task"] == "tag" else "tag_column"
     run("evaluate", model, test_file=data, **{foreign: "x"}, status=2)
     folder = model.with_name("m-evaluated")
-    names = {path.name for path in folder.iterdir()} - {"confusion.png"}
+    names = {path.name for path in folder.iterdir()}
     expected = {"results.json", "report.txt"}
     if has_answers:
         expected.add("predictions.csv")
@@ -218,8 +218,6 @@ def test_classify_several_labels(tmp_path):
     data.write_text("text,label\n" + table.replace('"dog"', '"red;dog"'))
     wrong = evaluated(model, data)
     assert set(wrong["labels"]) == {"cat", "dog", "red"}
-    folder = tmp_path / "m-evaluated"
-    assert not (folder / "confusion.png").exists()
     right = [
         set(row["label"].split(";")) == set(row["prediction"].split(";"))
         for row in evaluate(model, test_file=data, device="cpu").rows

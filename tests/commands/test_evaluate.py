@@ -1,4 +1,4 @@
-"""`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
+"""`evaluate`: mistakes in the data, notes of the training, and places to write. (Its
 table and its metrics are tested in test_cli.py.)"""
 
 import json
@@ -10,7 +10,6 @@ import pytest
 from program import evaluated, refused, results_of, run, write_rows
 from saved_models import save_model
 
-from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
 from roformer_lite.saved.saved_model import load_model
 
 
@@ -88,27 +87,3 @@ def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys)
     assert "examples/s" not in capsys.readouterr().err
     assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
-
-
-def test_confusions_of_many_labels(tmp_path):
-    """If there are many labels, only those that are confused most often are shown."""
-    generator = np.random.default_rng(0)
-    labels = [f"label {i:03}" for i in range(150)]
-    true = [labels[i] for i in generator.integers(0, 150, 5000)]
-    predicted = [
-        label if chance < 0.8 else labels[0]
-        for label, chance in zip(true, generator.random(5000), strict=True)
-    ]
-    true += [labels[149]] * 40
-    predicted += [labels[17]] * 40
-    shown = most_confused(true, predicted)
-    assert len(shown) == 25 and {labels[149], labels[17], labels[0]} < set(shown)
-    assert most_confused(["a", "b", "b"], ["a", "a", "c"]) == ["a", "b", "c"]
-    draw_confusion(true, predicted, tmp_path / "p.png")
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_picture_of_labels_in_any_script(tmp_path):
-    true = ["体育", "$x$_{", "a very long name of a label that has no room", "体育"]
-    draw_confusion(true, [*true[:3], "$x$_{"], tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

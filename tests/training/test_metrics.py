@@ -15,14 +15,13 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
 from roformer_lite.measuring.metrics import (
     classification_metrics,
-    metrics_by_label,
     perplexity_metrics,
     regression_metrics,
     scheme_of,
     tagging_metrics,
     token_scores,
 )
-from roformer_lite.measuring.report import report_of_entities
+from roformer_lite.measuring.report import report_of_entities, report_of_labels
 from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
@@ -70,7 +69,7 @@ def test_metrics_by_label_are_those_of_the_reports():
     )
     expected = {label: {**report[label], "f1": report[label]["f1-score"]} for label in labels}
     names = np.array(labels)
-    measured = metrics_by_label(names[predicted], names[true], labels)
+    measured = report_of_labels(names[true], names[predicted], labels).scores
     assert measured == {
         label: {name: expected[label][name] for name in measured[label]} for label in labels
     }
