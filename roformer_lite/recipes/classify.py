@@ -482,20 +482,19 @@ class Classify(LabelRecipe):
             return None
         learn = partial(NgramClassifier.fit, num_labels=len(self.labels))
         texts, answers = self.examples(rows["train"])
-        of_training = learn(texts, answers)
-        if "validation" not in rows:
-            return FittedBaseline(of_training, final=of_training)
-        more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
-        final = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
-        return FittedBaseline(of_training, final)
+        machine = learn(texts, answers)
+        fitted = {"validation": machine, "test": machine}
+        if "validation" in rows:
+            more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
+            fitted["test"] = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
+        return fitted
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(rows[split]) for split in rows}
         train = examples.pop("train")
         if fitted is None:
             return regression_baselines(train, {name: own[0] for name, own in examples.items()})
-        machines = {split: fitted.of_split(split) for split in examples}
-        return classification_baselines(train, examples, machines)
+        return classification_baselines(train, examples, fitted)
 
     # What the card shows.
 

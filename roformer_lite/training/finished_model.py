@@ -93,7 +93,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
             alone = of_encoder.for_rows(saved, rows)
             measured = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
-        baseline = finished.joined.of_training
+        baseline = finished.joined["validation"]
         found.join = recipe.choose_join(saved, baseline, validation, batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
     found.recipe = recipe.with_threshold(saved, validation, batch_size)
@@ -105,7 +105,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
         if split == "validation" and finished.joined is not None:
-            final = JoinedBaseline(finished.joined.final, found.join)
+            final = JoinedBaseline(finished.joined["test"], found.join)
             saved = with_baseline(saved, final, folder)
     return found
 
