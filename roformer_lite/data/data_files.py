@@ -13,9 +13,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, groupby, islice, zip_longest
+from itertools import chain, count, groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from ..errors import InputError, did_you_mean
 
@@ -92,14 +92,7 @@ def begins_with_mark(path: str | Path) -> bool:
         return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
-class LineReader(Protocol):
-    """A stream of bytes that is read by lines."""
-
-    def readline(self, limit: int, /) -> bytes:
-        """The next line, or at most `limit` bytes of it; empty at the end."""
-
-
-def lines_of(stream: LineReader, name: str) -> Iterator[tuple[int, str]]:
+def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
     """Yield the numbers of lines from 1, and the lines with their line ends.
 
     Args:
@@ -145,23 +138,6 @@ def _conversion(raw: bytes) -> str:
     return f"it is probably in {encoding}; `{command}` converts it"
 
 
-def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
-    """Rows `{"source", "target", "origin"}` from two files, line by line.
-
-    Raises:
-        InputError: if one of the files has more lines than the other.
-    """
-    lines = zip_longest(numbered_lines(source), numbered_lines(target))
-    for number, (left, right) in enumerate(lines, start=1):
-        if left is None or right is None:
-            longer, shorter = (source, target) if right is None else (target, source)
-            raise InputError(
-                f"{longer}:{number}: {shorter} has only {number - 1} lines; the files must "
-                "correspond line by line"
-            )
-        yield {"source": left[1], "target": right[1], "origin": f"{source}:{number}"}
-
-
 def read_table(
     path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
 ) -> Iterator[Row]:
@@ -186,8 +162,8 @@ def read_table(
         raise InputError(
             f"{path}: unknown table format {kind or '(no suffix)'!r}; pass a .csv or .tsv file "
             "whose first line names the columns, or a .jsonl file with an object on each line, "
-            "also compressed as .gz (in Excel, save the table as CSV UTF-8; plain .txt is for "
-            "predict, seq2seq, mlm, causal and embed)"
+            "also compressed as .gz (in Excel, save the table as CSV UTF-8; `paste source.txt "
+            "target.txt > both.tsv` joins two files by lines)"
         )
     if kind == ".jsonl":
         return _read_objects(path)

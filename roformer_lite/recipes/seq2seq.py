@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +17,7 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
-from ..data.data_files import Row, file_format, read_parallel, text_of
+from ..data.data_files import Row, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions, text_to_text_baselines
@@ -55,20 +54,6 @@ class Seq2SeqReader(Reader):
     target_columns = ("target",)
 
     options: Seq2SeqDataArguments
-
-    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        plain = [path for path in files if is_plain_text(path)]
-        if not plain:
-            yield from super().read_rows(files)
-            return
-        if len(plain) != len(files) or len(files) % 2:
-            raise InputError(
-                f"{' '.join(files)}: plain text must be passed as pairs of files, one with the source "
-                "lines and one with the target lines"
-            )
-        for source, target in zip(files[::2], files[1::2], strict=True):
-            for row in read_parallel(source, target):
-                yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
 
     def select_columns(self, row: Row) -> Row:
         return {
@@ -224,14 +209,6 @@ class Seq2Seq(AnsweringRecipe):
             f"{version('sacrebleu')} on the unmodified reference text. Both range from 0 to 100, "
             "and exact_match ranges from 0 to 1."
         ]
-
-
-def is_plain_text(path: str) -> bool:
-    """Whether a file is one side of a parallel corpus: a .txt file, or a file with a language code
-    as its suffix, such as `train.en` or `train.en.gz`."""
-    suffix = file_format(path)
-    is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
-    return is_short and suffix not in (".tsv", ".csv")
 
 
 def check_bleu_tokenizer(name: str) -> None:

@@ -32,7 +32,7 @@ ENGLISH = [
 ]
 
 
-def evaluation(model: Path, data: Path | list[Path], printed: pytest.CaptureFixture) -> list[dict]:
+def evaluation(model: Path, data: Path, printed: pytest.CaptureFixture) -> list[dict]:
     """Return the table of `evaluate`.
 
     The metrics must equal those of the training, because the model keeps notes of its settings.
@@ -59,7 +59,7 @@ def evaluation(model: Path, data: Path | list[Path], printed: pytest.CaptureFixt
     return evaluate(model, test_file=data, device="cpu").rows
 
 
-def trained(command: str, data: Path | list[Path], model: Path, **options: object) -> dict:
+def trained(command: str, data: Path, model: Path, **options: object) -> dict:
     """Train, check the files that every finished model has, and return the results.
 
     The card must show the figures of the results, and its code must run.
@@ -98,16 +98,15 @@ def trained(command: str, data: Path | list[Path], model: Path, **options: objec
 def dates(tmp_path_factory) -> Path:
     """A model that brings dates into one form.
 
-    It is trained on pairs of plain files, with averaged weights, label smoothing and a budget of
-    tokens for a batch.
+    It is trained with averaged weights, label smoothing and a budget of tokens for a batch.
     """
     folder = tmp_path_factory.mktemp("seq2seq")
     rows = date_pairs(300)
     files = {}
     for split, part in (("train", rows[:200]), ("test", rows[200:])):
-        files[split] = [folder / f"{split}.en.txt", folder / f"{split}.iso.txt"]
-        for path, texts in zip(files[split], zip(*part, strict=True), strict=True):
-            path.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+        files[split] = folder / f"{split}.tsv"
+        pairs = [("source", "target"), *part]
+        files[split].write_text("".join(f"{left}\t{right}\n" for left, right in pairs), "utf-8")
     options = (
         "seq2seq --max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 "
         "--bleu_tokenizer char --num_train_epochs 3 "
@@ -126,9 +125,10 @@ def test_seq2seq(dates, capsys):
     # Both splits are read from the same files.
     assert results["metrics"]["test"] == results["metrics"]["validation"]
     assert results["training"]["arguments"]["ema_decay"] == 0.9
-    files = [dates.with_name(f"test.{language}.txt") for language in ("en", "iso")]
-    rows = evaluation(dates, files, capsys)
-    assert [row["source"] for row in rows] == files[0].read_text("utf-8").splitlines()
+    path = dates.with_name("test.tsv")
+    rows = evaluation(dates, path, capsys)
+    _, *pairs = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    assert [[row["source"], row["target"]] for row in rows] == pairs
     exact = [row["prediction"] == row["target"] for row in rows]
     assert sum(exact) / len(exact) == results["metrics"]["test"]["exact_match"]
     model = AutoModelForSeq2SeqLM.from_pretrained(dates)
