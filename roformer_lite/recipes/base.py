@@ -473,11 +473,6 @@ class Recipe(ABC):
 
     # Measuring.
 
-    def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
-        """The rows of a split for `evaluate` after a training, possibly with information that only
-        the training has."""
-        return rows
-
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         """The task for measuring a saved model on labelled data.
 
@@ -543,7 +538,7 @@ class Recipe(ABC):
         the form that `measured` takes.
 
         Args:
-            rows: The results of `rows_to_measure`.
+            rows: The splits.
             fitted: The result of `fit_baseline`.
         """
         return {}
@@ -573,9 +568,9 @@ class Recipe(ABC):
     def neutral_example(self) -> Row:
         """A made-up row, for a card that does not show any data."""
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """A line of input for `predict`, made from a row."""
-        return line_of(self.input_of_row(row))
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """A line of input for `predict`, made from the `neutral_example`."""
+        return line_of(self.input_of_row(self.neutral_example))
 
 
 class AnsweringRecipe(Recipe):

@@ -189,7 +189,8 @@ class MaskedLM(LanguageModel):
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The text with the most probable token instead of each mask, as `prediction`."""
+        """The text of the tokens, with the most probable one instead of each mask, as
+        `prediction`."""
         texts = list(map(str, inputs))
         saved.check_positions(texts)
         tokenizer = saved.tokenizer
@@ -198,13 +199,9 @@ class MaskedLM(LanguageModel):
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
         logits[..., tokenizer.all_special_ids] = -torch.inf
-        best = logits.argmax(-1)
-        is_mask = encoded["input_ids"] == tokenizer.mask_token_id
-        answers = []
-        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
-            text = filled(tokenizer, text, own_best[own_masks].tolist())
-            answers.append({"prediction": text.strip()})
-        return answers
+        token_ids = encoded["input_ids"]
+        is_mask = token_ids == tokenizer.mask_token_id
+        return texts_of(torch.where(is_mask, logits.argmax(-1), token_ids), tokenizer)
 
     # What the card shows.
 
@@ -216,11 +213,8 @@ class MaskedLM(LanguageModel):
             "models."
         ]
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The text with a mask instead of its second word."""
-        first, _, rest = row["text"].strip().partition(" ")
-        _, _, rest = rest.partition(" ")
-        return f"{first} {tokenizer.mask_token} {rest}".strip()
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        return f"The {tokenizer.mask_token} is fine today."
 
 
 @dataclass(frozen=True)
@@ -313,10 +307,6 @@ class CausalLM(LanguageModel):
             "compared between models with different vocabularies."
         ]
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The first words of the text."""
-        return " ".join(row["text"].split()[:5])
-
 
 def require_word(rows: Dataset, options: dict[str, Any]) -> None:
     """Check that there is at least one word.
@@ -330,20 +320,6 @@ def require_word(rows: Dataset, options: dict[str, Any]) -> None:
             f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
             "nothing can be predicted"
         )
-
-
-def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
-    """Replace the masks in a text with the text of the tokens."""
-    found, *parts = text.split(tokenizer.mask_token)
-    for token, part in zip(tokens, parts, strict=True):
-        # A token may begin with a space, or continue the word before it, as `##s` does.
-        before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
-        old = str(tokenizer.decode(before))
-        new = str(tokenizer.decode([*before, token])).removeprefix(old)
-        if not found or found[-1].isspace():
-            new = new.lstrip()
-        found += new + part
-    return found
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -438,8 +438,8 @@ class Tag(LabelRecipe):
             tokens = list("这是一句话")
         return {"tokens": tokens, "tags": ["O"] * len(tokens)}
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return " ".join(self.units(row["tokens"]))
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        return " ".join(self.neutral_example["tokens"])
 
 
 def are_texts(value: Any) -> bool:

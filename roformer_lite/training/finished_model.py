@@ -73,11 +73,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     recipe = finished.recipe
     args = finished.trainer.args
     batch_size = args.per_device_eval_batch_size
-    splits = {
-        split: recipe.rows_to_measure(finished.rows[split], finished.encoded[split])
-        for split in ("validation", "test")
-        if split in finished.rows
-    }
+    splits = {split: rows for split, rows in finished.rows.items() if split != "train"}
     found = Measurements(recipe)
     validated = finished.validated
     if validated is not None and validated.folds:

@@ -139,7 +139,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "main_metric": metric,
         "notes": notes,
         "without_seen_rows": without_seen,
-        "example_line": recipe.example_line(recipe.neutral_example, finished.start.tokenizer),
+        "example_line": recipe.example_line(finished.start.tokenizer),
         "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
         "p_values": p_values(metric, evaluations, others),

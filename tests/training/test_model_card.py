@@ -96,7 +96,7 @@ def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
     machine = {"device": "CPU", "processes": 1}
     training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "arguments": {}}
     # A tokenizer of another family may have another mask token.
-    line = recipe.example_line(recipe.neutral_example, SimpleNamespace(mask_token="<mask>"))
+    line = recipe.example_line(SimpleNamespace(mask_token="<mask>"))
     metrics = {
         "metrics": {},
         "by_label": {},
