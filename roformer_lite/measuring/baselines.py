@@ -6,7 +6,6 @@ Only training and evaluation need scikit-learn, so it is imported in functions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
 SVM = "linear SVM on n-grams"
 CRF = "CRF"
-_WORD = re.compile(r"\b\w+\b")
 
 
 def _sampled(train: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -97,7 +95,7 @@ def text_to_text_baselines(train: Pairs, measured: Mapping[str, Sequence[str]]) 
 
 
 class TfidfCosine:
-    """The cosine of the TF-IDF vectors of texts, from words and character n-grams together.
+    """The cosine of the TF-IDF vectors of texts, from character n-grams within words.
 
     Args:
         texts: The texts of the training data, which determine the weights; at most 100,000 are
@@ -106,21 +104,15 @@ class TfidfCosine:
 
     def __init__(self, texts: Sequence[str]):
         from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.pipeline import make_union
 
-        known = sample_rows(texts, MAX_ROWS)
-        parts = [TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)]
-        # The vectorizer of words rejects texts without words, such as emoji.
-        if any(map(_WORD.search, known)):
-            parts = [TfidfVectorizer(token_pattern=_WORD.pattern, sublinear_tf=True), *parts]
-        self.features = make_union(*parts)
-        self.features.fit(known)
+        features = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+        self.features = features.fit(sample_rows(texts, MAX_ROWS))
 
     def cosines(self, pairs: ScoredPairs) -> np.ndarray:
-        """The cosine of each pair, up to a constant factor, `(pairs,)`."""
+        """The cosine of each pair, `(pairs,)`."""
         first = self.features.transform(pairs[0])
         second = self.features.transform(pairs[1])
-        # The vectors of each vectorizer have length 1, so the product is a multiple of the cosine.
+        # The vectors have length 1.
         return np.asarray(first.multiply(second).sum(axis=1)).ravel()
 
     def retrieval(self, search: Search) -> np.ndarray:
