@@ -75,34 +75,28 @@ class UnitTokenizer:
         """Encode sentences in windows of as many tokens as the model reads at once. Most sentences
         have one window.
 
-        Windows overlap, and each token belongs to the window in which it is farther from an edge.
+        Windows overlap, and each unit belongs to the window in which its first token is farther
+        from an edge.
 
         Returns:
             The output of the tokenizer with a row for each window, the number of the sentence of
-            each window, and for each window the index of the first token of the units that begin
-            with a token that belongs to it.
+            each window, and for each window the index of the first token of the units that belong
+            to it.
         """
         whole = UnitTokenizer(right_sided(self.tokenizer), self.joiner)
         options = window_options(self.tokenizer)
         encoded, starts = whole.encode(self.with_unknown(sentences), **options)
         numbers = encoded.pop("overflow_to_sample_mapping")
-        before = options["stride"] // 2
-        after = options["stride"] - before
-        found: list[dict[int, int]] = []
-        answered: set[tuple[int, int]] = set()
+        best: dict[tuple[int, int], tuple[int, int, int]] = {}
         for row, (number, places) in enumerate(zip(numbers, starts, strict=True)):
-            own = [at for at, part in enumerate(encoded.sequence_ids(row)) if part is not None]
-            is_first = row == 0 or numbers[row - 1] != number
-            is_last = row == len(numbers) - 1 or numbers[row + 1] != number
-            kept = set(own[0 if is_first else before : len(own) - (0 if is_last else after)])
-            # A word may go on in the next window.
-            chosen = {
-                unit: place
-                for unit, place in places.items()
-                if place in kept and (number, unit) not in answered
-            }
-            answered.update((number, unit) for unit in chosen)
-            found.append(chosen)
+            last = len(encoded["input_ids"][row]) - 1
+            for unit, place in places.items():
+                distance = min(place, last - place)
+                if (number, unit) not in best or distance >= best[number, unit][0]:
+                    best[number, unit] = (distance, row, place)
+        found: list[dict[int, int]] = [{} for _ in numbers]
+        for (_, unit), (_, row, place) in best.items():
+            found[row][unit] = place
         return encoded, numbers, found
 
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
