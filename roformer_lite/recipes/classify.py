@@ -196,9 +196,7 @@ class Classify(LabelRecipe):
         elif self.problem_type == SINGLE:
             labels = [self.labels.get(names[0], IGNORE_INDEX) for names in batch["labels"]]
         else:
-            labels = np.zeros((len(batch["labels"]), len(self.labels)), dtype=np.float32)
-            for row, names in enumerate(batch["labels"]):
-                labels[row, [self.labels[name] for name in names if name in self.labels]] = 1
+            labels = self.numbers_of(batch["labels"], list(self.labels)).astype(np.float32)
         return {**inputs, "labels": labels}
 
     def collator(
@@ -232,19 +230,22 @@ class Classify(LabelRecipe):
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
         answers = self.answers_of_logits(np.asarray(prediction.predictions)[: len(rows)])
-        recipe = self
-        if self.problem_type == MULTI:
-            best = best_threshold(self.scores_in(answers), self.truth(rows))
-            recipe = replace(self, threshold=best)
+        recipe = self.tuned(answers, rows)
         return recipe.measured(recipe.predicted(answers), rows).metrics
+
+    def tuned(self, answers: list[Answer], rows: Dataset) -> Self:
+        """The task with the best threshold for answers, if a row may have several labels."""
+        if self.problem_type != MULTI:
+            return self
+        scores = np.array([[answer[label] for label in self.labels] for answer in answers])
+        return replace(self, threshold=best_threshold(scores, self.truth(rows)))
 
     def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
         if rows is None or self.problem_type != MULTI:
             return self
         inputs = [self.input_of_row(row) for row in rows]
         answers = self.answers(saved, inputs, batch_size, options={})
-        best = best_threshold(self.scores_in(answers), self.truth(rows))
-        return replace(self, threshold=best)
+        return self.tuned(answers, rows)
 
     # Answering.
 
@@ -401,10 +402,8 @@ class Classify(LabelRecipe):
 
     def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
         """The labels of each row as classes, or as zeros and ones for all `known` labels."""
-        from sklearn.preprocessing import MultiLabelBinarizer
-
         if self.problem_type == MULTI:
-            return MultiLabelBinarizer(classes=known).fit_transform(labels)
+            return np.array([[int(label in names) for label in known] for names in labels])
         numbers = {label: number for number, label in enumerate(known)}
         return np.array([numbers[names[0]] for names in labels])
 
@@ -430,10 +429,6 @@ class Classify(LabelRecipe):
             hits = predicted * true[:, : predicted.shape[1]]
             return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
         return mean(predicted == true)
-
-    def scores_in(self, answers: list[Answer]) -> np.ndarray:
-        """The score of each label, `(rows, labels)`."""
-        return np.array([[answer[label] for label in self.labels] for answer in answers])
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}

@@ -61,7 +61,6 @@ class LabelRecipe(AnsweringRecipe):
 
     Args:
         labels: The labels and their numbers.
-        added: The labels that do not occur in the training data.
     """
 
     has_labels = True
@@ -72,7 +71,6 @@ class LabelRecipe(AnsweringRecipe):
 
     options: LabelArguments
     labels: dict[str, int] = field(default_factory=dict)
-    added: frozenset[str] = frozenset()
 
     # The labels of the data.
 
@@ -177,8 +175,7 @@ class LabelRecipe(AnsweringRecipe):
 
     def in_order_of(self, config: PreTrainedConfig) -> Self:
         theirs = labels_of(config)
-        ours = set(self.labels)
-        if ours and ours - self.added <= set(theirs) <= ours:
+        if set(theirs) == set(self.labels):
             return replace(self, labels=self.numbered(theirs))
         return self
 

@@ -29,7 +29,6 @@ from ..measuring.metrics import (
 from ..measuring.report import Outcome
 from ..measuring.significance import Measured, corpus_score
 from ..options.tasks import Seq2SeqDataArguments
-from ..saved.saved_model import max_positions
 from .base import (
     Answer,
     AnsweringRecipe,
@@ -157,11 +156,12 @@ class Seq2Seq(AnsweringRecipe):
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text as `prediction`."""
-        if "max_new_tokens" in options:
-            positions = saved.positions
-            if isinstance(saved.model, PreTrainedModel):
-                positions = max_positions(saved.model.get_decoder())
-            check_new_tokens(positions, options["max_new_tokens"])
+        new_tokens = options.get("max_new_tokens", 0)
+        if saved.positions is not None and new_tokens > saved.positions:
+            raise InputError(
+                f"--max_new_tokens {new_tokens}: this model has positions for only "
+                f"{saved.positions} tokens"
+            )
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         token_ids = saved.model.generate(**encoded, **generation_limits(options))
@@ -227,19 +227,6 @@ def check_bleu_tokenizer(name: str) -> None:
             f"--bleu_tokenizer {name} is not available: {reason(error)}; the tokenizers of "
             f"sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
         ) from error
-
-
-def check_new_tokens(positions: int | None, number: int) -> None:
-    """Reject more new tokens than the decoder has learned positions for.
-
-    Raises:
-        InputError: with both numbers.
-    """
-    if positions is not None and number > positions:
-        raise InputError(
-            f"--max_new_tokens {number}: the decoder of this model has positions for only "
-            f"{positions} tokens"
-        )
 
 
 def generation_limits(options: dict[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,6 @@ class Tag(LabelRecipe):
         found = cls(
             options,
             labels=cls.numbered(names),
-            added=frozenset(added),
             unit=unit_of(options, scheme, rows["train"]),
             scheme=scheme,
         )

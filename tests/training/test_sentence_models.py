@@ -240,12 +240,6 @@ MISTAKES = {
         "",
         "the columns are a, b, but .* sentence1, sentence2, score; or ",
     ),
-    "the same score everywhere": (
-        "embed",
-        "sentence1,sentence2,score\n" + "".join(f"a {row},b,0.5\n" for row in range(9)),
-        "--validation_fraction 0.3",
-        "have the score 0.5, .* need different scores",
-    ),
     "a score above one": (
         "rerank",
         "sentence1,sentence2,score\na,b,5\n",
