@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,7 +22,6 @@ from transformers import (
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens
 from ..data.data_files import Row, file_format, read_lines, text_of
-from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
@@ -144,14 +142,6 @@ class LanguageModel(Recipe):
             logits = saved.model(**batch).logits
             scores.append(self.reduce_logits(logits, batch["labels"]).cpu().numpy())
         return self.measured(np.concatenate(scores), rows)
-
-    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
-        found: list[bool] = []
-        for _, document in groupby(rows, key=itemgetter("document")):
-            lines = list(document)
-            own = blocks(lines, saved.tokenizer, self.options.block_size, self.is_causal)
-            found += [lines[0][SEEN]] * sum(1 for _ in own)
-        return np.array(found)
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
         """The metrics of the rows from the `token_scores` of all their blocks."""
