@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, groupby, islice
+from itertools import count, groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -174,33 +174,26 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
     character among comma, semicolon, tab and vertical bar that occurs most often in the header,
     outside double quotes; with `column_names`, it is the one that divides the first line into as
-    many columns."""
+    many columns. A pipe is taken to have commas."""
     if file_format(path) == ".tsv":
         return "\t"
-    return _delimiter_in(_header_lines(_lines_with_ends(path)), column_names)
+    # A pipe cannot be read twice.
+    if not Path(path).is_file():
+        return DELIMITERS[0]
+    header = ""
+    for line in islice(_lines_with_ends(path), MAX_HEADER_LINES):
+        header += line
+        # A line break between double quotes does not end the header.
+        if header.strip() and header.count('"') % 2 == 0:
+            break
+    text = _IN_QUOTES.sub("", header)
+    if column_names is None:
+        return max(DELIMITERS, key=text.count)
+    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
 def _lines_with_ends(path: str | Path) -> Iterator[str]:
     return (line for _, line in _read(path))
-
-
-def _header_lines(lines: Iterator[str]) -> list[str]:
-    """The lines of the first record, and blank lines before it. A line break between double quotes
-    does not end a record."""
-    header: list[str] = []
-    for line in islice(lines, MAX_HEADER_LINES):
-        header.append(line)
-        text = "".join(header)
-        if text.strip() and text.count('"') % 2 == 0:
-            break
-    return header
-
-
-def _delimiter_in(header: list[str], column_names: Sequence[str] | None) -> str:
-    text = _IN_QUOTES.sub("", "".join(header))
-    if column_names is None:
-        return max(DELIMITERS, key=text.count)
-    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:
@@ -259,14 +252,9 @@ def _records(
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines = _lines_with_ends(path)
-    if delimiter is None:
-        # A pipe cannot be read twice.
-        header = _header_lines(lines)
-        lines = chain(header, lines)
-        delimiter = _delimiter_in(header, column_names)
+    delimiter = delimiter or delimiter_of(path, column_names)
     # A line end within quotes belongs to the field.
-    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    records = csv.reader(_lines_with_ends(path), delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for values in records:

@@ -218,24 +218,26 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {split: getattr(args, f"{split}_split") for split in wanted}
+    found = {}
     for split, name in names.items():
         is_needed = split == wanted[0] or args.is_given(f"{split}_split")
-        if is_needed and name not in loaded:
-            raise InputError(
-                f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
-            )
-    found = {split: loaded[name] for split, name in names.items() if name in loaded}
-    for split, dataset in list(found.items()):
-        is_optional = split != wanted[0] and not args.is_given(f"{split}_split")
-        if is_optional and _hides_labels(dataset, getattr(args, "label_column", "score")):
+        if name not in loaded:
+            if is_needed:
+                raise InputError(
+                    f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
+                )
+            continue
+        hides = _hides_labels(loaded[name], getattr(args, "label_column", "score"))
+        if hides and not is_needed:
             logger.warning(
                 "the split %s of %s is left out, because all its labels are -1; --%s_split names "
                 "another one",
-                names[split],
+                name,
                 args.dataset_name,
                 split,
             )
-            del found[split]
+            continue
+        found[split] = loaded[name]
     return found
 
 

@@ -11,7 +11,7 @@ McNemar's exact test, up to the random choice of swaps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -118,16 +118,6 @@ def ratio(numerators: np.ndarray, denominators: np.ndarray) -> RowMetric:
 
 def mean(values: np.ndarray) -> RowMetric:
     return ratio(values, np.ones(len(values)))
-
-
-def perplexity(losses: np.ndarray, labels: np.ndarray) -> RowMetric:
-    """The exponential of the mean loss.
-
-    Args:
-        losses: The summed losses of each row, in nats.
-        labels: The number of labels of each row.
-    """
-    return replace(ratio(losses, labels), of_sums=lambda sums: np.exp(ratio_of(sums).clip(max=700)))
 
 
 def micro_f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> RowMetric:

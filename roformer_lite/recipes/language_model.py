@@ -25,7 +25,7 @@ from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
-from ..measuring.significance import Measured, perplexity, ratio
+from ..measuring.significance import Measured, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
 from .loaded_model import Input, LoadedModel, right_sided, texts_of
@@ -144,8 +144,9 @@ class LanguageModel(Recipe):
         return self.measured(np.concatenate(scores), rows)
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
-        """The metrics of the rows from the `token_scores` of all their blocks."""
-        return Measured(perplexity_metrics(predicted), perplexity(predicted[:, 0], predicted[:, 1]))
+        """The metrics of the rows from the `token_scores` of all their blocks. Perplexities are
+        compared by their logarithms, which gives the same p-values."""
+        return Measured(perplexity_metrics(predicted), ratio(predicted[:, 0], predicted[:, 1]))
 
 
 @dataclass(frozen=True)
