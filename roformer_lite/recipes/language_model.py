@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -273,15 +272,9 @@ class CausalLM(LanguageModel):
     # Measuring.
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
-        documents = 0
+        documents = len(rows.unique("document"))
         # The number of bytes.
-        size = 0
-        last = None
-        for batch in rows.iter(batch_size=1000):
-            names = batch["document"]
-            documents += sum(name != before for before, name in pairwise([last, *names]))
-            last = names[-1]
-            size += sum(len(text.encode()) for text in batch["text"])
+        size = sum(len(text.encode()) for text in rows["text"])
         # The first token of a block is not predicted. It is [CLS] in the first block of a document,
         # and text in all others.
         tokens = int(predicted[:, 1].sum(dtype=np.float64)) + len(predicted) - documents
