@@ -130,14 +130,13 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     """
     marked = DatasetDict(rows)
     train = rows["train"]
-    others = [name for name in rows if name != "train"]
     known = reader.keys(train)
-    for split in others:
-        own = reader.keys(rows[split])
+    for split, own_rows in rows.items():
+        own = reader.keys(own_rows)
         is_seen = np.isin(own, known)
-        if not is_seen.any():
+        if split == "train" or not is_seen.any():
             continue
-        marked[split] = rows[split].add_column(SEEN, is_seen)
+        marked[split] = own_rows.add_column(SEEN, is_seen)
         first = int(is_seen.argmax())
         learned = int((known == own[first]).argmax())
         logger.warning(
@@ -146,7 +145,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
             is_seen.sum(),
             len(own),
             split,
-            rows[split][first]["origin"],
+            own_rows[first]["origin"],
             train[learned]["origin"],
         )
     return marked

@@ -24,9 +24,6 @@ ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
 # Queries, documents, and the indices of the relevant documents of each query.
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
-SVM = "linear SVM on n-grams"
-CRF = "CRF"
-
 
 def _sampled(train: tuple[Any, Any]) -> tuple[Any, Any]:
     """The inputs and the answers of the rows from which a baseline learns."""
@@ -46,13 +43,14 @@ def classification_baselines(
     from sklearn.dummy import DummyClassifier
 
     simplest = DummyClassifier().fit(train[0], train[1])
-    predicted: Predictions = {"most frequent class": {}, SVM: {}}
+    most_frequent = {}
+    by_machine = {}
     for split, (texts, answers) in measured.items():
         scores = machines[split].scores(texts)
         is_set = answers.ndim == 2
-        predicted["most frequent class"][split] = simplest.predict(texts)
-        predicted[SVM][split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
-    return predicted
+        most_frequent[split] = simplest.predict(texts)
+        by_machine[split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
+    return {"most frequent class": most_frequent, NgramClassifier.name: by_machine}
 
 
 def regression_baselines(train: Examples, measured: Mapping[str, Sequence[str]]) -> Predictions:

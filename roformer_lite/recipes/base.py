@@ -103,8 +103,7 @@ class Recipe(ABC):
         config_class: The class of the configurations of new models.
         new_model: Fields of a new configuration if `--size` is not given.
         has_labels: Whether labels are learned, rather than the text itself.
-        baseline_name: The name of the baseline that may join the answer, if there is one.
-        baseline_class: The class of that baseline.
+        baseline_class: The class of the baseline that may join the answer, if there is one.
         takes_graphs: Whether an exported ONNX graph can replace the model.
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
@@ -126,7 +125,6 @@ class Recipe(ABC):
     config_class: ClassVar[Any] = RoFormerLiteConfig
     new_model: ClassVar[dict[str, Any]] = {}
     has_labels: ClassVar[bool] = False
-    baseline_name: ClassVar[str] = ""
     baseline_class: ClassVar[type[BaselineModel] | None] = None
     takes_graphs: ClassVar[bool] = True
     answer_options: ClassVar[tuple[str, ...]] = ()

@@ -26,7 +26,6 @@ from ..data.data_files import Row
 from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..measuring.baselines import (
-    SVM,
     Examples,
     Predictions,
     classification_baselines,
@@ -114,7 +113,6 @@ class Classify(LabelRecipe):
     auto_model = AutoModelForSequenceClassification
     label_word = "label"
     baseline_class = NgramClassifier
-    baseline_name = SVM
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
 
     options: ClassifyDataArguments

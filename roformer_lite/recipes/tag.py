@@ -29,7 +29,7 @@ from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
-from ..measuring.baselines import CRF, Predictions
+from ..measuring.baselines import Predictions
 from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..measuring.report import LabelReport, Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
@@ -121,7 +121,6 @@ class Tag(LabelRecipe):
     answer_column = "tags"
     label_word = "tag"
     baseline_class = WordTagger
-    baseline_name = CRF
     labelled = "tokens"
     outside = "O"
 
@@ -426,7 +425,7 @@ class Tag(LabelRecipe):
         for split in list(rows)[1:]:
             sentences, _ = self.examples(rows[split])
             tagged[split] = [[names[number] for number in field.tag(words)] for words in sentences]
-        return {CRF: tagged}
+        return {WordTagger.name: tagged}
 
     # What the card shows.
 

@@ -179,7 +179,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
 
 def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
     """Sentences for the card about the baseline in the answer."""
-    name = recipe.baseline_name
+    name = recipe.baseline_class.name
     note = (
         f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
         f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
