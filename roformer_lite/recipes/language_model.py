@@ -191,7 +191,9 @@ class MaskedLM(LanguageModel):
         logits[..., tokenizer.all_special_ids] = -torch.inf
         token_ids = encoded["input_ids"]
         is_mask = token_ids == tokenizer.mask_token_id
-        return texts_of(torch.where(is_mask, logits.argmax(-1), token_ids), tokenizer)
+        found = texts_of(torch.where(is_mask, logits.argmax(-1), token_ids), tokenizer)
+        # The text before a mask and the token in its place may both have a space.
+        return [{"prediction": " ".join(one["prediction"].split())} for one in found]
 
     # What the card shows.
 
