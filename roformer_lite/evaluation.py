@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from datasets import Dataset
 
+from .data.duplicates import SEEN
 from .errors import InputError
 from .measuring.report import LabelReport
 from .measuring.significance import Measured
@@ -27,11 +28,14 @@ class Evaluation(Measured):
         split: The name of the data.
         rows: The number of rows.
         report: The metrics of each label, for tasks with labels.
+        without_seen: The main metric without the rows whose input also occurs in the training data;
+            None if there are no such rows, or no others.
     """
 
     split: str
     rows: int
     report: LabelReport | None
+    without_seen: float | None = None
 
 
 def evaluate(
@@ -58,9 +62,15 @@ def evaluate(
         raise InputError(
             f"on the {split} data the metrics of the model are not finite: {', '.join(bad)}"
         )
+    without_seen = None
+    if SEEN in rows.column_names:
+        is_seen = recipe.are_seen(saved, rows)
+        if not is_seen.all():
+            without_seen = measured.by_row.of_rows(~is_seen).value
     return Evaluation(
         **vars(measured),
         split=split,
         rows=len(rows),
         report=recipe.report(measured.outcomes),
+        without_seen=without_seen,
     )

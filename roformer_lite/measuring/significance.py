@@ -11,7 +11,7 @@ McNemar's exact test, up to the random choice of swaps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,10 @@ MAX_SWAPS_AT_ONCE = 5_000_000
 ROUNDING = 1e-9
 
 
+def as_they_are(rows: np.ndarray) -> np.ndarray:
+    return rows
+
+
 # Metrics are compared by identity, as arrays are neither equal nor hashable as a whole.
 @dataclass(frozen=True, eq=False)
 class RowMetric:
@@ -37,16 +41,26 @@ class RowMetric:
     Args:
         rows: The numbers of each row, `(rows, numbers)`. A row is what may be swapped between
             systems: a row of the data, a sentence, a query or a block of text.
-        of_sums: The metrics for several sums of these numbers, `(sums, numbers)` to `(sums,)`.
+        of_sums: The metrics for several sums of statistics, `(sums, statistics)` to `(sums,)`.
+        statistics_of: The statistics of all rows, `(rows, statistics)`, from their numbers.
     """
 
     rows: np.ndarray
     of_sums: Callable[[np.ndarray], np.ndarray]
+    statistics_of: Callable[[np.ndarray], np.ndarray] = as_they_are
+
+    @property
+    def statistics(self) -> np.ndarray:
+        return self.statistics_of(self.rows.astype(np.float64))
 
     @property
     def value(self) -> float:
         """The metric of all rows."""
-        return float(self.of_sums(self.rows.sum(axis=0, keepdims=True))[0])
+        return float(self.of_sums(self.statistics.sum(axis=0, keepdims=True))[0])
+
+    def of_rows(self, is_chosen: np.ndarray) -> RowMetric:
+        """The metric of some of the rows."""
+        return replace(self, rows=self.rows[is_chosen])
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,8 @@ def p_value(first: RowMetric, second: RowMetric) -> float:
     """The p-value of the difference between two systems on the same rows, two-sided."""
     from scipy.stats import permutation_test
 
-    ours = first.rows
-    theirs = second.rows
+    ours = first.statistics
+    theirs = second.statistics
     is_different = (ours != theirs).any(axis=1)
     changes = (theirs - ours)[is_different]
     number = len(changes)
@@ -103,8 +117,8 @@ def p_value(first: RowMetric, second: RowMetric) -> float:
 
 
 def ratio_of(sums: np.ndarray) -> np.ndarray:
-    """The first number divided by the second; 0 instead of a division by zero. The numbers are in
-    the last dimension."""
+    """The first statistic divided by the second; 0 instead of a division by zero. The statistics
+    are in the last dimension."""
     numerators = sums[..., 0]
     denominators = sums[..., 1]
     has_value = denominators != 0
@@ -113,11 +127,21 @@ def ratio_of(sums: np.ndarray) -> np.ndarray:
 
 def ratio(numerators: np.ndarray, denominators: np.ndarray) -> RowMetric:
     """The sum of the numerators of all rows, divided by that of the denominators."""
-    return RowMetric(np.stack([numerators, denominators], axis=1).astype(np.float64), ratio_of)
+    return RowMetric(np.stack([numerators, denominators], axis=1), ratio_of)
 
 
 def mean(values: np.ndarray) -> RowMetric:
     return ratio(values, np.ones(len(values)))
+
+
+def perplexity(losses: np.ndarray, labels: np.ndarray) -> RowMetric:
+    """The exponential of the mean loss.
+
+    Args:
+        losses: The summed losses of each row, in nats.
+        labels: The number of labels of each row.
+    """
+    return replace(ratio(losses, labels), of_sums=lambda sums: np.exp(ratio_of(sums).clip(max=700)))
 
 
 def micro_f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> RowMetric:
@@ -143,16 +167,18 @@ def correlation(predicted: np.ndarray, true: np.ndarray, of_ranks: bool) -> RowM
     Predictions of two systems may have different scales. They are therefore brought to mean 0 and
     variance 1, which does not change their correlation, before they are swapped.
     """
-    from scipy.stats import rankdata
 
-    values = np.stack([predicted, true], axis=1).astype(np.float64)
-    if of_ranks:
-        values = rankdata(values, axis=0)
-    centred = values - values.mean(axis=0)
-    deviations = centred.std(axis=0)
-    ours, right = (centred / np.where(deviations > 0, deviations, 1)).T
-    numbers = np.stack([np.ones(len(ours)), ours, ours**2, ours * right], axis=1)
-    return RowMetric(numbers, pearson_of)
+    def statistics_of(rows: np.ndarray) -> np.ndarray:
+        from scipy.stats import rankdata
+
+        values = rankdata(rows, axis=0) if of_ranks else rows
+        centred = values - values.mean(axis=0)
+        deviations = centred.std(axis=0)
+        scaled = centred / np.where(deviations > 0, deviations, 1)
+        ours, right = scaled.T
+        return np.stack([np.ones(len(ours)), ours, ours**2, ours * right], axis=1)
+
+    return RowMetric(np.stack([predicted, true], axis=1), pearson_of, statistics_of)
 
 
 def pearson_of(sums: np.ndarray) -> np.ndarray:
@@ -179,4 +205,4 @@ def corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[st
         counts = sums.round().astype(int).tolist()
         return np.array([metric._compute_score_from_stats(own).score for own in counts])
 
-    return RowMetric(np.array(statistics, dtype=np.float64), of_sums)
+    return RowMetric(np.array(statistics), of_sums)

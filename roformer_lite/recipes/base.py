@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
@@ -28,6 +29,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 
 from ..baseline.files import BaselineModel
 from ..data.data_files import Row, text_of
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions
@@ -497,6 +499,16 @@ class Recipe(ABC):
             batch_size: The number of rows in a batch.
             seed: The seed of random choices, such as the masks of masked language models.
         """
+
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        """Whether the input of what is measured also occurs in the training data, for each row of
+        `Measured.by_row`.
+
+        Args:
+            saved: The model.
+            rows: Labelled data with the column `seen`.
+        """
+        return np.array(rows[SEEN])
 
     @abstractmethod
     def measured(self, predicted: Any, rows: Dataset) -> Measured:

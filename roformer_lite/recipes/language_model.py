@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,10 +23,11 @@ from transformers import (
 
 from ..data.blocks import BlockCollator, batches, blocks, document_tokens
 from ..data.data_files import Row, file_format, read_lines, text_of
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
-from ..measuring.significance import Measured, ratio
+from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
 from .loaded_model import Input, LoadedModel, right_sided, texts_of
@@ -142,10 +145,17 @@ class LanguageModel(Recipe):
             scores.append(self.reduce_logits(logits, batch["labels"]).cpu().numpy())
         return self.measured(np.concatenate(scores), rows)
 
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        found: list[bool] = []
+        for _, lines in groupby(enumerate(rows["document"]), key=itemgetter(1)):
+            document = rows.select([number for number, _ in lines])
+            own = blocks(document, saved.tokenizer, self.options.block_size, self.is_causal)
+            found += [document[0][SEEN]] * sum(1 for _ in own)
+        return np.array(found)
+
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
-        """The metrics of the rows from the `token_scores` of all their blocks. Perplexities are
-        compared by their logarithms, which gives the same p-values."""
-        return Measured(perplexity_metrics(predicted), ratio(predicted[:, 0], predicted[:, 1]))
+        """The metrics of the rows from the `token_scores` of all their blocks."""
+        return Measured(perplexity_metrics(predicted), perplexity(predicted[:, 0], predicted[:, 1]))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from transformers import AutoModelForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.reader import require
-from ..data.sentence_data import KINDS, candidates
+from ..data.sampling import sample_rows
+from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
 from ..measuring.baselines import Predictions
 from ..options.tasks import RerankDataArguments
 from .base import Answer, FittedBaseline, Shown, significant
@@ -98,6 +99,20 @@ class Rerank(SentenceRecipe):
 
     # Measuring.
 
+    def in_order(self, rows: Dataset) -> Dataset:
+        if self.are_correlations:
+            return rows
+        # The wrong documents of each query depend on the order of the rows. The rows are therefore
+        # put into an order that depends only on their content, and in which neighbours do not
+        # resemble each other.
+        return rows.sort(rows.column_names).shuffle(seed=0)
+
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        is_seen = super().are_seen(saved, rows)
+        if self.are_correlations:
+            return is_seen
+        return np.array(sample_rows(is_seen.tolist(), MAX_QUERIES))
+
     def predicted(self, model: Any, rows: Dataset, batch_size: int) -> np.ndarray:
         """The score of each pair, or the metrics of each query."""
         from sentence_transformers.cross_encoder.evaluation import CrossEncoderRerankingEvaluator
@@ -108,13 +123,9 @@ class Rerank(SentenceRecipe):
         if self.are_correlations:
             first, second, _ = self.scored_pairs(rows)
             return scores_of(list(zip(first, second, strict=True)))
-        # The wrong documents of each query depend on the order of the rows. The rows are therefore
-        # put into an order that depends only on their content, and in which neighbours do not
-        # resemble each other.
-        shuffled = rows.sort(rows.column_names).shuffle(seed=0)
         pairs: list[tuple[str, str]] = []
         is_right: list[np.ndarray] = []
-        for sample in candidates(shuffled):
+        for sample in candidates(self.in_order(rows)):
             documents = [*sample["positive"], *sample["negative"]]
             pairs += [(sample["query"], document) for document in documents]
             is_right.append(np.arange(len(documents)) < len(sample["positive"]))

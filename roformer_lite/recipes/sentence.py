@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row, read_table
+from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
     KINDS,
@@ -251,6 +252,19 @@ class SentenceRecipe(Recipe):
     def scored_pairs(self, rows: Dataset) -> ScoredPairs:
         """First texts, second texts and scores of a split whose metrics are correlations."""
         return rows["sentence1"][:], rows["sentence2"][:], rows["score"][:]
+
+    def in_order(self, rows: Dataset) -> Dataset:
+        """The rows in the order in which they are measured."""
+        return rows
+
+    def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
+        rows = self.in_order(rows)
+        if self.are_correlations:
+            return np.array(rows[SEEN])
+        of_queries: dict[str, bool] = {}
+        for query, is_seen in zip(rows["anchor"], rows[SEEN], strict=True):
+            of_queries[query] = of_queries.get(query, False) or is_seen
+        return np.array(list(of_queries.values()))
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         cosine = TfidfCosine(list(self.texts(rows["train"])))

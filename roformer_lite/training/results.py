@@ -111,12 +111,15 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
     metric = recipe.main_metric
     notes = recipe.notes()
     by_label = {}
+    without_seen = {}
     for evaluation in evaluations:
         # The training rows are cross-validated.
         rows = finished.rows.get(evaluation.split, finished.rows["train"])
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
-            notes.append(note_on_seen(evaluation.split, rows))
+            notes.append(note_on_seen(metric, evaluation, rows))
+        if evaluation.without_seen is not None:
+            without_seen[evaluation.split] = {metric: evaluation.without_seen}
         if evaluation.report is not None:
             by_label[evaluation.split] = evaluation.report.scores
     if measured.join is not None:
@@ -135,6 +138,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "by_label": by_label,
         "main_metric": metric,
         "notes": notes,
+        "without_seen_rows": without_seen,
         "example_line": recipe.example_line(finished.start.tokenizer),
         "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
@@ -194,15 +198,18 @@ def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
     return note
 
 
-def note_on_seen(split: str, rows: Dataset) -> str:
+def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     """A sentence about the rows of a split whose input also occurs in the training data. It names
     files without their folders, because a card shows no path of this machine."""
     is_seen = np.array(rows[SEEN])
     first = Path(rows[int(is_seen.argmax())]["origin"]).name
-    return (
-        f"{is_seen.sum():,} of the {len(rows):,} rows of the {split} data also occur in the training "
-        f"data, up to case and spaces, for example {first}."
+    sentence = (
+        f"{is_seen.sum():,} of the {len(rows):,} rows of the {evaluation.split} data also occur in "
+        f"the training data, up to case and spaces, for example {first}."
     )
+    if evaluation.without_seen is None:
+        return sentence
+    return f"{sentence} Without them, {metric} is {evaluation.without_seen:.4f}."
 
 
 def shown_arguments(trainer: RoFormerLiteTrainer) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict
-from program import TINY, card_of, train, write_rows
+from program import TINY, card_of, evaluated, train, write_rows
 
 from roformer_lite.data.splits import hold_out, load_splits, mark_seen
 from roformer_lite.errors import InputError
@@ -117,7 +117,7 @@ def test_pairs_are_compared_in_both_texts():
 
 
 @pytest.mark.parametrize("task", RECIPES)
-def test_seen_rows_are_counted_and_named(task, tmp_path, caplog, capsys):
+def test_seen_rows_are_named_and_the_metric_is_given_without_them(task, tmp_path, caplog, capsys):
     learned = write(tmp_path / "train.jsonl", task, TEXTS[:48])
     seen = [TEXTS[3].upper(), f"  {TEXTS[5]}", TEXTS[7]]
     test = write(tmp_path / "test.jsonl", task, [*TEXTS[48:60], *seen])
@@ -125,12 +125,18 @@ def test_seen_rows_are_counted_and_named(task, tmp_path, caplog, capsys):
     if task == "seq2seq":
         command += " --max_target_length 8"
     model = tmp_path / "m"
-    train(command, learned, model, test_file=test)
+    results = train(command, learned, model, test_file=test)
     assert f"{test}:13 ({learned}:4)" in caplog.text
+    ((metric, without),) = results["without_seen_rows"]["test"].items()
+    assert metric == results["main_metric"]
+    sentence = f"Without them, {metric} is {without:.4f}."
     card = card_of(model)
-    for text in (card, capsys.readouterr().out):
-        assert "3 of the 15 rows of the test data" in text and "test.jsonl:13" in text
+    assert sentence in card and sentence in capsys.readouterr().out
+    assert "3 of the 15 rows of the test data" in card and "test.jsonl:13" in card
     assert str(tmp_path) not in card
+    if task in ("classify", "tag", "seq2seq"):
+        others = write(tmp_path / "others.jsonl", task, TEXTS[48:60])
+        assert evaluated(model, others)["metrics"]["test"][metric] == pytest.approx(without)
 
 
 def test_rows_are_held_out_only_if_others_have_their_label(tmp_path):

@@ -1,5 +1,6 @@
 """The paired test agrees with independent implementations, and each metric by row with its library."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ from roformer_lite.measuring.significance import (
     entity_f1,
     mean,
     p_value,
-    ratio,
+    perplexity,
 )
 from roformer_lite.training.results import p_values, verdict
 
@@ -99,8 +100,8 @@ CASES: dict[str, tuple] = {
     "perplexity": (
         LOSSES,
         LOSSES + DRAW.normal(1, 4, 40),
-        lambda losses: ratio(losses, LABELS),
-        lambda losses: sum(losses) / LABELS.sum(),
+        lambda losses: perplexity(losses, LABELS),
+        lambda losses: math.exp(sum(losses) / LABELS.sum()),
     ),
 }
 # An independent metric that takes long is measured less often, which makes p-values less exact.
@@ -173,7 +174,7 @@ def test_the_same_difference_is_significant_only_if_the_rows_agree():
 
 def test_a_lower_perplexity_is_better():
     labels = np.full(50, 10)
-    ours = ratio(labels * 2.0, labels)
+    ours = perplexity(labels * 2.0, labels)
     evaluations = [SimpleNamespace(split="test", by_row=ours)]
-    baselines = {"before": {"test": Measured({}, ratio(labels * 2.1, labels))}}
+    baselines = {"before": {"test": Measured({}, perplexity(labels * 2.1, labels))}}
     assert "significantly better than the best" in verdict("perplexity", evaluations, baselines)
