@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from datasets import Dataset
 
 from .data.duplicates import SEEN
 from .errors import InputError
-from .measuring.metrics import Metrics
-from .measuring.report import LabelReport, Outcome, are_right, scores_of
-from .measuring.significance import RowMetric
+from .measuring.report import LabelReport
+from .measuring.significance import Measured
 from .recipes.base import Recipe
 from .recipes.loaded_model import LoadedModel
 
@@ -23,38 +20,22 @@ from .recipes.loaded_model import LoadedModel
 THIS_MODEL = "this model"
 
 
-@dataclass
-class Evaluation:
-    """The predictions of a saved model on a split, and their metrics.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Measured):
+    """How well a saved model does on a split, with its predictions in the order of the rows.
 
     Args:
         split: The name of the data.
-        metrics: The metrics by name.
-        outcomes: The predictions, in the order of the rows.
-        by_row: The main metric by row.
-        without_seen: The main metric without the rows whose input also occurs in the training data;
-            None if there are no such rows, or no others.
         rows: The number of rows.
         report: The metrics of each label, for tasks with labels.
+        without_seen: The main metric without the rows whose input also occurs in the training data;
+            None if there are no such rows, or no others.
     """
 
     split: str
-    metrics: Metrics
-    outcomes: Sequence[Outcome]
-    by_row: RowMetric
     rows: int
     report: LabelReport | None
     without_seen: float | None = None
-
-    @property
-    def right(self) -> np.ndarray:
-        """Whether each prediction is right, `(rows,)`."""
-        return are_right(self.outcomes)
-
-    @property
-    def scores(self) -> np.ndarray | None:
-        """The probability of each prediction, `(rows,)`; None if the model has none."""
-        return scores_of(self.outcomes)
 
 
 def evaluate(
@@ -87,10 +68,8 @@ def evaluate(
         if not is_seen.all():
             without_seen = measured.by_row.of_rows(~is_seen).value
     return Evaluation(
+        **vars(measured),
         split=split,
-        metrics=measured.metrics,
-        outcomes=measured.outcomes,
-        by_row=measured.by_row,
         rows=len(rows),
         report=recipe.report(measured.outcomes),
         without_seen=without_seen,

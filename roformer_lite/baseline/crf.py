@@ -25,6 +25,7 @@ class WordTagger:
     """A conditional random field on words, shapes, affixes and neighbours.
 
     Attributes:
+        name: Its name on the card.
         packages: The packages that it needs.
 
     Args:
@@ -33,6 +34,7 @@ class WordTagger:
         transitions: The score of each tag after each other one, `(tags before, tags)`.
     """
 
+    name = "CRF"
     packages: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, features: dict[str, int], weights: np.ndarray, transitions: np.ndarray):

@@ -98,6 +98,7 @@ class NgramClassifier:
     beat on short texts (Wang & Manning 2012, ACL).
 
     Attributes:
+        name: Its name on the card.
         packages: The packages that it needs.
 
     Args:
@@ -106,6 +107,7 @@ class NgramClassifier:
         intercepts: `(labels,)`.
     """
 
+    name = "linear SVM on n-grams"
     packages: ClassVar[tuple[str, ...]] = ("sklearn",)
 
     def __init__(self, features: NgramFeatures, coefficients: np.ndarray, intercepts: np.ndarray):

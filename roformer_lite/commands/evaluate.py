@@ -14,7 +14,6 @@ from ..data.splits import load_splits
 from ..data.tables import TableWriter
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
-from ..measuring.confusion_picture import draw_confusion
 from ..measuring.report import example_text, worst
 from ..options.common import TrainingOptions
 from ..output import RESULTS_FILE, complete_directory, write_json
@@ -24,7 +23,6 @@ from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
 
-PICTURE_FILE = "confusion.png"
 TABLE_FILE = "predictions.csv"
 REPORT_FILE = "report.txt"
 # The report shows this many of the worst predictions.
@@ -98,7 +96,7 @@ def evaluate_model(
         results=results,
     )
     if options.output_dir is not None:
-        _save(evaluated, found, Path(options.output_dir))
+        _save(evaluated, Path(options.output_dir))
     return evaluated
 
 
@@ -129,7 +127,7 @@ def _report_text(found: Evaluation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _save(evaluated: EvaluationResult, found: Evaluation, target: Path) -> None:
+def _save(evaluated: EvaluationResult, target: Path) -> None:
     """Write the output directory."""
     with complete_directory(target) as folder:
         if evaluated.rows:
@@ -137,8 +135,5 @@ def _save(evaluated: EvaluationResult, found: Evaluation, target: Path) -> None:
                 table = TableWriter(stream, ".csv")
                 for row in evaluated.rows:
                     table.write(row)
-        report = found.report
-        if report is not None and report.true:
-            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
         (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
         write_json(folder / RESULTS_FILE, evaluated.results)

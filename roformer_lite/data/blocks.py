@@ -4,7 +4,7 @@ into batches."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
-from .data_files import Row
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -83,7 +82,7 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def blocks(
-    rows: Iterable[Row],
+    rows: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
     is_causal: bool,
@@ -98,19 +97,17 @@ def blocks(
 
 
 def _tokenized(
-    rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, NUM_TEXTS_AT_ONCE)):
+    for batch in rows.iter(batch_size=NUM_TEXTS_AT_ONCE):
         encoded = tokenizer(
-            [row["text"] for row in batch],
+            batch["text"],
             add_special_tokens=False,
             truncation=False,
             return_attention_mask=False,
             verbose=False,
         )
-        for row, ids in zip(batch, encoded["input_ids"], strict=True):
-            yield row["document"], ids
+        yield from zip(batch["document"], encoded["input_ids"], strict=True)
 
 
 class BlockCollator(DataCollatorForLanguageModeling):

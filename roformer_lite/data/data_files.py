@@ -13,9 +13,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, groupby, islice, zip_longest
+from itertools import count, groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from ..errors import InputError, did_you_mean
 
@@ -92,14 +92,7 @@ def begins_with_mark(path: str | Path) -> bool:
         return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
-class LineReader(Protocol):
-    """A stream of bytes that is read by lines."""
-
-    def readline(self, limit: int, /) -> bytes:
-        """The next line, or at most `limit` bytes of it; empty at the end."""
-
-
-def lines_of(stream: LineReader, name: str) -> Iterator[tuple[int, str]]:
+def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
     """Yield the numbers of lines from 1, and the lines with their line ends.
 
     Args:
@@ -145,23 +138,6 @@ def _conversion(raw: bytes) -> str:
     return f"it is probably in {encoding}; `{command}` converts it"
 
 
-def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
-    """Rows `{"source", "target", "origin"}` from two files, line by line.
-
-    Raises:
-        InputError: if one of the files has more lines than the other.
-    """
-    lines = zip_longest(numbered_lines(source), numbered_lines(target))
-    for number, (left, right) in enumerate(lines, start=1):
-        if left is None or right is None:
-            longer, shorter = (source, target) if right is None else (target, source)
-            raise InputError(
-                f"{longer}:{number}: {shorter} has only {number - 1} lines; the files must "
-                "correspond line by line"
-            )
-        yield {"source": left[1], "target": right[1], "origin": f"{source}:{number}"}
-
-
 def read_table(
     path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
 ) -> Iterator[Row]:
@@ -186,8 +162,8 @@ def read_table(
         raise InputError(
             f"{path}: unknown table format {kind or '(no suffix)'!r}; pass a .csv or .tsv file "
             "whose first line names the columns, or a .jsonl file with an object on each line, "
-            "also compressed as .gz (in Excel, save the table as CSV UTF-8; plain .txt is for "
-            "predict, seq2seq, mlm, causal and embed)"
+            "also compressed as .gz (in Excel, save the table as CSV UTF-8; `paste source.txt "
+            "target.txt > both.tsv` joins two files by lines)"
         )
     if kind == ".jsonl":
         return _read_objects(path)
@@ -198,33 +174,26 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
     character among comma, semicolon, tab and vertical bar that occurs most often in the header,
     outside double quotes; with `column_names`, it is the one that divides the first line into as
-    many columns."""
+    many columns. A pipe is taken to have commas."""
     if file_format(path) == ".tsv":
         return "\t"
-    return _delimiter_in(_header_lines(_lines_with_ends(path)), column_names)
+    # A pipe cannot be read twice.
+    if not Path(path).is_file():
+        return DELIMITERS[0]
+    header = ""
+    for line in islice(_lines_with_ends(path), MAX_HEADER_LINES):
+        header += line
+        # A line break between double quotes does not end the header.
+        if header.strip() and header.count('"') % 2 == 0:
+            break
+    text = _IN_QUOTES.sub("", header)
+    if column_names is None:
+        return max(DELIMITERS, key=text.count)
+    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
 def _lines_with_ends(path: str | Path) -> Iterator[str]:
     return (line for _, line in _read(path))
-
-
-def _header_lines(lines: Iterator[str]) -> list[str]:
-    """The lines of the first record, and blank lines before it. A line break between double quotes
-    does not end a record."""
-    header: list[str] = []
-    for line in islice(lines, MAX_HEADER_LINES):
-        header.append(line)
-        text = "".join(header)
-        if text.strip() and text.count('"') % 2 == 0:
-            break
-    return header
-
-
-def _delimiter_in(header: list[str], column_names: Sequence[str] | None) -> str:
-    text = _IN_QUOTES.sub("", "".join(header))
-    if column_names is None:
-        return max(DELIMITERS, key=text.count)
-    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:
@@ -283,14 +252,9 @@ def _records(
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines = _lines_with_ends(path)
-    if delimiter is None:
-        # A pipe cannot be read twice.
-        header = _header_lines(lines)
-        lines = chain(header, lines)
-        delimiter = _delimiter_in(header, column_names)
+    delimiter = delimiter or delimiter_of(path, column_names)
     # A line end within quotes belongs to the field.
-    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    records = csv.reader(_lines_with_ends(path), delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for values in records:

@@ -23,10 +23,8 @@ def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:
         rows: The rows.
         columns: The columns of the input. A column contains texts or lists of texts.
     """
-    keys = []
-    for batch in rows.select_columns(list(columns)).iter(batch_size=1000):
-        inputs = zip(*(batch[column] for column in columns), strict=True)
-        keys += [hash(tuple(map(normal_form, values))) for values in inputs]
+    inputs = zip(*(rows[column] for column in columns), strict=True)
+    keys = [hash(tuple(map(normal_form, values))) for values in inputs]
     return np.array(keys, dtype=np.int64)
 
 

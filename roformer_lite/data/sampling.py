@@ -20,6 +20,4 @@ def sample_rows(rows: Sequence[T], amount: int) -> Sequence[T]:
         return rows
     order = np.random.default_rng(0).permutation(len(rows))
     places = np.sort(order[:amount])
-    if isinstance(rows, np.ndarray):
-        return rows[places]
     return [rows[place] for place in places]

@@ -65,20 +65,6 @@ def kind_of(rows: Dataset) -> str:
     return next(kind for kind, columns in KINDS.items() if set(columns) <= set(rows.column_names))
 
 
-def check_scores(rows: Dataset) -> None:
-    """Reject data to measure whose scores are all equal.
-
-    Raises:
-        InputError: with the score.
-    """
-    scores = rows.unique("score")
-    if len(scores) < 2:
-        raise InputError(
-            f"all rows to measure have the score {scores[0]:g}, but the metrics are correlations, "
-            "which need different scores; provide more rows"
-        )
-
-
 def candidates(rows: Dataset) -> list[dict[str, Any]]:
     """Make the evaluation data of a reranker from pairs or triplets.
 

@@ -130,14 +130,13 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     """
     marked = DatasetDict(rows)
     train = rows["train"]
-    others = [name for name in rows if name != "train"]
     known = reader.keys(train)
-    for split in others:
-        own = reader.keys(rows[split])
+    for split, own_rows in rows.items():
+        own = reader.keys(own_rows)
         is_seen = np.isin(own, known)
-        if not is_seen.any():
+        if split == "train" or not is_seen.any():
             continue
-        marked[split] = rows[split].add_column(SEEN, is_seen)
+        marked[split] = own_rows.add_column(SEEN, is_seen)
         first = int(is_seen.argmax())
         learned = int((known == own[first]).argmax())
         logger.warning(
@@ -146,7 +145,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
             is_seen.sum(),
             len(own),
             split,
-            rows[split][first]["origin"],
+            own_rows[first]["origin"],
             train[learned]["origin"],
         )
     return marked
@@ -218,24 +217,26 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {split: getattr(args, f"{split}_split") for split in wanted}
+    found = {}
     for split, name in names.items():
         is_needed = split == wanted[0] or args.is_given(f"{split}_split")
-        if is_needed and name not in loaded:
-            raise InputError(
-                f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
-            )
-    found = {split: loaded[name] for split, name in names.items() if name in loaded}
-    for split, dataset in list(found.items()):
-        is_optional = split != wanted[0] and not args.is_given(f"{split}_split")
-        if is_optional and _hides_labels(dataset, getattr(args, "label_column", "score")):
+        if name not in loaded:
+            if is_needed:
+                raise InputError(
+                    f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
+                )
+            continue
+        hides = _hides_labels(loaded[name], getattr(args, "label_column", "score"))
+        if hides and not is_needed:
             logger.warning(
                 "the split %s of %s is left out, because all its labels are -1; --%s_split names "
                 "another one",
-                names[split],
+                name,
                 args.dataset_name,
                 split,
             )
-            del found[split]
+            continue
+        found[split] = loaded[name]
     return found
 
 

@@ -6,15 +6,11 @@ Only training and evaluation need scikit-learn, so it is imported in functions.
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ..baseline.crf import WordTagger
 from ..baseline.ngrams import NgramClassifier, NgramFeatures
 from ..data.sampling import MAX_ROWS, sample_rows
 
@@ -22,17 +18,11 @@ from ..data.sampling import MAX_ROWS, sample_rows
 Predictions = dict[str, dict[str, Any]]
 # Texts with classes (rows,), zeros and ones (rows, labels), or numbers (rows,).
 Examples = tuple[Sequence[str], np.ndarray]
-# The words and the tags of each sentence.
-Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]
 # Sources and targets.
 Pairs = tuple[Sequence[str], Sequence[str]]
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
 # Queries, documents, and the indices of the relevant documents of each query.
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
-
-SVM = "linear SVM on n-grams"
-CRF = "CRF"
-_WORD = re.compile(r"\b\w+\b")
 
 
 def _sampled(train: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -53,70 +43,30 @@ def classification_baselines(
     from sklearn.dummy import DummyClassifier
 
     simplest = DummyClassifier().fit(train[0], train[1])
-    predicted: Predictions = {"most frequent class": {}, SVM: {}}
+    most_frequent = {}
+    by_machine = {}
     for split, (texts, answers) in measured.items():
         scores = machines[split].scores(texts)
         is_set = answers.ndim == 2
-        predicted["most frequent class"][split] = simplest.predict(texts)
-        predicted[SVM][split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
-    return predicted
+        most_frequent[split] = simplest.predict(texts)
+        by_machine[split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
+    return {"most frequent class": most_frequent, NgramClassifier.name: by_machine}
 
 
 def regression_baselines(train: Examples, measured: Mapping[str, Sequence[str]]) -> Predictions:
-    """The mean, and ridge regression on n-grams.
+    """Ridge regression on n-grams.
 
     Args:
         train: Texts and numbers to learn from; at most 100,000 of them are used.
         measured: Texts of each split to evaluate.
     """
-    from sklearn.dummy import DummyRegressor
     from sklearn.linear_model import Ridge
 
     texts, numbers = _sampled(train)
     features = NgramFeatures.fit(texts)
-    inputs = features.of(texts)
-    models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
-    predicted: Predictions = {}
-    for name, model in models.items():
-        model.fit(inputs, numbers)
-        predicted[name] = {
-            split: model.predict(features.of(own_texts)) for split, own_texts in measured.items()
-        }
-    return predicted
-
-
-def tagging_baselines(
-    train: Sentences,
-    measured: Mapping[str, Sequence[list[str]]],
-    field: WordTagger,
-    names: Sequence[str],
-) -> Predictions:
-    """The most frequent tag of each word, and a conditional random field.
-
-    Args:
-        train: Sentences and tags to learn from.
-        measured: Sentences of each split to evaluate.
-        field: The fitted field.
-        names: The tags in the order of their numbers.
-    """
-    most_frequent = _most_frequent_tags(train)
-    predicted: Predictions = {"most frequent tag of each word": {}, CRF: {}}
-    for split, sentences in measured.items():
-        by_word, by_field = predicted.values()
-        by_word[split] = [[most_frequent[word] for word in words] for words in sentences]
-        by_field[split] = [[names[number] for number in field.tag(words)] for words in sentences]
-    return predicted
-
-
-def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
-    """The most frequent tag of each word. Unknown words get the most frequent tag overall."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for words, tags in zip(*train, strict=True):
-        for word, tag in zip(words, tags, strict=True):
-            counts[word][tag] += 1
-    ((default, _),) = Counter(chain.from_iterable(train[1])).most_common(1)
-    by_word = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    return defaultdict(lambda: default, by_word)
+    model = Ridge().fit(features.of(texts), numbers)
+    predicted = {split: model.predict(features.of(own)) for split, own in measured.items()}
+    return {"ridge regression on n-grams": predicted}
 
 
 def text_to_text_baselines(train: Pairs, measured: Mapping[str, Sequence[str]]) -> Predictions:
@@ -143,7 +93,7 @@ def text_to_text_baselines(train: Pairs, measured: Mapping[str, Sequence[str]]) 
 
 
 class TfidfCosine:
-    """The cosine of the TF-IDF vectors of texts, from words and character n-grams together.
+    """The cosine of the TF-IDF vectors of texts, from character n-grams within words.
 
     Args:
         texts: The texts of the training data, which determine the weights; at most 100,000 are
@@ -152,21 +102,15 @@ class TfidfCosine:
 
     def __init__(self, texts: Sequence[str]):
         from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.pipeline import make_union
 
-        known = sample_rows(texts, MAX_ROWS)
-        parts = [TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)]
-        # The vectorizer of words rejects texts without words, such as emoji.
-        if any(map(_WORD.search, known)):
-            parts = [TfidfVectorizer(token_pattern=_WORD.pattern, sublinear_tf=True), *parts]
-        self.features = make_union(*parts)
-        self.features.fit(known)
+        features = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+        self.features = features.fit(sample_rows(texts, MAX_ROWS))
 
     def cosines(self, pairs: ScoredPairs) -> np.ndarray:
-        """The cosine of each pair, up to a constant factor, `(pairs,)`."""
+        """The cosine of each pair, `(pairs,)`."""
         first = self.features.transform(pairs[0])
         second = self.features.transform(pairs[1])
-        # The vectors of each vectorizer have length 1, so the product is a multiple of the cosine.
+        # The vectors have length 1.
         return np.asarray(first.multiply(second).sum(axis=1)).ravel()
 
     def retrieval(self, search: Search) -> np.ndarray:

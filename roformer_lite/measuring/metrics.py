@@ -19,8 +19,6 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 from ..errors import InputError
 
 Metrics = dict[str, float]
-# The precision, recall, f1 and support of each label.
-ByLabel = dict[str, Metrics]
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
@@ -108,39 +106,6 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     return metrics
 
 
-def metrics_by_label(predicted: Any, true: Any, labels: Sequence[Any]) -> ByLabel:
-    """Precision, recall, F1 and support (the number of true cases) of each label. A metric is 0 if
-    it would divide by zero.
-
-    Args:
-        predicted, true: The label of each row, `(rows,)`, or 0 and 1 for each label, `(rows,
-            labels)`.
-        labels: The labels, in the order of the columns.
-    """
-    from sklearn.metrics import classification_report
-
-    names = list(map(str, range(len(labels))))
-    report: Any = classification_report(
-        true,
-        predicted,
-        labels=labels if np.ndim(true) == 1 else None,
-        target_names=names,
-        output_dict=True,
-        zero_division=0,
-    )
-    return {label: _scores(report[name]) for label, name in zip(labels, names, strict=True)}
-
-
-def _scores(row: dict[str, Any]) -> Metrics:
-    """A row of the report of scikit-learn or seqeval."""
-    return {
-        "precision": float(row["precision"]),
-        "recall": float(row["recall"]),
-        "f1": float(row["f1-score"]),
-        "support": int(row["support"]),
-    }
-
-
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     """The scheme by which the tags of sentences mark entities: IOB1, IOB2, IOBES or BILOU. None for
     tags of single tokens, such as parts of speech."""
@@ -200,13 +165,6 @@ def entities_of(sentences: Iterable[list[str]], scheme: str) -> list[set[Any]]:
     return [set(schemes.Tokens(tags, scheme=kind).entities) for tags in sentences]
 
 
-def metrics_by_entity(predicted: list[list[str]], true: list[list[str]], scheme: str) -> ByLabel:
-    """Precision, recall, F1 and support of each type of entity; see `entity_report`."""
-    report = entity_report(predicted, true, scheme, output_dict=True)
-    averages = ("micro avg", "macro avg", "weighted avg")
-    return {kind: _scores(row) for kind, row in report.items() if kind not in averages}
-
-
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """Pearson and Spearman correlation (0 when either side is constant) and mean squared error."""
     from scipy.stats import pearsonr, spearmanr
@@ -233,7 +191,10 @@ def tagging_metrics(
     scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
     if scheme is None:
         return scores
-    report = entity_report(predicted, true, scheme, output_dict=True)
-    entities = _scores(report["micro avg"])
-    names = ("f1", "precision", "recall")
-    return {**{name: entities[name] for name in names}, "accuracy": scores["accuracy"]}
+    entities = entity_report(predicted, true, scheme, output_dict=True)["micro avg"]
+    return {
+        "f1": float(entities["f1-score"]),
+        "precision": float(entities["precision"]),
+        "recall": float(entities["recall"]),
+        "accuracy": scores["accuracy"],
+    }

@@ -1,13 +1,13 @@
 """The predictions of a model on labelled data, and reports on them: scores by label and the
 worst predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .metrics import ByLabel, entity_report, metrics_by_entity, metrics_by_label
+from .metrics import Metrics, entity_report
 
 # Longer values in examples are cut.
 MAX_SHOWN_CHARACTERS = 300
@@ -34,23 +34,6 @@ class Outcome:
     predicted: list[str] = field(default_factory=list)
     score: float | None = None
 
-    @property
-    def is_right(self) -> bool:
-        return self.severity == 0
-
-
-def are_right(outcomes: Sequence[Outcome]) -> np.ndarray:
-    """Whether each prediction is right, `(rows,)`."""
-    return np.array([outcome.is_right for outcome in outcomes], dtype=bool)
-
-
-def scores_of(outcomes: Sequence[Outcome]) -> np.ndarray | None:
-    """The probability of each prediction, `(rows,)`; None if the model has none."""
-    scores = [outcome.score for outcome in outcomes]
-    if not scores or None in scores:
-        return None
-    return np.array(scores)
-
 
 @dataclass
 class LabelReport:
@@ -59,49 +42,47 @@ class LabelReport:
     Args:
         text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each
             label, and their means.
-        scores: The same numbers by label.
-        true, predicted: The true and the predicted label of each row. Empty if a row may have
-            several labels.
+        scores: The precision, recall, f1 and support of each label.
     """
 
     text: str
-    scores: ByLabel
-    true: list[str] = field(default_factory=list)
-    predicted: list[str] = field(default_factory=list)
+    scores: dict[str, Metrics]
 
 
-def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[str]) -> LabelReport:
-    """The report of single labels. `labels` that do not occur are left out."""
-    from sklearn.metrics import classification_report
+def report_of_labels(true: Any, predicted: Any, labels: Sequence[str]) -> LabelReport:
+    """The report of single labels, or of rows with any number of labels. A metric is 0 if it would
+    divide by zero.
 
-    found = {*true, *predicted}
-    there = [label for label in labels if label in found]
-    text = classification_report(true, predicted, labels=there, digits=4, zero_division=0)
-    return LabelReport(text, metrics_by_label(predicted, true, there), true, predicted)
+    Args:
+        true, predicted: The label of each row, `(rows,)`, or zeros and ones, `(rows, labels)`.
+        labels: The labels to report, in the order of the columns.
+    """
+    from sklearn.metrics import classification_report, precision_recall_fscore_support
 
-
-def report_of_sets(
-    true: list[list[str]], predicted: list[list[str]], labels: Sequence[str]
-) -> LabelReport:
-    """The report of rows with any number of `labels`."""
-    from sklearn.metrics import classification_report
-    from sklearn.preprocessing import MultiLabelBinarizer
-
-    binary = MultiLabelBinarizer(classes=list(labels)).fit(true)
-    theirs = binary.transform(true)
-    ours = binary.transform(predicted)
-    text = classification_report(theirs, ours, target_names=list(labels), digits=4, zero_division=0)
-    return LabelReport(text, metrics_by_label(ours, theirs, labels))
+    options = {"labels": labels if np.ndim(true) == 1 else None, "zero_division": 0}
+    columns = precision_recall_fscore_support(true, predicted, **options)
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    text = classification_report(true, predicted, target_names=labels, digits=4, **options)
+    return LabelReport(text, dict(zip(labels, map(_named, values), strict=True)))
 
 
 def report_of_entities(
     true: list[list[str]], predicted: list[list[str]], scheme: str
 ) -> LabelReport | None:
     """The report of whole entities by type; None if there are no entities."""
-    scores = metrics_by_entity(predicted, true, scheme)
+    report = entity_report(predicted, true, scheme, output_dict=True)
+    scores = {
+        kind: _named(value.item() for value in row.values())
+        for kind, row in report.items()
+        if kind not in ("micro avg", "macro avg", "weighted avg")
+    }
     if not scores:
         return None
     return LabelReport(entity_report(predicted, true, scheme, digits=4), scores)
+
+
+def _named(values: Iterable[float]) -> Metrics:
+    return dict(zip(("precision", "recall", "f1", "support"), values, strict=True))
 
 
 def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:

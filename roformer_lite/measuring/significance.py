@@ -175,20 +175,19 @@ def correlation(predicted: np.ndarray, true: np.ndarray, of_ranks: bool) -> RowM
         centred = values - values.mean(axis=0)
         deviations = centred.std(axis=0)
         scaled = centred / np.where(deviations > 0, deviations, 1)
-        ours, theirs = scaled.T
-        return np.stack([np.ones(len(ours)), ours, theirs, ours**2, theirs**2, ours * theirs], 1)
+        ours, right = scaled.T
+        return np.stack([np.ones(len(ours)), ours, ours**2, ours * right], axis=1)
 
     return RowMetric(np.stack([predicted, true], axis=1), pearson_of, statistics_of)
 
 
 def pearson_of(sums: np.ndarray) -> np.ndarray:
-    """Pearson's correlation from the number of rows and the sums of x, y, x², y² and xy."""
-    number, x, y, xx, yy, xy = sums.T
-    variances = (xx - x**2 / number) * (yy - y**2 / number)
-    covariances = xy - x * y / number
-    has_value = variances > ROUNDING
-    deviations = np.sqrt(np.where(has_value, variances, 1))
-    return np.where(has_value, covariances / deviations, 0)
+    """Pearson's correlation of x and standard scores y from the number of rows and the sums of x, x²
+    and xy."""
+    number, x, xx, xy = sums.T
+    variances = xx / number - (x / number) ** 2
+    deviations = np.sqrt(np.where(variances > ROUNDING, variances, 0))
+    return ratio_of(np.stack([xy / number, deviations], axis=1))
 
 
 def corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> RowMetric:

@@ -82,8 +82,7 @@ class DataArguments(DatasetArguments):
 
     Args:
         train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
-            another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and its tag
-            on each line.
+            another. Plain .txt is for mlm and causal; tag reads a token and its tag on each line.
         validation_file: Validation data, measured during training and at the end.
         test_file: Test data, measured only at the end.
         validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the

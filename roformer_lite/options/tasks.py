@@ -86,8 +86,7 @@ class LabelArguments(TaskArguments):
 
 @dataclass
 class Seq2SeqDataArguments(TaskArguments):
-    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target
-    lines.
+    """Columns and lengths of seq2seq.
 
     Args:
         source_column: Column of the input text.

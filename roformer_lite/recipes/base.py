@@ -48,21 +48,9 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class FittedBaseline:
-    """A baseline that may join the answer.
-
-    Args:
-        of_training: It has learned from the training rows.
-        final: It may also have learned from the validation rows.
-    """
-
-    of_training: BaselineModel
-    final: BaselineModel
-
-    def of_split(self, split: str) -> Any:
-        """The baseline to evaluate on a split."""
-        return self.of_training if split == "validation" else self.final
+# The baseline that may join the answer, by the split that it is measured on. That of the test data
+# is final, and may also have learned from the validation rows.
+FittedBaseline = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -117,8 +105,7 @@ class Recipe(ABC):
         config_class: The class of the configurations of new models.
         new_model: Fields of a new configuration if `--size` is not given.
         has_labels: Whether labels are learned, rather than the text itself.
-        baseline_name: The name of the baseline that may join the answer, if there is one.
-        baseline_class: The class of that baseline.
+        baseline_class: The class of the baseline that may join the answer, if there is one.
         takes_graphs: Whether an exported ONNX graph can replace the model.
         answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
@@ -140,7 +127,6 @@ class Recipe(ABC):
     config_class: ClassVar[Any] = RoFormerLiteConfig
     new_model: ClassVar[dict[str, Any]] = {}
     has_labels: ClassVar[bool] = False
-    baseline_name: ClassVar[str] = ""
     baseline_class: ClassVar[type[BaselineModel] | None] = None
     takes_graphs: ClassVar[bool] = True
     answer_options: ClassVar[tuple[str, ...]] = ()
@@ -485,11 +471,6 @@ class Recipe(ABC):
 
     # Measuring.
 
-    def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
-        """The rows of a split for `evaluate` after a training, possibly with information that only
-        the training has."""
-        return rows
-
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         """The task for measuring a saved model on labelled data.
 
@@ -555,7 +536,7 @@ class Recipe(ABC):
         the form that `measured` takes.
 
         Args:
-            rows: The results of `rows_to_measure`.
+            rows: The splits.
             fitted: The result of `fit_baseline`.
         """
         return {}
@@ -585,9 +566,9 @@ class Recipe(ABC):
     def neutral_example(self) -> Row:
         """A made-up row, for a card that does not show any data."""
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """A line of input for `predict`, made from a row."""
-        return line_of(self.input_of_row(row))
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """A line of input for `predict`, made from the `neutral_example`."""
+        return line_of(self.input_of_row(self.neutral_example))
 
 
 class AnsweringRecipe(Recipe):
@@ -621,16 +602,11 @@ class AnsweringRecipe(Recipe):
         """
         outcomes = [self.outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
         measured = self.measured(self.predicted(answers), rows)
-        metrics = {**self.losses(answers, rows), **measured.metrics}
-        return replace(measured, metrics=metrics, outcomes=outcomes)
+        return replace(measured, outcomes=outcomes)
 
     @abstractmethod
     def predicted(self, answers: list[Any]) -> Any:
         """The predictions in the form that `measured` takes."""
-
-    def losses(self, answers: list[Any], rows: Dataset) -> Metrics:
-        """The metrics that depend on more than the predictions, such as the scores of the model."""
-        return {}
 
     @abstractmethod
     def outcome(self, row: Row, answer: Any) -> Outcome:

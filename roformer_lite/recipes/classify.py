@@ -26,7 +26,6 @@ from ..data.data_files import Row
 from ..data.sampling import sample_rows
 from ..errors import InputError
 from ..measuring.baselines import (
-    SVM,
     Examples,
     Predictions,
     classification_baselines,
@@ -40,7 +39,7 @@ from ..measuring.metrics import (
 from ..measuring.report import (
     LabelReport,
     Outcome,
-    report_of_sets,
+    report_of_labels,
 )
 from ..measuring.significance import (
     Measured,
@@ -114,7 +113,6 @@ class Classify(LabelRecipe):
     auto_model = AutoModelForSequenceClassification
     label_word = "label"
     baseline_class = NgramClassifier
-    baseline_name = SVM
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
 
     options: ClassifyDataArguments
@@ -196,9 +194,7 @@ class Classify(LabelRecipe):
         elif self.problem_type == SINGLE:
             labels = [self.labels.get(names[0], IGNORE_INDEX) for names in batch["labels"]]
         else:
-            labels = np.zeros((len(batch["labels"]), len(self.labels)), dtype=np.float32)
-            for row, names in enumerate(batch["labels"]):
-                labels[row, [self.labels[name] for name in names if name in self.labels]] = 1
+            labels = self.numbers_of(batch["labels"], list(self.labels)).astype(np.float32)
         return {**inputs, "labels": labels}
 
     def collator(
@@ -232,19 +228,22 @@ class Classify(LabelRecipe):
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
         answers = self.answers_of_logits(np.asarray(prediction.predictions)[: len(rows)])
-        recipe = self
-        if self.problem_type == MULTI:
-            best = best_threshold(self.scores_in(answers), self.truth(rows))
-            recipe = replace(self, threshold=best)
+        recipe = self.tuned(answers, rows)
         return recipe.measured(recipe.predicted(answers), rows).metrics
+
+    def tuned(self, answers: list[Answer], rows: Dataset) -> Self:
+        """The task with the best threshold for answers, if a row may have several labels."""
+        if self.problem_type != MULTI:
+            return self
+        scores = np.array([[answer[label] for label in self.labels] for answer in answers])
+        return replace(self, threshold=best_threshold(scores, self.truth(rows)))
 
     def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
         if rows is None or self.problem_type != MULTI:
             return self
         inputs = [self.input_of_row(row) for row in rows]
         answers = self.answers(saved, inputs, batch_size, options={})
-        best = best_threshold(self.scores_in(answers), self.truth(rows))
-        return replace(self, threshold=best)
+        return self.tuned(answers, rows)
 
     # Answering.
 
@@ -401,10 +400,8 @@ class Classify(LabelRecipe):
 
     def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
         """The labels of each row as classes, or as zeros and ones for all `known` labels."""
-        from sklearn.preprocessing import MultiLabelBinarizer
-
         if self.problem_type == MULTI:
-            return MultiLabelBinarizer(classes=known).fit_transform(labels)
+            return np.array([[int(label in names) for label in known] for names in labels])
         numbers = {label: number for number, label in enumerate(known)}
         return np.array([numbers[names[0]] for names in labels])
 
@@ -430,25 +427,6 @@ class Classify(LabelRecipe):
             hits = predicted * true[:, : predicted.shape[1]]
             return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
         return mean(predicted == true)
-
-    def scores_in(self, answers: list[Answer]) -> np.ndarray:
-        """The score of each label, `(rows, labels)`."""
-        return np.array([[answer[label] for label in self.labels] for answer in answers])
-
-    def losses(self, answers: list[Answer], rows: Dataset) -> Metrics:
-        """The mean cross-entropy of the scores, in nats, or the mean squared error. Labels that the
-        model does not have are ignored."""
-        true = self.truth(rows)
-        if self.problem_type == REGRESSION:
-            return {"loss": regression_metrics(self.predicted(answers), true)["mse"]}
-        scores = self.scores_in(answers)
-        if self.problem_type == MULTI:
-            right = np.where(true[:, : len(self.labels)], scores, 1 - scores)
-        else:
-            is_known = true < len(self.labels)
-            right = scores[is_known, true[is_known]]
-        loss = -np.log(right.clip(min=np.finfo(np.float32).tiny)).mean()
-        return {"loss": float(loss)}
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}
@@ -476,9 +454,10 @@ class Classify(LabelRecipe):
             return None
         if self.problem_type == SINGLE:
             return super().report(outcomes)
-        true = [outcome.true for outcome in outcomes]
-        predicted = [outcome.predicted for outcome in outcomes]
-        return report_of_sets(true, predicted, self.with_unseen_labels(true))
+        labels = self.with_unseen_labels(outcome.true for outcome in outcomes)
+        true = self.numbers_of([outcome.true for outcome in outcomes], labels)
+        predicted = self.numbers_of([outcome.predicted for outcome in outcomes], labels)
+        return report_of_labels(true, predicted, labels)
 
     def examples(self, rows: Dataset) -> Examples:
         """The texts as a baseline reads them, and the answers as in `truth`."""
@@ -496,20 +475,19 @@ class Classify(LabelRecipe):
             return None
         learn = partial(NgramClassifier.fit, num_labels=len(self.labels))
         texts, answers = self.examples(rows["train"])
-        of_training = learn(texts, answers)
-        if "validation" not in rows:
-            return FittedBaseline(of_training, final=of_training)
-        more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
-        final = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
-        return FittedBaseline(of_training, final)
+        machine = learn(texts, answers)
+        fitted = {"validation": machine, "test": machine}
+        if "validation" in rows:
+            more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
+            fitted["test"] = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
+        return fitted
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         examples = {split: self.examples(rows[split]) for split in rows}
         train = examples.pop("train")
         if fitted is None:
             return regression_baselines(train, {name: own[0] for name, own in examples.items()})
-        machines = {split: fitted.of_split(split) for split in examples}
-        return classification_baselines(train, examples, machines)
+        return classification_baselines(train, examples, fitted)
 
     # What the card shows.
 

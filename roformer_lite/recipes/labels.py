@@ -15,7 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
-from ..measuring.report import LabelReport, Outcome, report_of_classes
+from ..measuring.report import LabelReport, Outcome, report_of_labels
 from ..options.tasks import LabelArguments
 from ..saved.saved_model import max_positions
 from .base import AnsweringRecipe, Start
@@ -61,7 +61,6 @@ class LabelRecipe(AnsweringRecipe):
 
     Args:
         labels: The labels and their numbers.
-        added: The labels that do not occur in the training data.
     """
 
     has_labels = True
@@ -72,7 +71,6 @@ class LabelRecipe(AnsweringRecipe):
 
     options: LabelArguments
     labels: dict[str, int] = field(default_factory=dict)
-    added: frozenset[str] = frozenset()
 
     # The labels of the data.
 
@@ -177,8 +175,7 @@ class LabelRecipe(AnsweringRecipe):
 
     def in_order_of(self, config: PreTrainedConfig) -> Self:
         theirs = labels_of(config)
-        ours = set(self.labels)
-        if ours and ours - self.added <= set(theirs) <= ours:
+        if set(theirs) == set(self.labels):
             return replace(self, labels=self.numbered(theirs))
         return self
 
@@ -235,10 +232,11 @@ class LabelRecipe(AnsweringRecipe):
         return self
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        true = [outcome.true for outcome in outcomes]
-        predicted = chain.from_iterable(outcome.predicted for outcome in outcomes)
-        known = self.with_unseen_labels(true)
-        return report_of_classes([*chain(*true)], [*predicted], known)
+        true = list(chain.from_iterable(outcome.true for outcome in outcomes))
+        predicted = list(chain.from_iterable(outcome.predicted for outcome in outcomes))
+        found = {*true, *predicted}
+        labels = [label for label in self.with_unseen_labels([true]) if label in found]
+        return report_of_labels(true, predicted, labels)
 
     # What the card shows.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -147,10 +147,10 @@ class LanguageModel(Recipe):
 
     def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
         found: list[bool] = []
-        for _, document in groupby(rows, key=itemgetter("document")):
-            lines = list(document)
-            own = blocks(lines, saved.tokenizer, self.options.block_size, self.is_causal)
-            found += [lines[0][SEEN]] * sum(1 for _ in own)
+        for _, lines in groupby(enumerate(rows["document"]), key=itemgetter(1)):
+            document = rows.select([number for number, _ in lines])
+            own = blocks(document, saved.tokenizer, self.options.block_size, self.is_causal)
+            found += [document[0][SEEN]] * sum(1 for _ in own)
         return np.array(found)
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
@@ -189,7 +189,8 @@ class MaskedLM(LanguageModel):
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """The text with the most probable token instead of each mask, as `prediction`."""
+        """The text of the tokens, with the most probable one instead of each mask, as
+        `prediction`."""
         texts = list(map(str, inputs))
         saved.check_positions(texts)
         tokenizer = saved.tokenizer
@@ -198,13 +199,11 @@ class MaskedLM(LanguageModel):
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is not filled with a special token.
         logits[..., tokenizer.all_special_ids] = -torch.inf
-        best = logits.argmax(-1)
-        is_mask = encoded["input_ids"] == tokenizer.mask_token_id
-        answers = []
-        for text, own_best, own_masks in zip(texts, best, is_mask, strict=True):
-            text = filled(tokenizer, text, own_best[own_masks].tolist())
-            answers.append({"prediction": text.strip()})
-        return answers
+        token_ids = encoded["input_ids"]
+        is_mask = token_ids == tokenizer.mask_token_id
+        found = texts_of(torch.where(is_mask, logits.argmax(-1), token_ids), tokenizer)
+        # The text before a mask and the token in its place may both have a space.
+        return [{"prediction": " ".join(one["prediction"].split())} for one in found]
 
     # What the card shows.
 
@@ -216,11 +215,8 @@ class MaskedLM(LanguageModel):
             "models."
         ]
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The text with a mask instead of its second word."""
-        first, _, rest = row["text"].strip().partition(" ")
-        _, _, rest = rest.partition(" ")
-        return f"{first} {tokenizer.mask_token} {rest}".strip()
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        return f"The {tokenizer.mask_token} is fine today."
 
 
 @dataclass(frozen=True)
@@ -288,15 +284,9 @@ class CausalLM(LanguageModel):
     # Measuring.
 
     def measured(self, predicted: np.ndarray, rows: Dataset) -> Measured:
-        documents = 0
+        documents = len(rows.unique("document"))
         # The number of bytes.
-        size = 0
-        last = None
-        for batch in rows.iter(batch_size=1000):
-            names = batch["document"]
-            documents += sum(name != before for before, name in pairwise([last, *names]))
-            last = names[-1]
-            size += sum(len(text.encode()) for text in batch["text"])
+        size = sum(len(text.encode()) for text in rows["text"])
         # The first token of a block is not predicted. It is [CLS] in the first block of a document,
         # and text in all others.
         tokens = int(predicted[:, 1].sum(dtype=np.float64)) + len(predicted) - documents
@@ -313,10 +303,6 @@ class CausalLM(LanguageModel):
             "compared between models with different vocabularies."
         ]
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The first words of the text."""
-        return " ".join(row["text"].split()[:5])
-
 
 def require_word(rows: Dataset, options: dict[str, Any]) -> None:
     """Check that there is at least one word.
@@ -330,20 +316,6 @@ def require_word(rows: Dataset, options: dict[str, Any]) -> None:
             f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
             "nothing can be predicted"
         )
-
-
-def filled(tokenizer: PreTrainedTokenizerBase, text: str, tokens: list[int]) -> str:
-    """Replace the masks in a text with the text of the tokens."""
-    found, *parts = text.split(tokenizer.mask_token)
-    for token, part in zip(tokens, parts, strict=True):
-        # A token may begin with a space, or continue the word before it, as `##s` does.
-        before = tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"][-1:]
-        old = str(tokenizer.decode(before))
-        new = str(tokenizer.decode([*before, token])).removeprefix(old)
-        if not found or found[-1].isspace():
-            new = new.lstrip()
-        found += new + part
-    return found
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:

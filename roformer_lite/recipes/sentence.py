@@ -19,7 +19,6 @@ from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..data.sentence_data import (
     KINDS,
-    check_scores,
     kind_of,
     queries_and_documents,
     row_of_kind,
@@ -111,9 +110,7 @@ class SentenceRecipe(Recipe):
         kinds = {split: kind_of(dataset) for split, dataset in rows.items()}
         kind = kinds.pop("train")
         measured_kind = next(iter(kinds.values()), "")
-        for split, own_kind in kinds.items():
-            if own_kind == "scores":
-                check_scores(rows[split])
+        for own_kind in kinds.values():
             if own_kind != measured_kind:
                 raise InputError(
                     "the validation data have the columns "
@@ -229,8 +226,6 @@ class SentenceRecipe(Recipe):
 
     def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
         kind = kind_of(rows)
-        if kind == "scores":
-            check_scores(rows)
         # Models of other programs have lengths of their own, which belong to the results.
         length = saved.model.max_seq_length or self.options.max_length
         return replace(self, measured_kind=kind, options=replace(self.options, max_length=length))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +17,7 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
-from ..data.data_files import Row, file_format, read_parallel, text_of
+from ..data.data_files import Row, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions, text_to_text_baselines
@@ -30,7 +29,6 @@ from ..measuring.metrics import (
 from ..measuring.report import Outcome
 from ..measuring.significance import Measured, corpus_score
 from ..options.tasks import Seq2SeqDataArguments
-from ..saved.saved_model import max_positions
 from .base import (
     Answer,
     AnsweringRecipe,
@@ -55,20 +53,6 @@ class Seq2SeqReader(Reader):
     target_columns = ("target",)
 
     options: Seq2SeqDataArguments
-
-    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        plain = [path for path in files if is_plain_text(path)]
-        if not plain:
-            yield from super().read_rows(files)
-            return
-        if len(plain) != len(files) or len(files) % 2:
-            raise InputError(
-                f"{' '.join(files)}: plain text must be passed as pairs of files, one with the source "
-                "lines and one with the target lines"
-            )
-        for source, target in zip(files[::2], files[1::2], strict=True):
-            for row in read_parallel(source, target):
-                yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
 
     def select_columns(self, row: Row) -> Row:
         return {
@@ -172,11 +156,12 @@ class Seq2Seq(AnsweringRecipe):
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
         """The generated text as `prediction`."""
-        if "max_new_tokens" in options:
-            positions = saved.positions
-            if isinstance(saved.model, PreTrainedModel):
-                positions = max_positions(saved.model.get_decoder())
-            check_new_tokens(positions, options["max_new_tokens"])
+        new_tokens = options.get("max_new_tokens", 0)
+        if saved.positions is not None and new_tokens > saved.positions:
+            raise InputError(
+                f"--max_new_tokens {new_tokens}: this model has positions for only "
+                f"{saved.positions} tokens"
+            )
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
         token_ids = saved.model.generate(**encoded, **generation_limits(options))
@@ -226,14 +211,6 @@ class Seq2Seq(AnsweringRecipe):
         ]
 
 
-def is_plain_text(path: str) -> bool:
-    """Whether a file is one side of a parallel corpus: a .txt file, or a file with a language code
-    as its suffix, such as `train.en` or `train.en.gz`."""
-    suffix = file_format(path)
-    is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
-    return is_short and suffix not in (".tsv", ".csv")
-
-
 def check_bleu_tokenizer(name: str) -> None:
     """Reject a tokenizer that sacrebleu does not have here.
 
@@ -250,19 +227,6 @@ def check_bleu_tokenizer(name: str) -> None:
             f"--bleu_tokenizer {name} is not available: {reason(error)}; the tokenizers of "
             f"sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
         ) from error
-
-
-def check_new_tokens(positions: int | None, number: int) -> None:
-    """Reject more new tokens than the decoder has learned positions for.
-
-    Raises:
-        InputError: with both numbers.
-    """
-    if positions is not None and number > positions:
-        raise InputError(
-            f"--max_new_tokens {number}: the decoder of this model has positions for only "
-            f"{positions} tokens"
-        )
 
 
 def generation_limits(options: dict[str, Any]) -> dict[str, Any]:

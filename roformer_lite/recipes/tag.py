@@ -29,7 +29,7 @@ from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
-from ..measuring.baselines import CRF, Predictions, Sentences, tagging_baselines
+from ..measuring.baselines import Predictions
 from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
 from ..measuring.report import LabelReport, Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
@@ -121,7 +121,6 @@ class Tag(LabelRecipe):
     answer_column = "tags"
     label_word = "tag"
     baseline_class = WordTagger
-    baseline_name = CRF
     labelled = "tokens"
     outside = "O"
 
@@ -145,7 +144,6 @@ class Tag(LabelRecipe):
         found = cls(
             options,
             labels=cls.numbered(names),
-            added=frozenset(added),
             unit=unit_of(options, scheme, rows["train"]),
             scheme=scheme,
         )
@@ -408,7 +406,7 @@ class Tag(LabelRecipe):
         predicted = [outcome.predicted for outcome in outcomes]
         return report_of_entities(true, predicted, self.scheme)
 
-    def examples(self, rows: Dataset) -> Sentences:
+    def examples(self, rows: Dataset) -> tuple[list[list[str]], list[list[str]]]:
         """The units and the tags of each sentence."""
         return [self.units(tokens) for tokens in rows["tokens"]], self.truth(rows)
 
@@ -416,17 +414,18 @@ class Tag(LabelRecipe):
         sentences, tags = self.examples(rows["train"])
         field = WordTagger.fit(sentences, tags, list(self.labels))
         # A field takes long to fit, and validation rows did not make it better.
-        return FittedBaseline(field, final=field)
+        return {"validation": field, "test": field}
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
-        examples = {split: self.examples(own_rows) for split, own_rows in rows.items()}
-        train = examples.pop("train")
         # Every tagger has this baseline.
         assert fitted is not None
-        field: Any = fitted.final
+        field = fitted["test"]
         names = list(self.labels)
-        sentences = {split: own[0] for split, own in examples.items()}
-        return tagging_baselines(train, sentences, field, names)
+        tagged = {}
+        for split in list(rows)[1:]:
+            sentences, _ = self.examples(rows[split])
+            tagged[split] = [[names[number] for number in field.tag(words)] for words in sentences]
+        return {WordTagger.name: tagged}
 
     # What the card shows.
 
@@ -437,8 +436,8 @@ class Tag(LabelRecipe):
             tokens = list("这是一句话")
         return {"tokens": tokens, "tags": ["O"] * len(tokens)}
 
-    def example_line(self, row: Row, tokenizer: PreTrainedTokenizerBase) -> str:
-        return " ".join(self.units(row["tokens"]))
+    def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        return " ".join(self.neutral_example["tokens"])
 
 
 def are_texts(value: Any) -> bool:

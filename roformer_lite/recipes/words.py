@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from string import whitespace
@@ -19,8 +19,6 @@ from .loaded_model import right_sided, window_options
 
 CHARACTERS = "characters"
 WORDS = "words"
-# SentencePiece writes this mark instead of a space.
-SPACE_MARK = "▁"
 
 
 @dataclass(frozen=True)
@@ -75,34 +73,28 @@ class UnitTokenizer:
         """Encode sentences in windows of as many tokens as the model reads at once. Most sentences
         have one window.
 
-        Windows overlap, and each token belongs to the window in which it is farther from an edge.
+        Windows overlap, and each unit belongs to the window in which its first token is farther
+        from an edge.
 
         Returns:
             The output of the tokenizer with a row for each window, the number of the sentence of
-            each window, and for each window the index of the first token of the units that begin
-            with a token that belongs to it.
+            each window, and for each window the index of the first token of the units that belong
+            to it.
         """
         whole = UnitTokenizer(right_sided(self.tokenizer), self.joiner)
         options = window_options(self.tokenizer)
         encoded, starts = whole.encode(self.with_unknown(sentences), **options)
         numbers = encoded.pop("overflow_to_sample_mapping")
-        before = options["stride"] // 2
-        after = options["stride"] - before
-        found: list[dict[int, int]] = []
-        answered: set[tuple[int, int]] = set()
+        best: dict[tuple[int, int], tuple[int, int, int]] = {}
         for row, (number, places) in enumerate(zip(numbers, starts, strict=True)):
-            own = [at for at, part in enumerate(encoded.sequence_ids(row)) if part is not None]
-            is_first = row == 0 or numbers[row - 1] != number
-            is_last = row == len(numbers) - 1 or numbers[row + 1] != number
-            kept = set(own[0 if is_first else before : len(own) - (0 if is_last else after)])
-            # A word may go on in the next window.
-            chosen = {
-                unit: place
-                for unit, place in places.items()
-                if place in kept and (number, unit) not in answered
-            }
-            answered.update((number, unit) for unit in chosen)
-            found.append(chosen)
+            last = len(encoded["input_ids"][row]) - 1
+            for unit, place in places.items():
+                distance = min(place, last - place)
+                if (number, unit) not in best or distance >= best[number, unit][0]:
+                    best[number, unit] = (distance, row, place)
+        found: list[dict[int, int]] = [{} for _ in numbers]
+        for (_, unit), (_, row, place) in best.items():
+            found[row][unit] = place
         return encoded, numbers, found
 
     def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
@@ -120,20 +112,17 @@ class UnitTokenizer:
 def blank_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The ids of the tokens that consist only of spaces. Tokenizers may split the space from a rare
     word and regard it as the first token of the word, although it does not have the word's tag."""
-    texts = texts_of_tokens(tokenizer, tokenizer.get_vocab().values())
-    return {number for number, text in texts.items() if not text.strip(whitespace)}
-
-
-def texts_of_tokens(tokenizer: PreTrainedTokenizerBase, numbers: Collection[int]) -> dict[int, str]:
-    """The text of single tokens of a fast tokenizer by their ids."""
+    numbers = list(tokenizer.get_vocab().values())
     decode = tokenizer.backend_tokenizer.decode_batch
     texts = decode([[number] for number in numbers], skip_special_tokens=False)
-    return dict(zip(numbers, texts, strict=True))
+    pairs = zip(numbers, texts, strict=True)
+    return {number for number, text in pairs if not text.strip(whitespace)}
 
 
 def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
-    """Prevent tokens from spanning two units in any text. Some classes of tokenizers would lose
-    that change when they are loaded again; they get lists of units instead.
+    """Prevent tokens from spanning two characters in any text, if characters get the tags. Some
+    classes of tokenizers would lose that change when they are loaded again; they get lists of
+    characters instead.
 
     Args:
         tokenizer: The tokenizer, which is changed.
@@ -151,25 +140,19 @@ def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
             f"{type(tokenizer).__name__} is written in Python and does not say which word a token "
             "belongs to; pass a model with a fast tokenizer"
         )
-    splits = []
-    if unit == CHARACTERS:
-        # Here, (?m) lets the dot match line breaks.
-        splits.append(pre_tokenizers.Split(Regex(r"\s"), "removed"))
-        splits.append(pre_tokenizers.Split(Regex(r"(?m)."), "isolated"))
-    elif has_tokens_of_several_words(tokenizer):
-        splits.append(pre_tokenizers.Split(Regex(f"[ {SPACE_MARK}]"), "merged_with_next"))
-    is_adaptable = type(tokenizer) in (RoFormerLiteTokenizer, TokenizersBackend)
-    if splits and not is_adaptable:
+    if unit != CHARACTERS:
+        return " "
+    if type(tokenizer) not in (RoFormerLiteTokenizer, TokenizersBackend):
         return None
-    joiner = "" if unit == CHARACTERS else " "
-    if not splits:
-        return joiner
     backend = tokenizer.backend_tokenizer
     kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
-    is_adapted = kept and len(kept[0].pre_tokenize_str(f"a{joiner}b")) == 2
+    is_adapted = kept and len(kept[0].pre_tokenize_str("ab")) == 2
     if not is_adapted:
-        backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, *kept])
-    return joiner
+        spaces = pre_tokenizers.Split(Regex(r"\s"), "removed")
+        # Here, (?m) lets the dot match line breaks.
+        characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, characters, *kept])
+    return ""
 
 
 def characters_of(token: str) -> str:
@@ -190,16 +173,3 @@ def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
 def first_unit(owners: Iterable[int | None]) -> int | None:
     """The first unit in a list of the units of characters."""
     return next((number for number in owners if number is not None), None)
-
-
-def has_tokens_of_several_words(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a token may span several words, because the tokenizer does not split texts at
-    spaces."""
-    backend = tokenizer.backend_tokenizer
-    text = "a b"
-    if backend.normalizer is not None:
-        text = backend.normalizer.normalize_str(text)
-    if backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(text)) > 1:
-        return False
-    learned = set(tokenizer.get_vocab().values()) - set(tokenizer.get_added_vocab().values())
-    return any(" " in text.strip() for text in texts_of_tokens(tokenizer, learned).values())

@@ -93,10 +93,8 @@ class CrossValidation:
         answers = recipe.answers_of_logits(np.array(self.logits))
         measured = recipe.measured_answers(answers, rows)
         return Evaluation(
+            **vars(measured),
             split=SPLIT,
-            metrics=measured.metrics,
-            outcomes=measured.outcomes,
-            by_row=measured.by_row,
             rows=len(rows),
             report=recipe.report(measured.outcomes),
         )

@@ -11,7 +11,7 @@ from hf_roformer_lite.model.hub import RemoteCode
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..evaluation import evaluate
-from ..measuring.confusion_picture import draw_reliability
+from ..measuring.reliability_picture import draw_reliability
 from ..output import RESULTS_FILE, complete_directory, write_json
 from .model_card import RELIABILITY_FILE, write_model_card
 from .results import FinishedTraining, Measurements, summarise
@@ -48,9 +48,8 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         if trained is not finished.model:
             trained.save_pretrained(str(folder), create_model_card=False)
         measured = measure_saved_model(finished, folder)
-        last = measured.evaluations[-1] if measured.evaluations else None
-        if last is not None and last.scores is not None:
-            draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
+        if measured.evaluations:
+            draw_reliability(measured.evaluations[-1].outcomes, folder / RELIABILITY_FILE)
         results = summarise(finished, measured)
         run.save(folder)
         write_model_card(results, finished, folder)
@@ -74,11 +73,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     recipe = finished.recipe
     args = finished.trainer.args
     batch_size = args.per_device_eval_batch_size
-    splits = {
-        split: recipe.rows_to_measure(finished.rows[split], finished.encoded[split])
-        for split in ("validation", "test")
-        if split in finished.rows
-    }
+    splits = {split: rows for split, rows in finished.rows.items() if split != "train"}
     found = Measurements(recipe)
     validated = finished.validated
     if validated is not None and validated.folds:
@@ -94,7 +89,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
             alone = of_encoder.for_rows(saved, rows)
             measured = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
-        baseline = finished.joined.of_training
+        baseline = finished.joined["validation"]
         found.join = recipe.choose_join(saved, baseline, validation, batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
     found.recipe = recipe.with_threshold(saved, validation, batch_size)
@@ -106,7 +101,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
         if split == "validation" and finished.joined is not None:
-            final = JoinedBaseline(finished.joined.final, found.join)
+            final = JoinedBaseline(finished.joined["test"], found.join)
             saved = with_baseline(saved, final, folder)
     return found
 

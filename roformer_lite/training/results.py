@@ -123,7 +123,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         if evaluation.report is not None:
             by_label[evaluation.split] = evaluation.report.scores
     if measured.join is not None:
-        notes.append(note_on_join(finished, measured.join))
+        notes.append(note_on_join(recipe, finished.joined, measured.join))
     packages = ("transformers", "torch", recipe.library)
     others = {**measured.parts, **finished.baselines}
     args = finished.trainer.args
@@ -139,7 +139,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "main_metric": metric,
         "notes": notes,
         "without_seen_rows": without_seen,
-        "example_line": recipe.example_line(recipe.neutral_example, finished.start.tokenizer),
+        "example_line": recipe.example_line(finished.start.tokenizer),
         "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
         "p_values": p_values(metric, evaluations, others),
@@ -181,16 +181,16 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     return facts
 
 
-def note_on_join(finished: FinishedTraining, join: Join) -> str:
+def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
     """Sentences for the card about the baseline in the answer."""
-    name = finished.recipe.baseline_name
+    name = recipe.baseline_class.name
     note = (
         f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
         f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
-        f"answer; `{finished.recipe.auto_model.__name__}`, pipelines and exported graphs return "
+        f"answer; `{recipe.auto_model.__name__}`, pipelines and exported graphs return "
         "that of the encoder alone."
     )
-    if finished.joined.final is not finished.joined.of_training:
+    if joined["test"] is not joined["validation"]:
         note += (
             f" After the validation metrics were measured, the {name} was fitted again, to the "
             "training and the validation rows together."

@@ -73,7 +73,7 @@ def train(run: Run) -> dict[str, Any] | None:
         fitted = None
         baselines: Baselines = {}
         if args.should_save:
-            fitted, baselines = fit_baselines(run, begun, args, rows, encoded)
+            fitted, baselines = fit_baselines(run, begun, args, rows)
         generation_config = recipe.prepare_generation(begun.model, args)
         trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
@@ -135,7 +135,7 @@ def read_rows(
 
 
 def fit_baselines(
-    run: Run, start: Start, args: TrainingArguments, rows: DatasetDict, encoded: DatasetDict
+    run: Run, start: Start, args: TrainingArguments, rows: DatasetDict
 ) -> tuple[FittedBaseline | None, Baselines]:
     """Fit the baseline that may join the answer, and measure all baselines if there are validation
     or test data and the user wants it. The checkpoint before training is one of them if it already
@@ -145,7 +145,7 @@ def fit_baselines(
         run: The run.
         start: The start of the training, whose model is not trained yet.
         args: The arguments of the training.
-        rows, encoded: The data as rows and as model inputs.
+        rows: The data.
 
     Returns:
         The fitted baseline, if it is needed, and the metrics of all baselines.
@@ -155,14 +155,13 @@ def fit_baselines(
     fitted = recipe.fit_baseline(rows) if run.joins_baseline or is_measured else None
     if not is_measured:
         return fitted, {}
-    splits = {split: recipe.rows_to_measure(rows[split], encoded[split]) for split in rows}
     baselines = {
-        name: {split: recipe.measured(found, splits[split]) for split, found in by_split.items()}
-        for name, by_split in recipe.baselines(DatasetDict(splits), fitted).items()
+        name: {split: recipe.measured(found, rows[split]) for split, found in by_split.items()}
+        for name, by_split in recipe.baselines(rows, fitted).items()
     }
     does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
     if recipe.compares_checkpoint and does_the_task:
-        baselines["the checkpoint before training"] = measure_checkpoint(start, args, splits)
+        baselines["the checkpoint before training"] = measure_checkpoint(start, args, rows)
     return fitted, baselines
 
 

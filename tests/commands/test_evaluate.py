@@ -1,5 +1,5 @@
-"""`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
-metrics are tested in test_one_way_to_answer.py, and its table in test_api.py.)"""
+"""`evaluate`: mistakes in the data, notes of the training, and places to write. (Its metrics are
+tested in test_one_way_to_answer.py, and its table in test_api.py.)"""
 
 import shutil
 from pathlib import Path
@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from program import TINY, evaluated, refused, results_of, run, train, write_rows
 from saved_models import save_model
-
-from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +75,3 @@ def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys)
     assert "examples/s" not in capsys.readouterr().err
     assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
-
-
-def test_confusions_of_many_labels(tmp_path):
-    """If there are many labels, only those that are confused most often are shown."""
-    labels = [f"label {i:03}" for i in range(150)]
-    true = [*labels * 3, *[labels[149]] * 40]
-    predicted = [*labels * 2, *[labels[0]] * 150, *[labels[17]] * 40]
-    shown = most_confused(true, predicted)
-    assert len(shown) == 25 and {labels[149], labels[17], labels[0]} < set(shown)
-    assert most_confused(["a", "b", "b"], ["a", "a", "c"]) == ["a", "b", "c"]
-    draw_confusion(true, predicted, tmp_path / "p.png")
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_picture_of_labels_in_any_script(tmp_path):
-    true = ["体育", "$x$_{", "a very long name of a label that has no room", "体育"]
-    draw_confusion(true, [*true[:3], "$x$_{"], tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -258,7 +258,7 @@ def check_labels(card: str, report: dict[str, dict[str, float]]) -> None:
 
 
 @pytest.mark.parametrize("trained", ["classify"], indirect=True)
-def test_loss_and_comparison_on_the_card(trained):
+def test_comparison_on_the_card(trained):
     """The bold cells and the verdict follow from the p-values, and these from the answers."""
     task, folder = trained
     rows = table_of(task, folder, folder / "test.jsonl")
@@ -266,14 +266,6 @@ def test_loss_and_comparison_on_the_card(trained):
     card = card_of(folder / "model")
     picture = folder / "model" / "reliability.png"
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card
-    scores = []
-    for row in rows:
-        of_labels = {row[f"own_label_{n}"]: row[f"own_score_{n}"] for n in (1, 2, 3)}
-        scores.append(of_labels[row["label"]])
-    # Scores are rounded to four decimals, which changes their logarithms by at most this much.
-    rounding = np.mean(0.5e-4 / np.array(scores))
-    loss = -np.log(scores).mean()
-    assert results["metrics"]["test"]["loss"] == pytest.approx(loss, abs=rounding)
     right = np.array([row["label"] == row["own_label_1"] for row in rows])
     section = card.split("### Compared with baselines")[1].split("\n## ")[0]
     assert "| its encoder alone |" in section

@@ -9,7 +9,6 @@ from roformer_lite.data.sampling import sample_rows
 from roformer_lite.measuring.baselines import (
     TfidfCosine,
     regression_baselines,
-    tagging_baselines,
     text_to_text_baselines,
 )
 from roformer_lite.options.tasks import ClassifyDataArguments
@@ -27,7 +26,7 @@ def test_of_slightly_too_many_rows_few_are_left_out():
         len(set(sample_rows(texts, 100))) == 100 and (np.diff(sample_rows(classes, 100)) > 0).all()
     )
     # Taking every second row would miss one of two alternating classes.
-    assert set(sample_rows(classes % 2, 55).tolist()) == {0, 1}
+    assert set(sample_rows(classes % 2, 55)) == {0, 1}
     assert sample_rows(texts, 200) is texts
 
 
@@ -53,7 +52,6 @@ def test_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
     predicted = regression_baselines((texts, numbers), {"test": texts})
-    assert (predicted["mean"]["test"] == numbers.mean()).all()
     assert np.corrcoef(predicted["ridge regression on n-grams"]["test"], numbers)[0, 1] > 0.95
 
 
@@ -62,12 +60,12 @@ def test_tags():
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     names = ["O", "B-PER", "I-PER", "B-LOC"]
     field = WordTagger.fit(words, tags, names)
-    measured = {"test": [["Carl", "likes", "Paris"]]}
-    predicted = tagging_baselines((words, tags), measured, field, names)
-    # Carl does not occur in the training rows, so only one of two names is found.
-    assert predicted["most frequent tag of each word"]["test"] == [["O", "O", "B-LOC"]]
-    # A CRF recognises Carl by the place and the shape of the word.
-    assert predicted["CRF"]["test"] == [["B-PER", "O", "B-LOC"]]
+    # Carl does not occur in the training rows, but is recognised by the place and shape of the word.
+    assert [names[number] for number in field.tag(["Carl", "likes", "Paris"])] == [
+        "B-PER",
+        "O",
+        "B-LOC",
+    ]
 
 
 def test_text_to_text():

@@ -86,7 +86,6 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
     assert training["steps"] == steps[-1] and len(steps) == steps.index(chosen) + 1 + 3 < 30
     assert f"step {chosen:,} is kept" in training["what_happened"]
     assert training["what_happened"] in card_of(tmp_path / "model")
-    assert results["metrics"]["validation"]["loss"] == pytest.approx(losses[chosen], abs=1e-4)
     assert_holds(tmp_path / "model", chosen)
 
 

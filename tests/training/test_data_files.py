@@ -20,7 +20,6 @@ from roformer_lite.data.data_files import (
     columns_of,
     number_of,
     numbered_lines,
-    read_parallel,
     read_table,
     read_tagged,
     text_of,
@@ -88,18 +87,6 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     rows = list(read_table(path))
     assert rows[0]["text"] == 'two\nlines, "quoted"'
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
-
-
-def test_parallel_files_must_agree(write):
-    source = write("a.en.gz", "one\ntwo\nthree\n")
-    target = write("a.de", "eins\nzwei\ndrei\n")
-    assert [(row["source"], row["target"]) for row in read_parallel(source, target)] == [
-        ("one", "eins"),
-        ("two", "zwei"),
-        ("three", "drei"),
-    ]
-    with pytest.raises(InputError, match=r"b\.de:4: .*a\.en\.gz has only 3 lines"):
-        list(read_parallel(source, write("b.de", "eins\nzwei\ndrei\nvier\n")))
 
 
 def test_tagged_columns(write):

@@ -173,12 +173,3 @@ def test_a_lower_perplexity_is_better():
     evaluations = [SimpleNamespace(split="test", by_row=ours)]
     baselines = {"before": {"test": Measured({}, perplexity(labels * 2.1, labels))}}
     assert "significantly better than the best" in verdict("perplexity", evaluations, baselines)
-
-
-def test_rows_can_be_left_out():
-    """Spearman's correlation ranks the rows that are left anew."""
-    draw = np.random.default_rng(9)
-    scores, true = draw.normal(size=(2, 30))
-    is_kept = draw.random(30) < 0.6
-    expected = scipy.stats.spearmanr(scores[is_kept], true[is_kept]).statistic
-    assert correlation(scores, true, True).of_rows(is_kept).value == pytest.approx(expected)
