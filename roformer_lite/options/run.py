@@ -4,7 +4,7 @@ The command line, a file and a program create the same object. Nothing here impo
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from .common import (
 )
 from .parser import CommandParser
 from .tasks import TASK_ARGUMENTS, TaskArguments
-from .values import command_words, words_of
+from .values import command_words
 
 RUN_FILE = "run.yaml"
 # The options that name a model or a dataset, by its directory or by its name on the Hub.
@@ -42,16 +42,6 @@ _USUAL_OPTIONS = (
     "per_device_train_batch_size",
     "learning_rate",
 )
-# The options that determine the output directory, the card, progress bars and the final evaluation.
-# They may change when a training continues; all others must stay the same.
-_NOT_COMPARED = {
-    "test_file",
-    "output_dir",
-    "overwrite_output_dir",
-    "keep_checkpoints",
-    "disable_tqdm",
-    *(option.name for option in fields(PublishingOptions)),
-}
 
 
 @dataclass
@@ -132,21 +122,6 @@ class Run:
         words = ["roformer-lite", "train", options.pop("task"), *command_words(options)]
         return shown_command(words)
 
-    def difference(self, before: Mapping[str, Any]) -> str:
-        """The options that differ from those of an interrupted training; empty if the training may
-        continue.
-
-        Args:
-            before: The interrupted training, as `read_run_file` returns it.
-        """
-        now = _compared(self.content())
-        then = _compared(before)
-        return ", ".join(
-            f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
-            for name in {**then, **now}
-            if then.get(name) != now.get(name)
-        )
-
 
 def parse_run(task: str, words: Sequence[str]) -> Run:
     """The run that the options of `roformer-lite train` describe. torch is not imported, so that
@@ -224,18 +199,6 @@ def _given(options: Any) -> dict[str, Any]:
         if value not in (option.default, [], {}):
             found[option.name] = value
     return found
-
-
-def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that must be the same in a continued training, including transformers'
-    own arguments."""
-    flat = dict(content)
-    flat |= flat.pop("training_arguments", {})
-    return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
-
-
-def _shown(value: Any) -> str:
-    return " ".join(words_of(value)) or "the default"
 
 
 def shown_command(words: Sequence[str]) -> str:

@@ -157,10 +157,8 @@ def test_what_is_not_of_this_training_is_left_alone(left):
     (left / "new.training").mkdir()
     thesis = left / "new.training" / "thesis.txt"
     thesis.write_text("years of work")
-    (left / "mlm.training" / "run.yaml").write_text("task: [")
-    for name, message in (("new", "holds other files"), ("mlm", "run.yaml cannot be read")):
-        assert message in refused(command(left, "mlm", name))
-    assert thesis.exists() and (left / "mlm.training" / "checkpoint-6").exists()
+    assert "holds other files" in refused(command(left, "mlm", "new"))
+    assert thesis.exists()
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])

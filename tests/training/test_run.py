@@ -8,7 +8,7 @@ from program import TINY, card_of, refused, run, train, write_rows
 from safetensors.torch import load_file
 
 from roformer_lite.errors import InputError
-from roformer_lite.options.run import parse_run, read_run_file
+from roformer_lite.options.run import parse_run
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = (
@@ -50,8 +50,6 @@ def test_options_after_the_file_override_it(trained):
     )
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
     assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
-    difference = run.difference(read_run_file(path))
-    assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = run.command()
     assert (
         "--train_file train.jsonl" in shown
