@@ -43,7 +43,7 @@ class EvaluationResult:
         rows: The table of predictions: a dictionary for each row, with its `origin`, its input, its
             true value and its prediction.
         report: The metrics of each label and the worst predictions, as text.
-        results: The contents of the `results.json` that the command writes.
+        results: The metrics, with the settings of the model, the metrics of each label and notes.
     """
 
     metrics: dict[str, float]

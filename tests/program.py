@@ -1,13 +1,13 @@
 """Commands of the program as a user runs them, and the files that they read and write."""
 
 import json
-import shutil
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from roformer_lite import evaluate
 from roformer_lite.cli import main
 
 Files = Path | list[Path]
@@ -48,12 +48,8 @@ def train(command: str, data: Files, out: Path, **options: object) -> dict[str, 
 
 
 def evaluated(model: Path, data: Files, **options: object) -> dict[str, Any]:
-    """Run `evaluate`, and return the results."""
-    out = model.with_name(f"{model.name}-evaluated")
-    shutil.rmtree(out, ignore_errors=True)
-    files = {"test_file": data, "output_dir": out}
-    run("evaluate", model, **files, device="cpu", **options)
-    return results_of(out)
+    """Evaluate a model, and return the results."""
+    return evaluate(model, test_file=data, device="cpu", **options).results
 
 
 def predicted(model: Path, data: Path, **options: object) -> list[dict[str, Any]]:

@@ -11,22 +11,16 @@ from rich.console import Console
 
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
-from ..data.tables import TableWriter
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
-from ..measuring.confusion_picture import draw_confusion
 from ..measuring.report import example_text, worst
 from ..options.common import TrainingOptions
-from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
 from ..results import EvaluationResult
 from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
 
-PICTURE_FILE = "confusion.png"
-TABLE_FILE = "predictions.csv"
-REPORT_FILE = "report.txt"
 # The report shows this many of the worst predictions.
 NUM_EXAMPLES = 5
 
@@ -42,14 +36,12 @@ def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> N
     Console().print(table_of(metrics, results["task"], results["rows"]))
     for note in results["notes"]:
         print(note)
-    if options.output_dir is not None:
-        print(f"The evaluation is saved in {options.output_dir}")
 
 
 def evaluate_model(
     options: EvaluateArguments, given: dict[str, Any], directory: str
 ) -> EvaluationResult:
-    """Evaluate a saved model, and write the output directory if there is one.
+    """Evaluate a saved model.
 
     Args:
         options: The options of the command.
@@ -91,15 +83,12 @@ def evaluate_model(
         "rows": {"test": found.rows},
         "notes": notes,
     }
-    evaluated = EvaluationResult(
+    return EvaluationResult(
         metrics=found.metrics,
         rows=[{"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes],
         report=_report_text(found),
         results=results,
     )
-    if options.output_dir is not None:
-        _save(evaluated, found, Path(options.output_dir))
-    return evaluated
 
 
 def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, Any]) -> Recipe:
@@ -127,18 +116,3 @@ def _report_text(found: Evaluation) -> str:
     if shown:
         lines += ["", "The worst answers:", *map(example_text, shown)]
     return "\n".join(lines) + "\n"
-
-
-def _save(evaluated: EvaluationResult, found: Evaluation, target: Path) -> None:
-    """Write the output directory."""
-    with complete_directory(target) as folder:
-        if evaluated.rows:
-            with (folder / TABLE_FILE).open("w", encoding="utf-8") as stream:
-                table = TableWriter(stream, ".csv")
-                for row in evaluated.rows:
-                    table.write(row)
-        report = found.report
-        if report is not None and report.true:
-            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-        (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
-        write_json(folder / RESULTS_FILE, evaluated.results)

@@ -16,7 +16,6 @@ from ..options.common import DatasetArguments
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser, help_texts
 from ..options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
-from ..output import new_directory
 
 
 @dataclass
@@ -27,15 +26,12 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
         test_split: Split of --dataset_name.
-        output_dir: New directory for results, report, picture and the table of all predictions.
-            Default: none.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
 
     test_file: list[str] | None = None
     test_split: str = "test"
-    output_dir: str | None = None
     batch_size: int | None = None
 
     def __post_init__(self):
@@ -47,8 +43,6 @@ class EvaluateArguments(DatasetArguments, DeviceArguments):
         for path in self.test_file or ():
             check_file("test_file", path)
         check_number("batch_size", self.batch_size, minimum=1)
-        if self.output_dir is not None:
-            self.output_dir = str(new_directory(self.output_dir))
 
 
 def measuring_arguments() -> type:
