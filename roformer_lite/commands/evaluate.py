@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas
 from datasets import disable_progress_bars
-from rich.console import Console
 
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
@@ -32,8 +32,7 @@ def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> N
     evaluated = evaluate_model(options, given, directory)
     results = evaluated.results
     print(evaluated.report)
-    metrics = {name: {"test": value} for name, value in evaluated.metrics.items()}
-    Console().print(table_of(metrics, results["task"], results["rows"]))
+    print(table_of(pandas.DataFrame(results["metrics"]), results["task"], results["rows"]))
     for note in results["notes"]:
         print(note)
 

@@ -142,8 +142,6 @@ class ModelArguments:
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
         tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
             bpe.
-        tokenizer_min_frequency: How often a token must occur in the training data to enter the
-            vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with
             only two layers for classify and tag.
         config: Fields of the configuration to set, in addition to those of the size, as name=value,
@@ -159,7 +157,6 @@ class ModelArguments:
     tokenizer: str | None = None
     vocab_size: int | None = None
     tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
-    tokenizer_min_frequency: int | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     model_name_or_path: str | None = None
@@ -168,7 +165,6 @@ class ModelArguments:
         if self.tokenizer is not None:
             refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
-        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, minimum=0)
         if self.model_name_or_path is not None:
             new = {"size": self.size, **self.new_tokenizer}
             refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
@@ -176,7 +172,7 @@ class ModelArguments:
     @property
     def new_tokenizer(self) -> dict[str, Any]:
         """The options of a new tokenizer that were given."""
-        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        names = ("vocab_size", "tokenizer_algorithm")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -302,28 +298,21 @@ class PublishingOptions:
     """The parts of the model card that are not measured.
 
     Args:
-        title: Title of the model card. Default: name of the directory.
         language: ISO 639 codes of the languages, for example en de.
         license: Licence of the model, as the Hub names it, for example apache-2.0.
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
-        limitations: A sentence on what the model should not be used for.
         hub_model_id: Repository to which you will upload the model, for the title and the code of
             the card. Default: name of the directory.
-        remote_code: Save the package's code with the model, for people who have not installed the
-            package.
     """
 
     group: ClassVar[str] = "model card and Hub"
 
-    title: str | None = None
     language: list[str] = field(default_factory=list)
     license: str | None = None
     dataset_title: str | None = None
     datasets: list[str] = field(default_factory=list)
-    limitations: str | None = None
     hub_model_id: str | None = None
-    remote_code: bool = False
 
     def __post_init__(self):
         if self.language:

@@ -44,8 +44,6 @@ from hf_roformer_lite.model.hub import AUTO_CLASSES
 from ..errors import InputError, check_model_name
 from ..output import RESULTS_FILE
 
-# Lower limits of fields in generation_config.json, most of which transformers does not check.
-MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
 # `naming` of `checkpoint_files`, with the errors of this program.
 naming = partial(checkpoint_files.naming, kind=InputError)
 
@@ -200,12 +198,6 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(path.parent)
         generation_config.validate()
-    for field, minimum in MIN_COUNTS.items():
-        value = getattr(generation_config, field)
-        if value is not None and (type(value) is not int or value < minimum):
-            raise InputError(
-                f"{path}: {field}={value!r} must be a whole number of at least {minimum}"
-            )
     return generation_config
 
 

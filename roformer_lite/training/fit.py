@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
@@ -156,14 +156,6 @@ def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
-    callback = trainer.pop_callback(EarlyStoppingCallback)
-    if isinstance(callback, EarlyStoppingCallback):
-        # The Trainer would only restore the count together with the arguments of all callbacks.
-        state = saved.stateful_callbacks.get("EarlyStoppingCallback")
-        if state is not None:
-            attributes = state["attributes"]
-            callback.early_stopping_patience_counter = attributes["early_stopping_patience_counter"]
-        trainer.add_callback(callback)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)
         return

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pandas
 
 from ..errors import InputError
 from ..measuring.metrics import LOWER_IS_BETTER
@@ -112,8 +112,10 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         best: The seed that is kept.
     """
     metrics = {str(seed): results["metrics"] for seed, results in found.items()}
-    mean = _of_each(statistics.fmean, list(metrics.values()))
-    deviation = _of_each(statistics.stdev, list(metrics.values()))
+    table = pandas.concat([pandas.DataFrame(of_seed) for of_seed in metrics.values()])
+    by_metric = table.groupby(level=0, sort=False)
+    mean = by_metric.mean().to_dict()
+    deviation = by_metric.std().to_dict()
     metric = found[best]["main_metric"]
     split = list(mean)[-1]
     return {
@@ -127,14 +129,4 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
             f"deviation). The model of seed {best} is kept, because it has the best validation "
             f"{metric}, {validation_metric(found[best]):.4f}."
         ),
-    }
-
-
-def _of_each(
-    statistic: Callable[[list[float]], float], metrics: list[dict[str, dict[str, float]]]
-) -> dict[str, dict[str, float]]:
-    """A statistic of each metric of each split over the seeds."""
-    return {
-        split: {name: statistic([of_seed[split][name] for of_seed in metrics]) for name in names}
-        for split, names in metrics[0].items()
     }

@@ -1,6 +1,6 @@
 """The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,6 @@ from ..options.common import ModelArguments
 from ..options.run import Run
 from ..recipes.base import Recipe
 from ..saved.saved_model import load_tokenizer, require_tokenizer, try_tokenizer
-
-# A new tokenizer is trained on at most about this many characters.
-MAX_CHARACTERS = 10**9
 
 
 def make_tokenizer(
@@ -46,7 +43,7 @@ def make_tokenizer(
         return set_up_tokenizer(tokenizer, recipe)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
-            texts = _first_texts(recipe.texts(train_rows))
+            texts = recipe.texts(train_rows)
             tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
@@ -61,16 +58,6 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> 
             f"--tokenizer {name} has other tokens than --model_name_or_path {model}, whose weights "
             "work only with its own tokenizer; leave --tokenizer out"
         )
-
-
-def _first_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The first billion characters, which are enough for training a tokenizer."""
-    left = MAX_CHARACTERS
-    for text in texts:
-        yield text
-        left -= len(text)
-        if left <= 0:
-            return
 
 
 def set_up_tokenizer(
@@ -102,7 +89,6 @@ def train_tokenizer(
     names: dict[str, Any] = {
         "vocab_size": asked_for.vocab_size,
         "algorithm": asked_for.tokenizer_algorithm,
-        "min_frequency": asked_for.tokenizer_min_frequency,
     }
     arguments = {name: value for name, value in names.items() if value is not None}
     # The other arguments of the task only apply to its own algorithm.

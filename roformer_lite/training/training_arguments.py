@@ -31,6 +31,8 @@ DEFAULTS = {
     # A training logs 20 losses.
     "logging_steps": 0.05,
     "report_to": "none",
+    # The count of early stopping and the clock go on when a training continues.
+    "restore_callback_states_from_checkpoint": True,
     # The trainer sets this number once the data are known.
     "num_train_epochs": float(MAX_EPOCHS),
 }

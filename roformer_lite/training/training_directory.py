@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,14 @@ from transformers import TrainingArguments
 from ..errors import InputError
 from ..options.common import PublishingOptions
 from ..options.run import HUB_NAMES, Run
-from ..output import RESULTS_FILE, check_output_dir, complete_file, is_disk_full
+from ..output import RESULTS_FILE, check_output_dir, complete_file
 from ..saved.saved_model import read_object
 
 LOCK_FILE = "lock"
 # The options and the files of the training, which may not change before it continues.
 DESCRIPTION_FILE = "description.json"
+# The names of test files in the description begin with this option.
+TEST_FILE = "--test_file"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
 # The options that determine the output directory, the card, progress bars and the final evaluation.
@@ -63,8 +64,7 @@ class TrainingDirectory:
 
         Raises:
             InputError: if another process holds the directory, if it can't be created, if there is
-                a finished model or an unfinished training with other options or files, or if the
-                disk becomes full. `overwrite_output_dir` allows discarding models and trainings; a
+                a finished model or an unfinished training with other options or files. `overwrite_output_dir` allows discarding models and trainings; a
                 training without a checkpoint is always discarded.
         """
         data = self.path / f"data-{args.process_index}"
@@ -78,17 +78,7 @@ class TrainingDirectory:
                     )
             shutil.rmtree(data, ignore_errors=True)
             held.callback(shutil.rmtree, data, ignore_errors=True)
-            try:
-                yield data
-            # Libraries have various errors for a full disk. All other errors pass unchanged.
-            except Exception as error:
-                if isinstance(error, InputError) or not is_disk_full(error):
-                    raise
-                raise InputError(
-                    f"{self.path}: no space left on the disk for data and checkpoints; free some "
-                    "space and run the same command again, which continues from the last complete "
-                    "checkpoint"
-                ) from error
+            yield data
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -157,53 +147,40 @@ class TrainingDirectory:
         with complete_file(path) as stream:
             json.dump(now, stream)
 
-    def _description(self) -> dict[str, dict[str, Any]]:
+    def _description(self) -> dict[str, Any]:
         """The options of this run, and the size and the time of each file that the training and the
         test read, by its path from this directory."""
         data = self.run.data
         options = self.run.content()
         models = [Path(options[name]) for name in HUB_NAMES if name in options]
-        training = [
+        options |= options.pop("training_arguments", {})
+        files = [
             *(data.train_file or ()),
             *(data.validation_file or ()),
             *(path for model in models for path in model.rglob("*") if path.is_file()),
         ]
-        options |= options.pop("training_arguments", {})
-        return {
-            "options": {name: options[name] for name in options.keys() - NOT_COMPARED},
-            "training files": dict(map(self._stamp, training)),
-            "test files": dict(map(self._stamp, data.test_file or ())),
-        }
+        found = {f"--{name}": options[name] for name in options if name not in NOT_COMPARED}
+        found |= dict(map(self._stamp, files))
+        for name, stamp in map(self._stamp, data.test_file or ()):
+            found[f"{TEST_FILE} {name}"] = stamp
+        return found
 
     def _stamp(self, path: str | Path) -> tuple[str, str]:
         found = os.stat(path)
         name = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
-        return name, f"{found.st_size} {found.st_mtime_ns}"
+        return name, f"{found.st_size} bytes at {found.st_mtime_ns} ns"
 
-    def _difference(self, before: dict[str, Any], now: dict[str, dict[str, Any]]) -> str:
+    def _difference(self, before: dict[str, Any], now: dict[str, Any]) -> str:
         """The options and files of this run that differ from those of the one that was begun here;
         empty if there are none."""
-        changed = {
-            kind: [
-                name
-                for name in {**before[kind], **now[kind]}
-                if before[kind].get(name) != now[kind].get(name)
-            ]
-            for kind in now
-        }
         # Test data do not affect the training, so they may change until the first of several seeds
         # is finished.
-        if not any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
-            del changed["test files"]
-        options = changed.pop("options")
-        found = [
-            f"--{name} was {before['options'].get(name, 'the default')} and is "
-            f"{now['options'].get(name, 'the default')}"
-            for name in options
-        ]
-        for name in chain.from_iterable(changed.values()):
-            found.append(f"{os.path.normpath(self.path / name)} has changed")
-        return ", ".join(found)
+        is_tested = any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        return ", ".join(
+            f"{name} was {before.get(name)} and is {now.get(name)}"
+            for name in {**before, **now}
+            if before.get(name) != now.get(name) and (is_tested or not name.startswith(TEST_FILE))
+        )
 
     def has_progress(self) -> bool:
         """Whether the directory contains a checkpoint, or the model of one of several seeds."""

@@ -60,8 +60,8 @@ def test_importing_the_functions_loads_nothing_heavy():
 
 def test_training_gives_the_results_of_the_command(place, capsys):
     files = {"train_file": Path("train.jsonl"), "test_file": ["test.jsonl"]}
-    found = train("classify", output_dir=Path("python"), title=None, **files, **TRAINING)
-    assert capsys.readouterr().out == ""
+    found = train("classify", output_dir=Path("python"), dataset_title=None, **files, **TRAINING)
+    assert "Use it:" not in capsys.readouterr().out
     run(f"train classify {WORDS} --output_dir command", **files)
     saved = {name: results_of(Path(name)) for name in ("python", "command")}
     assert found.output_dir == Path("python") and found.results == saved["python"]
@@ -70,9 +70,9 @@ def test_training_gives_the_results_of_the_command(place, capsys):
     assert found.verdict == saved["command"]["verdict"] != ""
     assert Path("python/run.yaml").read_text() == Path("command/run.yaml").read_text()
 
-    again = train("python/run.yaml", output_dir="again", title="Again")
+    again = train("python/run.yaml", output_dir="again", hub_model_id="me/again")
     assert again.metrics == found.metrics
-    assert Path("again/README.md").read_text().count("# Again") == 1
+    assert Path("again/README.md").read_text().count("# me/again") == 1
 
 
 def test_evaluation_has_the_report_of_the_command_and_the_answers_of_predict(place, capsys):

@@ -105,8 +105,8 @@ def sentences(path: Path, words: int) -> Path:
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
-    """If the metrics of test data raise an error, it passes with a note on the trained weights, and
-    the same command may be given other test data."""
+    """If the metrics of test data raise an error, the trained weights are kept, and the same command
+    may be given other test data."""
     evaluate = Tag.evaluate
 
     def evaluate_short(recipe: Tag, saved: Any, rows: Dataset, *args: Any, **kwargs: Any) -> Any:
@@ -122,14 +122,13 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
         f"--config position_embedding_type=learned max_position_embeddings=16 {more}"
     )
     files = {"train_file": short, "validation_file": short, "output_dir": tmp_path / "model"}
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError):
         run(command, **files, test_file=long)
-    said = "".join(raised.value.__notes__)
     folder = tmp_path / "model.training"
     if "seeds" in more:
         folder = folder / "seed-1.training"
     kept = folder / "checkpoint-2"
-    assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
+    assert not (tmp_path / "model").exists()
     assert config_of(kept)["max_position_embeddings"] == 16
     run(command, **files, test_file=short)
     assert "Resuming from step 2" in capsys.readouterr().err

@@ -22,7 +22,7 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     rows = [{"text": text, "label": text.split()[0]} for text in WORDS * 12]
     data = write_rows(folder / "train.jsonl", rows)
-    train(SMALL, data, folder / "first", title="Two: colours")
+    train(SMALL, data, folder / "first", dataset_title="Two: colours")
     return folder
 
 
@@ -48,7 +48,7 @@ def test_options_after_the_file_override_it(trained):
         str(path),
         ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
     )
-    assert run.training.max_steps == 9 and run.card.title == "Two: colours"
+    assert run.training.max_steps == 9 and run.card.dataset_title == "Two: colours"
     assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
     shown = run.command()
     assert (

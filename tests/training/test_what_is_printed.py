@@ -1,7 +1,6 @@
 """A training prints lines of its progress and an honest summary."""
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -27,23 +26,6 @@ def trained(folder: Path, options: str, **shifts: int) -> dict:
         files[f"{split}_file"] = write_rows(folder / f"{split}.jsonl", rows)
     command = f"classify {TINY.replace('--disable_tqdm', '')} --learning_rate 3e-3 {options}"
     return train(command, files.pop("train_file"), folder / "m", **files)
-
-
-@pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
-def test_lines_of_losses_and_of_evaluations(tmp_path, capsys, bars):
-    """Two batches make an epoch."""
-    trained(tmp_path, f"--num_train_epochs 3 --join_baseline false{bars}", train=0, validation=0)
-    said = capsys.readouterr().err
-    lines = [line for line in said.splitlines() if line.startswith("Epoch")]
-    assert all(re.search(r": .*loss \d", line) for line in lines)
-    losses = [line for line in lines if "validation loss" not in line]
-    assert [line.split("/")[0] for line in losses[-2:]] == ["Epoch 2.5", "Epoch 3"]
-    assert all(line.endswith(" left") for line in losses)
-    evaluations = [line for line in lines if "validation loss" in line]
-    assert [line.split(":")[0] for line in evaluations] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
-    assert all("accuracy" in line for line in evaluations)
-    for noise in ("{", "it/s", "%|", "examples/s"):
-        assert noise not in said
 
 
 def test_the_card_says_which_answer_is_joined(tmp_path):
