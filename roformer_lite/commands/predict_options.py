@@ -79,12 +79,12 @@ class ReadingArguments(TableArguments, DeviceArguments):
             if self.output_file is not None:
                 check_table_name("--output_file", self.output_file)
             return
-        for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
-            if getattr(self, name):
-                raise InputError(
-                    f"--{name} is for tables, not for lines; pass a .csv, .tsv or .jsonl file as "
-                    "--input_file"
-                )
+        of_tables = ("text_column", "text_pair_column", "prefix", "column_names", "delimiter")
+        refuse_ignored(
+            {name: getattr(self, name) or None for name in of_tables},
+            given="lines of text",
+            why="which are no table; --input_file must be a .csv, .tsv or .jsonl file",
+        )
         if file_format(self.output_file or "") in (".csv", ".jsonl"):
             raise InputError(
                 f"--output_file {self.output_file} is a table, but the input is read line by line; "

@@ -138,7 +138,7 @@ class ModelArguments:
     """The model and its tokenizer.
 
     Args:
-        tokenizer: Tokenizer to use. Default: train one on the training data.
+        tokenizer: Tokenizer of a new model. Default: train one on the training data.
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
         tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
             bpe.
@@ -166,7 +166,7 @@ class ModelArguments:
             refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
         if self.model_name_or_path is not None:
-            new = {"size": self.size, **self.new_tokenizer}
+            new = {"size": self.size, "tokenizer": self.tokenizer, **self.new_tokenizer}
             refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
 
     @property

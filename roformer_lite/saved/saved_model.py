@@ -230,7 +230,9 @@ def require_tokenizer(
     """Like `load_tokenizer`, but a missing tokenizer is an error."""
     tokenizer = load_tokenizer(name, config)
     if tokenizer is None:
-        raise InputError(f"{name}: it has no tokenizer")
+        raise InputError(
+            f"{name}: it has no tokenizer; add its files, for example with `save_pretrained`"
+        )
     return tokenizer
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
@@ -108,9 +108,7 @@ class WeightAveraging(TrainerCallback):
         self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor
     ) -> None:
         decay = min(self.decay, (1 + int(count)) / (10 + int(count)))
-        with torch.no_grad():
-            for ours, theirs in zip(averaged, current, strict=True):
-                ours.lerp_(theirs, 1 - decay)
+        get_ema_multi_avg_fn(decay)(averaged, current, count)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

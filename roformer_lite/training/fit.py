@@ -59,14 +59,8 @@ def make_trainer(
     train = encoded["train"]
     complete_arguments(args, run, recipe, encoded)
     lengths: Sequence[int] = ()
-    max_tokens = run.training.max_tokens_per_batch
-    if max_tokens:
+    if run.training.max_tokens_per_batch:
         lengths = recipe.lengths(train)
-        if max(lengths) > max_tokens:
-            raise InputError(
-                f"--max_tokens_per_batch {max_tokens} is below the longest row, which has "
-                f"{max(lengths)} tokens; raise it, or truncate the rows to fewer tokens"
-            )
     parts = recipe.trainer_parts(args, start, rows, encoded)
     try:
         return trainer_class(run.task)(

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..options.common import ModelArguments
 from ..options.run import Run
 from ..recipes.base import Recipe
-from ..saved.saved_model import load_tokenizer, require_tokenizer, try_tokenizer
+from ..saved.saved_model import require_tokenizer, try_tokenizer
 
 
 def make_tokenizer(
@@ -35,29 +35,16 @@ def make_tokenizer(
     Raises:
         InputError: if it cannot be loaded or trained.
     """
-    given = run.tokenizer_source
-    if given:
-        tokenizer = pretrained_tokenizer(given)
-        if run.model.tokenizer and run.model.model_name_or_path:
-            _check_tokens(tokenizer, given, run.model.model_name_or_path)
-        return set_up_tokenizer(tokenizer, recipe)
-    with args.main_process_first(local=False, desc="training the tokenizer"):
-        if args.should_save and not (state_dir / "tokenizer").exists():
-            texts = recipe.texts(train_rows)
-            tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
-            tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
-            (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
-        tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
-    return set_up_tokenizer(tokenizer, recipe)
-
-
-def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> None:
-    own = load_tokenizer(model)
-    if own is not None and own.get_vocab() != tokenizer.get_vocab():
-        raise InputError(
-            f"--tokenizer {name} has other tokens than --model_name_or_path {model}, whose weights "
-            "work only with its own tokenizer; leave --tokenizer out"
-        )
+    name = run.tokenizer_source
+    if name is None:
+        name = str(state_dir / "tokenizer")
+        with args.main_process_first(local=False, desc="training the tokenizer"):
+            if args.should_save and not (state_dir / "tokenizer").exists():
+                texts = recipe.texts(train_rows)
+                trained = train_tokenizer(texts, run.model, recipe.new_tokenizer)
+                trained.save_pretrained(state_dir / "tokenizer.unfinished")
+                (state_dir / "tokenizer.unfinished").rename(name)
+    return set_up_tokenizer(pretrained_tokenizer(name), recipe)
 
 
 def set_up_tokenizer(

@@ -74,13 +74,8 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
     values.setdefault("load_best_model_at_end", is_measured and is_saved_then)
-    metric = values.get("metric_for_best_model")
-    if metric is not None:
-        if not isinstance(metric, str):
-            raise InputError(
-                f"--training_arguments metric_for_best_model={metric}: the name of a metric is "
-                "needed"
-            )
+    if values.get("metric_for_best_model") is not None:
+        metric = str(values["metric_for_best_model"])
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.

@@ -51,7 +51,6 @@ def test_refused_by_the_quick_check(task, options, message, monkeypatch):
         ("hub_tok=hf_x", "has no field hub_tok"),
         ("learning_rat=5", "did you mean"),
         ("optim_args=lr=1", "muon has no arguments"),
-        ("metric_for_best_model=5", "metric_for_best_model=5: the name of a metric"),
     ],
 )
 def test_training_arguments_are_checked_by_their_full_names(given, message):
@@ -98,7 +97,7 @@ def test_the_version(capsys):
         ("--config hidden_size=30 num_attention_heads=4", "hidden_size=30"),
         ("--config vocab_size=3", "use --vocab_size"),
         ("--vocab_size 30", "the tokenizer cannot be trained"),
-        ("--max_tokens_per_batch 2", "--max_tokens_per_batch 2 is below"),
+        ("--max_tokens_per_batch 2", "a budget of 2 tokens is below the longest example"),
         ("--tokenizer ./nowhere", "--tokenizer ./nowhere: there is no such directory"),
     ],
 )

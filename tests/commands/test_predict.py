@@ -520,8 +520,8 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
         ),
         (f"{lines} .", "--output_file . is a directory"),
         (f"{lines} {too_long}", "cannot be written: File name too long"),
-        ("--text_column a", "--text_column is for tables, not for lines"),
-        ("--input_file lines.txt --delimiter ;", "--delimiter is for tables, not for lines"),
+        ("--text_column a", "--text_column a has no effect with lines of text"),
+        ("--input_file lines.txt --delimiter ;", "--delimiter ; has no effect with lines of text"),
         ("--input_file x.csv --output_file y.txt", "--output_file y.txt: a table needs a name"),
         (
             "--input_file x.csv --text_column a --output_file y",
