@@ -49,7 +49,7 @@ def train(command: str, data: Files, out: Path, **options: object) -> dict[str, 
 
 def evaluated(model: Path, data: Files, **options: object) -> dict[str, Any]:
     """Evaluate a model, and return the results."""
-    return evaluate(model, test_file=data, device="cpu", **options).results
+    return evaluate(model, test_file=data, device="cpu", **options)
 
 
 def predicted(model: Path, data: Path, **options: object) -> list[dict[str, Any]]:

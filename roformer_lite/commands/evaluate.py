@@ -16,7 +16,6 @@ from ..evaluation import Evaluation, evaluate
 from ..measuring.report import example_text, worst
 from ..options.common import TrainingOptions
 from ..recipes.base import Recipe
-from ..results import EvaluationResult
 from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
@@ -29,9 +28,8 @@ def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> N
     """Run `roformer-lite evaluate DIR`. The arguments are those of `evaluate_model`."""
     # A file is read in less time than it takes to read a progress bar.
     disable_progress_bars()
-    evaluated = evaluate_model(options, given, directory)
-    results = evaluated.results
-    print(evaluated.report)
+    results = evaluate_model(options, given, directory)
+    print(results["report"])
     print(table_of(pandas.DataFrame(results["metrics"]), results["task"], results["rows"]))
     for note in results["notes"]:
         print(note)
@@ -39,7 +37,7 @@ def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> N
 
 def evaluate_model(
     options: EvaluateArguments, given: dict[str, Any], directory: str
-) -> EvaluationResult:
+) -> dict[str, Any]:
     """Evaluate a saved model.
 
     Args:
@@ -74,20 +72,18 @@ def evaluate_model(
             seed=of_training.get("seed", TrainingOptions.seed),
         )
         notes = [*recipe.notes(), *recipe.notes_on("test", rows, found.outcomes)]
-    results = {
+    return {
         "task": recipe.name,
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
         "labels": {} if found.report is None else found.report.scores,
         "rows": {"test": found.rows},
         "notes": notes,
+        "predictions": [
+            {"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes
+        ],
+        "report": _report_text(found),
     }
-    return EvaluationResult(
-        metrics=found.metrics,
-        rows=[{"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes],
-        report=_report_text(found),
-        results=results,
-    )
 
 
 def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, Any]) -> Recipe:
@@ -98,11 +94,16 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
     """
     kind = type(saved.recipe)
     kind.refuse_others(given, kind.options_class.measuring_options)
-    known = vars(saved.recipe.options)
-    data = {name: value for name, value in vars(options).items() if name in known}
-    # The options require training data, but only the test data are read.
-    data["train_file"] = options.test_file
-    options_of_data = replace(saved.recipe.options, **data, **given)
+    options_of_data = replace(
+        saved.recipe.options,
+        dataset_name=None,
+        # The options require training data, but only the test data are read.
+        train_file=options.test_file,
+        test_file=options.test_file,
+        column_names=options.column_names,
+        delimiter=options.delimiter,
+        **given,
+    )
     return kind.of_model(options_of_data, saved.model.config, saved.results.get("settings", {}))
 
 

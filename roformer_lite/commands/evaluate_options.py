@@ -12,35 +12,31 @@ from ..errors import (
     check_number,
     require_packages,
 )
-from ..options.common import DatasetArguments
+from ..options.common import TableArguments
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser, help_texts
 from ..options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
 
 
 @dataclass
-class EvaluateArguments(DatasetArguments, DeviceArguments):
+class EvaluateArguments(TableArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, except the model directory and `measuring_arguments`.
 
     Args:
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
-        test_split: Split of --dataset_name.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
 
     test_file: list[str] | None = None
-    test_split: str = "test"
     batch_size: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.test_file is None) == (self.dataset_name is None):
-            raise InputError("pass either --test_file or --dataset_name")
-        if self.dataset_name is None:
-            self.refuse_hub_options("--test_file", "test_split")
-        for path in self.test_file or ():
+        if self.test_file is None:
+            raise InputError("pass --test_file, the labelled data")
+        for path in self.test_file:
             check_file("test_file", path)
         check_number("batch_size", self.batch_size, minimum=1)
 

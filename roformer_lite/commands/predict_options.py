@@ -18,10 +18,6 @@ from ..options.common import MAX_SEED, TableArguments, refuse_ignored
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
-# Dividing logits by a smaller number would overflow in float16.
-MIN_TEMPERATURE = 1e-3
-_SAMPLING = ("temperature", "top_p", "top_k", "seed")
-
 
 @dataclass
 class ReadingArguments(TableArguments, DeviceArguments):
@@ -106,9 +102,6 @@ class AnsweringArguments:
             as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
             otherwise as saved with the model.
-        temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
-        top_p: causal: sample from the most probable tokens whose probabilities add up to this.
-            Default: 0.95
         seed: causal: seed of the sampling. Default: 42
     """
 
@@ -118,19 +111,15 @@ class AnsweringArguments:
     threshold: float | None = None
     beams: int | None = None
     max_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     seed: int | None = None
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens", "beams"):
             check_number(name, getattr(self, name), minimum=1)
         check_number("threshold", self.threshold, minimum=0, maximum=1)
-        check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
-        check_number("top_p", self.top_p, above=0, maximum=1)
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         if self.beams is not None:
-            sampling = {name: getattr(self, name) for name in _SAMPLING}
+            sampling = {"top_k": self.top_k, "seed": self.seed}
             refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
 
     @property

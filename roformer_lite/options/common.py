@@ -51,36 +51,12 @@ class TableArguments:
 
 
 @dataclass
-class DatasetArguments(TableArguments):
-    """A dataset on the Hub.
+class DataArguments(TableArguments):
+    """Where the examples come from.
 
     Args:
         dataset_name: A dataset on the Hub, instead of files.
         dataset_config_name: Configuration of that dataset, if it has several.
-    """
-
-    dataset_name: str | None = None
-    dataset_config_name: str | None = None
-
-    def is_given(self, name: str) -> bool:
-        """Whether the option `name` differs from its default."""
-        return getattr(self, name) != getattr(type(self), name)
-
-    def refuse_hub_options(self, given: str, *names: str) -> None:
-        """Reject the options with these `names`, which are for a dataset on the Hub, if the option
-        `given` names files instead."""
-        ignored: dict[str, Any] = {}
-        for name in ("dataset_config_name", *names):
-            if self.is_given(name):
-                ignored[name] = getattr(self, name)
-        refuse_ignored(ignored, given, "which names files and not a dataset on the Hub")
-
-
-@dataclass
-class DataArguments(DatasetArguments):
-    """Where the examples come from.
-
-    Args:
         train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
             another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and its tag
             on each line.
@@ -101,6 +77,8 @@ class DataArguments(DatasetArguments):
 
     group: ClassVar[str] = "data"
 
+    dataset_name: str | None = None
+    dataset_config_name: str | None = None
     train_file: list[str] | None = None
     validation_file: list[str] | None = None
     test_file: list[str] | None = None
@@ -127,10 +105,19 @@ class DataArguments(DatasetArguments):
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"
             )
         if self.dataset_name is None:
-            self.refuse_hub_options("--train_file", "train_split", "validation_split", "test_split")
+            names = ("dataset_config_name", "train_split", "validation_split", "test_split")
+            refuse_ignored(
+                {name: getattr(self, name) for name in names if self.is_given(name)},
+                given="--train_file",
+                why="which names files and not a dataset on the Hub",
+            )
         for name in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, name) or ():
                 check_file(name, path)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the option `name` differs from its default."""
+        return getattr(self, name) != getattr(type(self), name)
 
 
 @dataclass

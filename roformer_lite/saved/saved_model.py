@@ -201,38 +201,29 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     return generation_config
 
 
-def load_tokenizer(
+def require_tokenizer(
     name: str | Path, config: PreTrainedConfig | None = None
-) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a directory or of a repository on the Hub; None if it has none.
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory or of a repository on the Hub.
 
     Args:
         name: The directory or repository.
         config: The configuration of the model that will read its tokens, if there is one.
 
     Raises:
-        InputError: if one of its files is wrong, or if it belongs to another model.
+        InputError: if there is none, if one of its files is wrong, or if it belongs to another
+            model.
     """
     directory = directory_of(name)
     if not has_tokenizer(directory):
-        return None
+        raise InputError(
+            f"{name}: it has no tokenizer; add its files, for example with `save_pretrained`"
+        )
     with naming(f"{name}: the tokenizer"):
         tokenizer = open_tokenizer(directory)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)
-    return tokenizer
-
-
-def require_tokenizer(
-    name: str | Path, config: PreTrainedConfig | None = None
-) -> PreTrainedTokenizerBase:
-    """Like `load_tokenizer`, but a missing tokenizer is an error."""
-    tokenizer = load_tokenizer(name, config)
-    if tokenizer is None:
-        raise InputError(
-            f"{name}: it has no tokenizer; add its files, for example with `save_pretrained`"
-        )
     return tokenizer
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -139,11 +138,8 @@ def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:
         return None
     folds = np.zeros(len(labels), dtype=int)
     splitter = StratifiedGroupKFold(num_folds, shuffle=True, random_state=FOLDS_SEED)
-    with warnings.catch_warnings():
-        # Labels with fewer rows than folds are no problem here.
-        warnings.simplefilter("ignore", UserWarning)
-        for number, (_, held_out) in enumerate(splitter.split(texts, labels, groups)):
-            folds[held_out] = number
+    for number, (_, held_out) in enumerate(splitter.split(texts, labels, groups)):
+        folds[held_out] = number
     # Nothing can be learned from a single label.
     for learned, _ in PredefinedSplit(folds).split():
         if len(set(np.take(labels, learned))) < 2:

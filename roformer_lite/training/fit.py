@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -119,12 +120,14 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
     """
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     try:
-        if checkpoint is not None:
-            _resume(trainer, checkpoint)
-        elif has_steps:
-            trainer.train()
-        else:
-            _train_without_steps(trainer)
+        # The Trainer prints its logs, but standard output is for results.
+        with redirect_stdout(sys.stderr):
+            if checkpoint is not None:
+                _resume(trainer, checkpoint)
+            elif has_steps:
+                trainer.train()
+            else:
+                _train_without_steps(trainer)
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:

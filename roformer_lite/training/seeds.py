@@ -14,11 +14,8 @@ from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
-from .defaults import with_defaults
-from .fit import trainer_class
 from .model_card import add_seeds
 from .train import train
-from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory
 
 
@@ -44,18 +41,14 @@ def train_seeds(run: Run) -> dict[str, Any]:
             "the launcher"
         )
     directory = TrainingDirectory(run)
-    args_class = trainer_class(run.task).args_class
-    args = make_training_arguments(with_defaults(run), args_class)
-    with directory.opened(args):
+    found: dict[int, dict[str, Any]] = {}
+    with directory.held():
         for number, seed in enumerate(seeds, 1):
-            if seed in _finished(run):
-                continue
-            print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed))
-            results = _finished(run)[seed]
-            metric = f"{results['main_metric']} {validation_metric(results):.4f}"
-            print(f"Seed {seed} is finished: validation {metric}", file=sys.stderr)
-        found = _finished(run)
+            path = _folder(run, seed) / RESULTS_FILE
+            if not path.is_file():
+                print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
+                train(_of_seed(run, seed))
+            found[seed] = read_object(path)
         best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
         with complete_directory(
@@ -84,12 +77,6 @@ def validation_metric(results: dict[str, Any]) -> float:
 
 def _folder(run: Run, seed: int) -> Path:
     return run.checkpoints / f"seed-{seed}"
-
-
-def _finished(run: Run) -> dict[int, dict[str, Any]]:
-    """The results of the seeds whose training is finished, in order."""
-    files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds}
-    return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
 def _of_seed(run: Run, seed: int) -> Run:

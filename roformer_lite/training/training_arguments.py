@@ -60,9 +60,6 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`, and
     # accelerate only then makes several processes one group.
     values["use_cpu"] = options.use_cpu or not torch.accelerator.is_available()
-    if not torch.cuda.is_available():
-        # Pinning memory is useless without CUDA, and torch warns about it.
-        values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
         # transformers does not have Muon, so the trainer creates it.
         if values.get("optim_args"):

@@ -71,7 +71,7 @@ class TrainingDirectory:
         with ExitStack() as held:
             with args.main_process_first(local=False, desc="preparing the output directory"):
                 if args.should_save:
-                    held.enter_context(self._held())
+                    held.enter_context(self.held())
                 elif not self.path.exists():
                     raise InputError(
                         f"--output_dir: {self.path} must be on a disk that all machines share"
@@ -81,7 +81,8 @@ class TrainingDirectory:
             yield data
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
+        """Context of the one process that prepares and locks the directory; see `opened`."""
         with self._locked():
             check_output_dir(self.run.output_dir, self.run.training.overwrite_output_dir)
             self._make_ready()

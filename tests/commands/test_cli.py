@@ -51,7 +51,7 @@ def evaluation(model: Path, data: Path | list[Path], printed: pytest.CaptureFixt
     assert all(f"{value:.4f}" in shown for value in noted["metrics"]["test"].values())
     foreign = "label_column" if noted["task"] == "tag" else "tag_column"
     run("evaluate", model, test_file=data, **{foreign: "x"}, status=2)
-    return evaluate(model, test_file=data, device="cpu").rows
+    return evaluate(model, test_file=data, device="cpu")["predictions"]
 
 
 def trained(command: str, data: Path | list[Path], model: Path, **options: object) -> dict:
@@ -215,7 +215,7 @@ def test_classify_several_labels(tmp_path):
     assert set(wrong["labels"]) == {"cat", "dog", "red"}
     right = [
         set(row["label"].split(";")) == set(row["prediction"].split(";"))
-        for row in evaluate(model, test_file=data, device="cpu").rows
+        for row in evaluate(model, test_file=data, device="cpu")["predictions"]
     ]
     assert sum(right) / len(right) == wrong["metrics"]["test"]["accuracy"] == 0.75
 
