@@ -1,8 +1,9 @@
-"""`evaluate`: mistakes in the data, notes of the training, places to write, and pictures. (Its
-table and its metrics are tested in test_cli.py.)"""
+"""`evaluate`: its options, mistakes in the data, and notes of the training. (Its table and its metrics
+are tested in test_cli.py.)"""
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from program import evaluated, refused, results_of, write_rows
 from saved_models import save_model
 
+from roformer_lite.commands.evaluate_options import MeasuringArguments
 from roformer_lite.measuring.confusion_picture import draw_confusion, most_confused
+from roformer_lite.options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
 from roformer_lite.saved.saved_model import load_model
 
 
@@ -75,6 +78,12 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, kind):
     data = write_rows(tmp_path / "a.jsonl", [row])
     metrics = evaluated(directory, data)["metrics"]["test"]
     assert np.isfinite(list(metrics.values())).all()
+
+
+def test_the_measuring_options_of_all_tasks_except_lengths():
+    of_tasks = {name for kind in TASK_ARGUMENTS.values() for name in kind.measuring_options}
+    named = {option.name for option in fields(MeasuringArguments)}
+    assert named == of_tasks - set(LENGTH_OPTIONS)
 
 
 def test_an_option_replaces_that_of_the_training(classifier, tmp_path):
