@@ -122,11 +122,6 @@ class AnsweringArguments:
             sampling = {"top_k": self.top_k, "seed": self.seed}
             refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that were given, by their names."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
 
 def parse(
     words: Sequence[str], has_rows: bool = False
@@ -151,7 +146,7 @@ def parse(
     files, answering, directory = parser.parse(words)
     if not has_rows:
         files.check_tables()
-    options = answering.given
+    options = {name: value for name, value in vars(answering).items() if value is not None}
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)

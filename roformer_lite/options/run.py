@@ -81,11 +81,6 @@ class Run:
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
 
     @property
-    def tokenizer_source(self) -> str | None:
-        """The directory or name of an existing tokenizer to use; None if a new one is trained."""
-        return self.model.tokenizer or self.model.model_name_or_path
-
-    @property
     def joins_baseline(self) -> bool:
         """Whether a baseline is to join the answer of the model, if the task has one."""
         wanted = getattr(self.data, "join_baseline", None)

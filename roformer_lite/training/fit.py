@@ -88,9 +88,7 @@ def complete_arguments(
     if "validation" not in encoded:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
-    tokens = 0.0
-    if recipe.has_labels:
-        tokens = _mean_length(recipe, train)
+    tokens = _mean_length(recipe, train) if recipe.has_labels else 0.0
     if options.num_train_epochs is None:
         args.num_train_epochs = epochs_for(len(train), tokens * len(train))
     if "per_device_train_batch_size" in run.filled and tokens:

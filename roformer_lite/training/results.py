@@ -155,6 +155,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
 def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     trainer = finished.trainer
     state = trainer.state
+    values = {**vars(trainer.options), **vars(trainer.args)}
     facts = {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
@@ -163,7 +164,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
         "best_metric": state.best_metric,
-        "arguments": shown_arguments(trainer),
+        "arguments": {name: values[name] for name in SHOWN_ARGUMENTS},
         "own_weights": own_weights(finished.run),
     }
     if finished.pairs is not None:
@@ -206,12 +207,6 @@ def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     if evaluation.without_seen is None:
         return sentence
     return f"{sentence} Without them, {metric} is {evaluation.without_seen:.4f}."
-
-
-def shown_arguments(trainer: RoFormerLiteTrainer) -> dict[str, Any]:
-    """The values of `SHOWN_ARGUMENTS` that the training has used."""
-    values = {**vars(trainer.options), **vars(trainer.args)}
-    return {name: values[name] for name in SHOWN_ARGUMENTS}
 
 
 def metrics_of(baselines: Baselines) -> dict[str, dict[str, Metrics]]:

@@ -64,15 +64,9 @@ def train_seeds(run: Run) -> dict[str, Any]:
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
     """The seed whose model is best on the validation data, or the first of equally good ones."""
-    values = {seed: validation_metric(results) for seed, results in found.items()}
     metric = next(iter(found.values()))["main_metric"]
     choose = min if metric in LOWER_IS_BETTER else max
-    return choose(values, key=values.__getitem__)
-
-
-def validation_metric(results: dict[str, Any]) -> float:
-    """The main metric of a finished model on the validation data."""
-    return results["metrics"]["validation"][results["main_metric"]]
+    return choose(found, key=lambda seed: found[seed]["metrics"]["validation"][metric])
 
 
 def _folder(run: Run, seed: int) -> Path:
@@ -114,6 +108,6 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
             f"Over the seeds {', '.join(metrics)}, the {metric} on the {split} data is "
             f"{mean[split][metric]:.4f} ± {deviation[split][metric]:.4f} (mean and standard "
             f"deviation). The model of seed {best} is kept, because it has the best validation "
-            f"{metric}, {validation_metric(found[best]):.4f}."
+            f"{metric}, {metrics[str(best)]['validation'][metric]:.4f}."
         ),
     }

@@ -35,7 +35,7 @@ def make_tokenizer(
     Raises:
         InputError: if it cannot be loaded or trained.
     """
-    name = run.tokenizer_source
+    name = run.model.tokenizer or run.model.model_name_or_path
     if name is None:
         name = str(state_dir / "tokenizer")
         with args.main_process_first(local=False, desc="training the tokenizer"):
@@ -44,7 +44,9 @@ def make_tokenizer(
                 trained = train_tokenizer(texts, run.model, recipe.new_tokenizer)
                 trained.save_pretrained(state_dir / "tokenizer.unfinished")
                 (state_dir / "tokenizer.unfinished").rename(name)
-    return set_up_tokenizer(pretrained_tokenizer(name), recipe)
+    tokenizer = require_tokenizer(name)
+    try_tokenizer(tokenizer, name)
+    return set_up_tokenizer(tokenizer, recipe)
 
 
 def set_up_tokenizer(
@@ -85,14 +87,3 @@ def train_tokenizer(
         return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
-
-
-def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a directory or of a repository on the Hub.
-
-    Raises:
-        InputError: if there is none, or if it cannot encode a batch.
-    """
-    tokenizer = require_tokenizer(name)
-    try_tokenizer(tokenizer, name)
-    return tokenizer
