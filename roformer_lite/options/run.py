@@ -6,6 +6,7 @@ The command line, a file and a program create the same object. Nothing here impo
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,12 @@ class Run:
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`."""
-        # This import loads torch.
-        from hf_roformer_lite.version import __version__
-
         content = self.content()
         # A training that is repeated needs another directory.
         del content["output_dir"]
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         head = (
-            f"# Written by roformer-lite {__version__}.\n"
+            f"# Written by roformer-lite {version('hf_roformer_lite')}.\n"
             f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training in the\n"
             "# same working directory. All other options have their defaults, which\n"
             f"# `roformer-lite train {self.task} --help-all` lists.\n"

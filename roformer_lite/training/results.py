@@ -14,8 +14,6 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.version import __version__
-
 from ..baseline.join import Join
 from ..data.duplicates import SEEN
 from ..evaluation import THIS_MODEL, Evaluation
@@ -121,7 +119,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
             by_label[evaluation.split] = evaluation.report.scores
     if measured.join is not None:
         notes.append(note_on_join(finished, measured.join))
-    packages = ("transformers", "torch", recipe.library)
+    packages = ("hf_roformer_lite", "transformers", "torch", recipe.library)
     others = {**measured.parts, **finished.baselines}
     args = finished.trainer.args
     device = f"CPU ({platform.machine()})"
@@ -148,7 +146,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "vocabulary": len(finished.start.tokenizer),
         "training": facts_of_training(finished),
         "machine": {"device": device, "processes": args.world_size},
-        "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
+        "versions": {name: version(name) for name in packages},
     }
 
 
