@@ -103,8 +103,7 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
         target, overwrite: As for `check_output_dir`.
 
     Raises:
-        InputError: if something else was written to `target` in the meantime; the message says
-            where the finished directory is.
+        InputError: if something else was written to `target` in the meantime.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
@@ -123,11 +122,9 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
             if is_replaced:
                 replaced.rename(target)
                 raise
-            kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
-            finished.rename(kept)
             raise InputError(
                 f"{target}: something else was written there in the meantime, and was kept "
-                f"({error.strerror}); the finished directory is {kept}"
+                f"({error.strerror}); move it, and run the same command again"
             ) from error
 
 

@@ -168,7 +168,6 @@ def _arguments(
     own.logging_strategy = IntervalStrategy.EPOCH
     own.save_strategy = SaveStrategy.EPOCH
     own.save_total_limit = 1
-    own.save_only_model = False
     own.report_to = []
     return own
 
