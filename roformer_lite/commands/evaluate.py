@@ -45,6 +45,9 @@ def evaluate_model(
         given: The given options about reading and measuring data, by name.
         directory: The directory of the model, or its name on the Hub.
 
+    Returns:
+        The results that `roformer_lite.evaluate` returns.
+
     Raises:
         InputError: for an exported model that generates text.
     """
