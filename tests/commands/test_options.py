@@ -18,6 +18,11 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 # Our own parser refuses these. Each row has a task, its options and the message.
 REFUSED = [
     ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect with --tokenizer"),
+    (
+        "mlm",
+        "--tokenizer t --model_name_or_path m",
+        "--tokenizer t has no effect with --model_name_or_path",
+    ),
     ("mlm", "--word_dropout 0.1", "mlm already masks tokens"),
     ("classify", "--max_length 2", "--max_length=2 .* 3"),
     ("classify", "--label_column text", "--text_column text is also the column of the label"),

@@ -45,7 +45,7 @@ def write_tags(path: Path, tags: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with texts, pairs, a classifier, an encoder and a decoder of another vocabulary."""
+    """A folder with texts, pairs, a classifier and an encoder."""
     folder = tmp_path_factory.mktemp("given")
     text = write_rows(folder / "text.jsonl", [{"text": text} for text in TEXTS * 10])
     pairs = [{"source": text, "target": text.upper()} for text in TEXTS * 10]
@@ -55,7 +55,6 @@ def folder(tmp_path_factory) -> Path:
     train(f"classify {TINY} {COMMON} {learning}", data, folder / "classifier")
     lines = f"{TINY} {COMMON} --max_steps 2 --block_size 16"
     train(f"mlm {lines}", text, folder / "encoder")
-    train(f"causal {lines} --vocab_size 268", text, folder / "other")
     return folder
 
 
@@ -141,14 +140,6 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
     assert same(tmp_path / "other", first)
     names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert [*config_of(tmp_path / "other")["id2label"].values()] == names
-
-
-def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
-    """The model would read each token as another one."""
-    start = {"model_name_or_path": folder / "encoder", "tokenizer": folder / "other"}
-    files = {"train_file": folder / "text.jsonl", "output_dir": tmp_path / "m"}
-    run("train mlm", **files, **start, status=2)
-    assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
 
 
 @pytest.fixture
