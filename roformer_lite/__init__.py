@@ -2,6 +2,5 @@
 
 from .api import evaluate, predict, train
 from .errors import InputError
-from .results import EvaluationResult, TrainingResult
 
-__all__ = ["EvaluationResult", "InputError", "TrainingResult", "evaluate", "predict", "train"]
+__all__ = ["InputError", "evaluate", "predict", "train"]

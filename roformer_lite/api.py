@@ -11,10 +11,9 @@ from typing import Any
 
 from .errors import InputError
 from .options.values import command_words
-from .results import EvaluationResult, TrainingResult
 
 
-def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
+def train(task: str | PathLike[str], **options: Any) -> dict[str, Any]:
     """Train a model, as `roformer-lite train TASK` does.
 
     To resume an interrupted training, call this function again with the same arguments.
@@ -25,6 +24,11 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
         **options: The options that `roformer-lite train TASK --help-all` lists, by their names.
             None stands for the default.
 
+    Returns:
+        The contents of `results.json`, above all the `metrics` of the saved model by split
+        (`validation`, `test`) and name, the `baselines` and the `verdict`. It is empty in a process
+        of a distributed training that does not save the model.
+
     Raises:
         InputError: in the cases in which the command reports an error.
     """
@@ -34,16 +38,21 @@ def train(task: str | PathLike[str], **options: Any) -> TrainingResult:
 
     from .commands.train import train_run
 
-    return TrainingResult(run.output_dir, train_run(run) or {})
+    return train_run(run) or {}
 
 
-def evaluate(model: str | PathLike[str], **options: Any) -> EvaluationResult:
+def evaluate(model: str | PathLike[str], **options: Any) -> dict[str, Any]:
     """Evaluate a saved model on labelled data, as `roformer-lite evaluate DIR` does.
 
     Args:
         model: The directory of the model, or its name on the Hub.
         **options: The options that `roformer-lite evaluate --help` lists, by their names, above all
             `test_file`.
+
+    Returns:
+        The `metrics` of the split `test` by name, the `predictions`, which are a dictionary for each
+        row with its `origin`, its input, its true value and its prediction, and the `report` that
+        the command prints, with further entries as in `results.json`.
 
     Raises:
         InputError: in the cases in which the command reports an error.

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = import_module(f".commands.{arguments.command}", __package__)
         command.main(*given)
     except InputError as error:
-        _print_error(arguments.command, error, str(error))
+        _print_error(arguments.command, str(error))
         return 2
     except KeyboardInterrupt:
         message = f"\nroformer-lite {arguments.command}: interrupted"
@@ -86,15 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _resource_error(error)
         if not message:
             raise
-        _print_error(arguments.command, error, message)
+        _print_error(arguments.command, message)
         return 2
     return 0
 
 
-def _print_error(command: str, error: BaseException, message: str) -> None:
-    """Print the message of an error, and the notes that were added to the error on its way."""
-    sentences = ". ".join([message, *getattr(error, "__notes__", ())])
-    print(f"roformer-lite {command}: error: {sentences}", file=sys.stderr)
+def _print_error(command: str, message: str) -> None:
+    print(f"roformer-lite {command}: error: {message}", file=sys.stderr)
 
 
 def _resource_error(error: BaseException) -> str:
@@ -109,7 +107,7 @@ def _resource_error(error: BaseException) -> str:
     if is_disk_full(error):
         return (
             "no space left on the disk, or a file larger than `ulimit -f` allows: "
-            f"{error.__cause__ or error}"
+            f"{error.__cause__ or error}; free some space and run the same command again"
         )
     return ""
 

@@ -15,8 +15,6 @@ from .errors import InputError
 
 # This file is written last, so that a directory with it contains a finished model.
 RESULTS_FILE = "results.json"
-# Files with these names are open already.
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 def check_place(option: str, path: str) -> str:
@@ -105,8 +103,7 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
         target, overwrite: As for `check_output_dir`.
 
     Raises:
-        InputError: if something else was written to `target` in the meantime; the message says
-            where the finished directory is.
+        InputError: if something else was written to `target` in the meantime.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
@@ -125,11 +122,9 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
             if is_replaced:
                 replaced.rename(target)
                 raise
-            kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
-            finished.rename(kept)
             raise InputError(
                 f"{target}: something else was written there in the meantime, and was kept "
-                f"({error.strerror}); the finished directory is {kept}"
+                f"({error.strerror}); move it, and run the same command again"
             ) from error
 
 
@@ -138,9 +133,8 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """Open a UTF-8 file to be written inside the `with`; at the end it replaces `path`, which stays
     as it was if anything fails.
 
-    It is written next to `path`, which may be read in the meantime. A link is followed, an existing
-    file keeps its permissions, and other kinds of files, such as /dev/stdout or a pipe, are written
-    directly.
+    It is written next to `path`, which may be read in the meantime. A link is followed, and an
+    existing file keeps its permissions.
 
     Args:
         path: The file.
@@ -151,34 +145,27 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """
     name = f"{option} {path}".strip()
     target = Path(os.path.realpath(path))
-    is_special = not os.path.isfile(path) or str(path).startswith(_STREAMS)
-    is_stream = os.path.exists(path) and is_special
-    written = Path(path)
-    if not is_stream:
-        # Another command may write the same file at the same time.
-        written = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
-    if os.path.isdir(path):
-        raise InputError(f"{name} is a directory; pass the name of a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{name} is a directory or a device; pass the name of a file")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
+    # Another command may write the same file at the same time.
+    written = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
     try:
         file = written.open("w", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror}") from error
     try:
         with file:
-            if not is_stream and target.exists():
+            if target.exists():
                 shutil.copymode(target, written)
             yield file
-            if not is_stream:
-                # Without this, a crash of the machine after the rename could leave an empty file.
-                file.flush()
-                os.fsync(file.fileno())
-        if not is_stream:
-            written.replace(target)
+            # Without this, a crash of the machine after the rename could leave an empty file.
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(target)
     finally:
-        if not is_stream:
-            written.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

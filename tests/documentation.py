@@ -166,5 +166,6 @@ def run_block(block: Block, folder: Path) -> str:
     # The lines that continue a command are indented.
     commands = re.split(r"\n(?=\S)", code.rstrip())
     # A server would never end.
-    ending = [command for command in commands if "--port" not in command]
+    servers = ("--port", "roformer-lite app")
+    ending = [command for command in commands if not any(map(command.__contains__, servers))]
     return "".join(run_command(command, folder) for command in ending)

@@ -1,7 +1,6 @@
 """Commands of the program as a user runs them, and the files that they read and write."""
 
 import json
-import shutil
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from roformer_lite import evaluate
 from roformer_lite.cli import main
 from roformer_lite.training.callbacks import TrainingClock
 from roformer_lite.training.pairs import PAIRS_FOLDER
@@ -53,12 +53,8 @@ def train(command: str, data: Files, out: Path, **options: object) -> dict[str, 
 
 
 def evaluated(model: Path, data: Files, **options: object) -> dict[str, Any]:
-    """Run `evaluate`, and return the results."""
-    out = model.with_name(f"{model.name}-evaluated")
-    shutil.rmtree(out, ignore_errors=True)
-    files = {"test_file": data, "output_dir": out}
-    run("evaluate", model, **files, device="cpu", **options)
-    return results_of(out)
+    """Evaluate a model, and return the results."""
+    return evaluate(model, test_file=data, device="cpu", **options)
 
 
 def predicted(model: Path, data: Path, **options: object) -> list[dict[str, Any]]:

@@ -1,18 +1,16 @@
 """`roformer-lite app`: a page in the browser for trying a model. It shows what `predict` writes."""
 
 from pathlib import Path
-from typing import Any
 
 import gradio
 from transformers import set_seed
 
 from ..answers import SavedModel, open_model
 from ..errors import InputError
-from ..options.models import SEED
-from .app_options import AppArguments
+from ..options.models import SEED, DeviceArguments
 
 
-def main(options: AppArguments, directory: str) -> None:
+def main(options: DeviceArguments, directory: str) -> None:
     """Run `roformer-lite app DIR` until the process is stopped.
 
     Raises:
@@ -20,7 +18,7 @@ def main(options: AppArguments, directory: str) -> None:
     """
     saved = open_model(directory, device=options.device)
     page = page_of(saved, title=Path(directory).resolve().name)
-    open_page(page, server_name=options.host, server_port=options.port).block_thread()
+    open_page(page).block_thread()
 
 
 def page_of(saved: SavedModel, title: str) -> gradio.Interface:
@@ -54,12 +52,13 @@ def page_of(saved: SavedModel, title: str) -> gradio.Interface:
     )
 
 
-def open_page(page: gradio.Interface, **address: Any) -> gradio.Interface:
-    """Open a page. It is not shared on the internet, and nothing is reported to Gradio's makers.
+def open_page(page: gradio.Interface) -> gradio.Interface:
+    """Open a page at the address that the environment variables GRADIO_SERVER_NAME and
+    GRADIO_SERVER_PORT name. It is not shared on the internet, and nothing is reported to Gradio's
+    makers.
 
     Args:
         page: The page.
-        **address: `server_name` and `server_port` of Gradio's `launch`.
 
     Returns:
         The page, which a thread of this process serves.
@@ -77,11 +76,8 @@ def open_page(page: gradio.Interface, **address: Any) -> gradio.Interface:
             run_history=False,  # Otherwise the browser would store the texts of visitors.
             quiet=True,
             prevent_thread_lock=True,
-            **address,
         )
     except OSError as error:
-        raise InputError(
-            f"the page cannot be opened at this address: {error}; choose another --port or --host"
-        ) from error
+        raise InputError(f"the page cannot be opened at this address: {error}") from error
     print(f"{page.title}: {page.local_url}", flush=True)
     return page

@@ -1,35 +1,19 @@
 """The options of `roformer-lite app`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ..errors import check_model_name, check_number, require_packages
+from ..errors import check_model_name, require_packages
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
 
-@dataclass
-class AppArguments(DeviceArguments):
-    """Options of `roformer-lite app`.
-
-    Args:
-        host: Address to listen on. Default: 127.0.0.1, which only this machine can reach.
-        port: Port to listen on. Default: the first free one from 7860.
-    """
-
-    host: str | None = None
-    port: int | None = None
-
-    def __post_init__(self):
-        check_number("port", self.port, minimum=1, maximum=65535)
-
-
-def parse(argv: Sequence[str]) -> tuple[AppArguments, str]:
+def parse(argv: Sequence[str]) -> tuple[DeviceArguments, str]:
     """The options of `roformer-lite app`, and the model's directory."""
     parser = CommandParser(
         "app",
-        "Open a page in the browser to try a model.",
-        [AppArguments],
+        "Open a page in the browser to try a model. The environment variables GRADIO_SERVER_NAME "
+        "and GRADIO_SERVER_PORT change its address, 127.0.0.1:7860.",
+        [DeviceArguments],
         DIR=MODEL_HELP,
     )
     options, directory = parser.parse(argv)

@@ -6,25 +6,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas
 from datasets import disable_progress_bars
-from rich.console import Console
 
 from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
-from ..data.tables import TableWriter
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
 from ..measuring.report import example_text, worst
 from ..options.common import TrainingOptions
-from ..output import RESULTS_FILE, complete_directory, write_json
 from ..recipes.base import Recipe
-from ..results import EvaluationResult
 from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
 
-TABLE_FILE = "predictions.csv"
-REPORT_FILE = "report.txt"
 # The report shows this many of the worst predictions.
 NUM_EXAMPLES = 5
 
@@ -33,26 +28,25 @@ def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> N
     """Run `roformer-lite evaluate DIR`. The arguments are those of `evaluate_model`."""
     # A file is read in less time than it takes to read a progress bar.
     disable_progress_bars()
-    evaluated = evaluate_model(options, given, directory)
-    results = evaluated.results
-    print(evaluated.report)
-    metrics = {name: {"test": value} for name, value in evaluated.metrics.items()}
-    Console().print(table_of(metrics, results["task"], results["rows"]))
+    results = evaluate_model(options, given, directory)
+    print(results["report"])
+    print(table_of(pandas.DataFrame(results["metrics"]), results["task"], results["rows"]))
     for note in results["notes"]:
         print(note)
-    if options.output_dir is not None:
-        print(f"The evaluation is saved in {options.output_dir}")
 
 
 def evaluate_model(
     options: EvaluateArguments, given: dict[str, Any], directory: str
-) -> EvaluationResult:
-    """Evaluate a saved model, and write the output directory if there is one.
+) -> dict[str, Any]:
+    """Evaluate a saved model.
 
     Args:
         options: The options of the command.
         given: The given options about reading and measuring data, by name.
         directory: The directory of the model, or its name on the Hub.
+
+    Returns:
+        The results that `roformer_lite.evaluate` returns.
 
     Raises:
         InputError: for an exported model that generates text.
@@ -81,23 +75,18 @@ def evaluate_model(
             seed=of_training.get("seed", TrainingOptions.seed),
         )
         notes = [*recipe.notes(), *recipe.notes_on("test", rows, found.outcomes)]
-    results = {
+    return {
         "task": recipe.name,
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
         "labels": {} if found.report is None else found.report.scores,
         "rows": {"test": found.rows},
         "notes": notes,
+        "predictions": [
+            {"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes
+        ],
+        "report": _report_text(found),
     }
-    evaluated = EvaluationResult(
-        metrics=found.metrics,
-        rows=[{"origin": outcome.origin, **outcome.columns} for outcome in found.outcomes],
-        report=_report_text(found),
-        results=results,
-    )
-    if options.output_dir is not None:
-        _save(evaluated, Path(options.output_dir))
-    return evaluated
 
 
 def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, Any]) -> Recipe:
@@ -108,11 +97,16 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
     """
     kind = type(saved.recipe)
     kind.refuse_others(given, kind.options_class.measuring_options)
-    known = vars(saved.recipe.options)
-    data = {name: value for name, value in vars(options).items() if name in known}
-    # The options require training data, but only the test data are read.
-    data["train_file"] = options.test_file
-    options_of_data = replace(saved.recipe.options, **data, **given)
+    options_of_data = replace(
+        saved.recipe.options,
+        dataset_name=None,
+        # The options require training data, but only the test data are read.
+        train_file=options.test_file,
+        test_file=options.test_file,
+        column_names=options.column_names,
+        delimiter=options.delimiter,
+        **given,
+    )
     return kind.of_model(options_of_data, saved.model.config, saved.results.get("settings", {}))
 
 
@@ -125,15 +119,3 @@ def _report_text(found: Evaluation) -> str:
     if shown:
         lines += ["", "The worst answers:", *map(example_text, shown)]
     return "\n".join(lines) + "\n"
-
-
-def _save(evaluated: EvaluationResult, target: Path) -> None:
-    """Write the output directory."""
-    with complete_directory(target) as folder:
-        if evaluated.rows:
-            with (folder / TABLE_FILE).open("w", encoding="utf-8") as stream:
-                table = TableWriter(stream, ".csv")
-                for row in evaluated.rows:
-                    table.write(row)
-        (folder / REPORT_FILE).write_text(evaluated.report, "utf-8")
-        write_json(folder / RESULTS_FILE, evaluated.results)

@@ -1,8 +1,8 @@
 """The options of `roformer-lite evaluate`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ..errors import (
     TRAINING_PACKAGES,
@@ -12,62 +12,69 @@ from ..errors import (
     check_number,
     require_packages,
 )
-from ..options.common import DatasetArguments
+from ..options.common import TableArguments
 from ..options.models import MODEL_HELP, DeviceArguments
-from ..options.parser import CommandParser, help_texts
-from ..options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
-from ..output import new_directory
+from ..options.parser import CommandParser
 
 
 @dataclass
-class EvaluateArguments(DatasetArguments, DeviceArguments):
-    """Options of `roformer-lite evaluate`, except the model directory and `measuring_arguments`.
+class EvaluateArguments(TableArguments, DeviceArguments):
+    """Options of `roformer-lite evaluate`, except the model directory and `MeasuringArguments`.
 
     Args:
         test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
             another.
-        test_split: Split of --dataset_name.
-        output_dir: New directory for results, report, picture and the table of all predictions.
-            Default: none.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """
 
     test_file: list[str] | None = None
-    test_split: str = "test"
-    output_dir: str | None = None
     batch_size: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.test_file is None) == (self.dataset_name is None):
-            raise InputError("pass either --test_file or --dataset_name")
-        if self.dataset_name is None:
-            self.refuse_hub_options("--test_file", "test_split")
-        for path in self.test_file or ():
+        if self.test_file is None:
+            raise InputError("pass --test_file, the labelled data")
+        for path in self.test_file:
             check_file("test_file", path)
         check_number("batch_size", self.batch_size, minimum=1)
-        if self.output_dir is not None:
-            self.output_dir = str(new_directory(self.output_dir))
 
 
-def measuring_arguments() -> type:
-    """A dataclass of the options of `train` that determine how labelled data are read and
-    evaluated, for all tasks together, except lengths. None stands for the value in the model's
-    training."""
-    tasks: dict[str, list[str]] = {}
-    for task, arguments in TASK_ARGUMENTS.items():
-        for name in arguments.measuring_options:
-            if name not in LENGTH_OPTIONS:
-                tasks.setdefault(name, []).append(task)
-    options = []
-    for name, of_tasks in tasks.items():
-        arguments = TASK_ARGUMENTS[of_tasks[0]]
-        help = f"{', '.join(of_tasks)}: {help_texts(arguments).get(name)}"
-        hint = get_type_hints(arguments)[name] | None
-        options.append((name, hint, field(default=None, metadata={"help": help})))
-    group = "reading and measuring (default for models of `train`: as in their training)"
-    return make_dataclass("MeasuringArguments", options, namespace={"group": group})
+@dataclass
+class MeasuringArguments:
+    """The options of `train` that determine how labelled data are read and evaluated, for all tasks
+    together, except lengths. None stands for the value in the model's training.
+
+    Args:
+        source_column: seq2seq: Column of the input text.
+        target_column: seq2seq: Column of the output text.
+        bleu_tokenizer: seq2seq: Tokenizer of sacrebleu: zh for Chinese targets, char for other
+            languages without spaces.
+        text_column: mlm, causal, classify: Column of the text in tables.
+        line_by_line: mlm, causal: Every line of a .txt file is a document.
+        mlm_probability: mlm: Fraction of the tokens to mask and predict.
+        text_pair_column: classify: Column of a second text, for pairs.
+        label_column: classify: Column of the label.
+        label_separator: classify: Text between several labels of one row.
+        token_column: tag: Column of the tokens in .jsonl files.
+        tag_column: tag: Column of the tags in .jsonl files.
+    """
+
+    group: ClassVar[str] = (
+        "reading and measuring (default for models of `train`: as in their training)"
+    )
+
+    source_column: str | None = None
+    target_column: str | None = None
+    bleu_tokenizer: str | None = None
+    text_column: str | None = None
+    line_by_line: bool | None = None
+    mlm_probability: float | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
+    label_separator: str | None = None
+    token_column: str | None = None
+    tag_column: str | None = None
 
 
 def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]:
@@ -77,7 +84,7 @@ def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]
         "evaluate",
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
         "label, and the worst predictions.",
-        [EvaluateArguments, measuring_arguments()],
+        [EvaluateArguments, MeasuringArguments],
         DIR=MODEL_HELP,
     )
     own, measuring, directory = parser.parse(words)

@@ -44,7 +44,10 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
     """
     with ExitStack() as stack:
         if files.output_file is None:
-            output = utf8_output()
+            output: TextIO = sys.stdout
+            if isinstance(output, io.TextIOWrapper):
+                # All files are in UTF-8, whatever the encoding of the terminal.
+                output.reconfigure(encoding="utf-8")
         else:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         rows = _rows_of_input(files)
@@ -100,17 +103,11 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
 
 
 def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
-    """The rows of a table, or the lines of a file or of standard input.
-
-    Raises:
-        InputError: if standard input is closed.
-    """
+    """The rows of a table, or the lines of a file or of standard input."""
     if files.reads_table:
         return read_table(files.input_file or "", files.column_names, files.delimiter)
     if files.input_file is not None:
         return read_lines(files.input_file)
-    if sys.stdin is None:
-        raise InputError("standard input is closed; pass --input_file")
     lines = lines_of(sys.stdin.buffer, "<stdin>")
     return ({"text": line.rstrip("\r\n"), "origin": f"<stdin>:{number}"} for number, line in lines)
 
@@ -119,19 +116,6 @@ def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> S
     saved = open_model(directory, files.device, options)
     set_seed(options.pop("seed", SEED))
     return saved
-
-
-def utf8_output() -> TextIO:
-    """Standard output, in UTF-8 like all files, whatever the encoding of the terminal.
-
-    Raises:
-        InputError: if it is closed.
-    """
-    if sys.stdout is None:
-        raise InputError("standard output is closed; pass --output_file")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    return sys.stdout
 
 
 def _text_columns(recipe: Recipe, files: ReadingArguments) -> list[str]:

@@ -18,10 +18,6 @@ from ..options.common import MAX_SEED, TableArguments, refuse_ignored
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
-# Dividing logits by a smaller number would overflow in float16.
-MIN_TEMPERATURE = 1e-3
-_SAMPLING = ("temperature", "top_p", "top_k", "seed")
-
 
 @dataclass
 class ReadingArguments(TableArguments, DeviceArguments):
@@ -79,12 +75,12 @@ class ReadingArguments(TableArguments, DeviceArguments):
             if self.output_file is not None:
                 check_table_name("--output_file", self.output_file)
             return
-        for name in ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"):
-            if getattr(self, name):
-                raise InputError(
-                    f"--{name} is for tables, not for lines; pass a .csv, .tsv or .jsonl file as "
-                    "--input_file"
-                )
+        of_tables = ("text_column", "text_pair_column", "prefix", "column_names", "delimiter")
+        refuse_ignored(
+            {name: getattr(self, name) or None for name in of_tables},
+            given="lines of text",
+            why="which are no table; --input_file must be a .csv, .tsv or .jsonl file",
+        )
         if file_format(self.output_file or "") in (".csv", ".jsonl"):
             raise InputError(
                 f"--output_file {self.output_file} is a table, but the input is read line by line; "
@@ -106,9 +102,6 @@ class AnsweringArguments:
             as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
             otherwise as saved with the model.
-        temperature: causal: values below 1 make probable tokens even more probable. Default: 0.8
-        top_p: causal: sample from the most probable tokens whose probabilities add up to this.
-            Default: 0.95
         seed: causal: seed of the sampling. Default: 42
     """
 
@@ -118,25 +111,16 @@ class AnsweringArguments:
     threshold: float | None = None
     beams: int | None = None
     max_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     seed: int | None = None
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens", "beams"):
             check_number(name, getattr(self, name), minimum=1)
         check_number("threshold", self.threshold, minimum=0, maximum=1)
-        check_number("temperature", self.temperature, minimum=MIN_TEMPERATURE)
-        check_number("top_p", self.top_p, above=0, maximum=1)
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         if self.beams is not None:
-            sampling = {name: getattr(self, name) for name in _SAMPLING}
+            sampling = {"top_k": self.top_k, "seed": self.seed}
             refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that were given, by their names."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def parse(
@@ -162,7 +146,7 @@ def parse(
     files, answering, directory = parser.parse(words)
     if not has_rows:
         files.check_tables()
-    options = answering.given
+    options = {name: value for name, value in vars(answering).items() if value is not None}
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     check_model_name(directory)

@@ -51,36 +51,12 @@ class TableArguments:
 
 
 @dataclass
-class DatasetArguments(TableArguments):
-    """A dataset on the Hub.
+class DataArguments(TableArguments):
+    """Where the examples come from.
 
     Args:
         dataset_name: A dataset on the Hub, instead of files.
         dataset_config_name: Configuration of that dataset, if it has several.
-    """
-
-    dataset_name: str | None = None
-    dataset_config_name: str | None = None
-
-    def is_given(self, name: str) -> bool:
-        """Whether the option `name` differs from its default."""
-        return getattr(self, name) != getattr(type(self), name)
-
-    def refuse_hub_options(self, given: str, *names: str) -> None:
-        """Reject the options with these `names`, which are for a dataset on the Hub, if the option
-        `given` names files instead."""
-        ignored: dict[str, Any] = {}
-        for name in ("dataset_config_name", *names):
-            if self.is_given(name):
-                ignored[name] = getattr(self, name)
-        refuse_ignored(ignored, given, "which names files and not a dataset on the Hub")
-
-
-@dataclass
-class DataArguments(DatasetArguments):
-    """Where the examples come from.
-
-    Args:
         train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
             another. Plain .txt is for mlm and causal; tag reads a token and its tag on each line.
         validation_file: Validation data, measured during training and at the end.
@@ -100,6 +76,8 @@ class DataArguments(DatasetArguments):
 
     group: ClassVar[str] = "data"
 
+    dataset_name: str | None = None
+    dataset_config_name: str | None = None
     train_file: list[str] | None = None
     validation_file: list[str] | None = None
     test_file: list[str] | None = None
@@ -126,10 +104,19 @@ class DataArguments(DatasetArguments):
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"
             )
         if self.dataset_name is None:
-            self.refuse_hub_options("--train_file", "train_split", "validation_split", "test_split")
+            names = ("dataset_config_name", "train_split", "validation_split", "test_split")
+            refuse_ignored(
+                {name: getattr(self, name) for name in names if self.is_given(name)},
+                given="--train_file",
+                why="which names files and not a dataset on the Hub",
+            )
         for name in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, name) or ():
                 check_file(name, path)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the option `name` differs from its default."""
+        return getattr(self, name) != getattr(type(self), name)
 
 
 @dataclass
@@ -137,12 +124,10 @@ class ModelArguments:
     """The model and its tokenizer.
 
     Args:
-        tokenizer: Tokenizer to use. Default: train one on the training data.
+        tokenizer: Tokenizer of a new model. Default: train one on the training data.
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
         tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
             bpe.
-        tokenizer_min_frequency: How often a token must occur in the training data to enter the
-            vocabulary of a new tokenizer. Default: 2.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with
             only two layers for classify and tag.
         config: Fields of the configuration to set, in addition to those of the size, as name=value,
@@ -158,7 +143,6 @@ class ModelArguments:
     tokenizer: str | None = None
     vocab_size: int | None = None
     tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
-    tokenizer_min_frequency: int | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     model_name_or_path: str | None = None
@@ -167,15 +151,14 @@ class ModelArguments:
         if self.tokenizer is not None:
             refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
-        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, minimum=0)
         if self.model_name_or_path is not None:
-            new = {"size": self.size, **self.new_tokenizer}
+            new = {"size": self.size, "tokenizer": self.tokenizer, **self.new_tokenizer}
             refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
 
     @property
     def new_tokenizer(self) -> dict[str, Any]:
         """The options of a new tokenizer that were given."""
-        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        names = ("vocab_size", "tokenizer_algorithm")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -301,28 +284,21 @@ class PublishingOptions:
     """The parts of the model card that are not measured.
 
     Args:
-        title: Title of the model card. Default: name of the directory.
         language: ISO 639 codes of the languages, for example en de.
         license: Licence of the model, as the Hub names it, for example apache-2.0.
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
-        limitations: A sentence on what the model should not be used for.
         hub_model_id: Repository to which you will upload the model, for the title and the code of
             the card. Default: name of the directory.
-        remote_code: Save the package's code with the model, for people who have not installed the
-            package.
     """
 
     group: ClassVar[str] = "model card and Hub"
 
-    title: str | None = None
     language: list[str] = field(default_factory=list)
     license: str | None = None
     dataset_title: str | None = None
     datasets: list[str] = field(default_factory=list)
-    limitations: str | None = None
     hub_model_id: str | None = None
-    remote_code: bool = False
 
     def __post_init__(self):
         if self.language:

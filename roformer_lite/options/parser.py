@@ -33,8 +33,7 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         command: The name of the command, as it is typed after `roformer-lite`.
         description: The text that `--help` shows before the options.
-        options: Dataclasses. Every field is an option, whose help text is in the docstring or in
-            the `help` of the field's metadata.
+        options: Dataclasses. Every field is an option, whose help text is in the docstring.
         example: The words of an example after the name of the command, for `--help`.
         usual: The options that `--help` shows; `--help-all` shows all. Default: all.
         epilog: The text that `--help` shows after the options.
@@ -80,7 +79,7 @@ class CommandParser(argparse.ArgumentParser):
         for option in fields(kind):
             name = option.name
             self.hints[name] = hints[name]
-            text = option.metadata.get("help") or texts[name]
+            text = texts[name]
             if option.default not in (None, "", MISSING):
                 text += f" (default: {option.default})"
             text = text.replace("%", "%%")

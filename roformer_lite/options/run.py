@@ -4,8 +4,9 @@ The command line, a file and a program create the same object. Nothing here impo
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .common import (
 )
 from .parser import CommandParser
 from .tasks import TASK_ARGUMENTS, TaskArguments
-from .values import command_words, words_of
+from .values import command_words
 
 RUN_FILE = "run.yaml"
 # The options that name a model or a dataset, by its directory or by its name on the Hub.
@@ -42,16 +43,6 @@ _USUAL_OPTIONS = (
     "per_device_train_batch_size",
     "learning_rate",
 )
-# The options that determine the output directory, the card, progress bars and the final evaluation.
-# They may change when a training continues; all others must stay the same.
-_NOT_COMPARED = {
-    "test_file",
-    "output_dir",
-    "overwrite_output_dir",
-    "keep_checkpoints",
-    "disable_tqdm",
-    *(option.name for option in fields(PublishingOptions)),
-}
 
 
 @dataclass
@@ -91,11 +82,6 @@ class Run:
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
 
     @property
-    def tokenizer_source(self) -> str | None:
-        """The directory or name of an existing tokenizer to use; None if a new one is trained."""
-        return self.model.tokenizer or self.model.model_name_or_path
-
-    @property
     def joins_baseline(self) -> bool:
         """Whether a baseline is to join the answer of the model, if the task has one."""
         wanted = getattr(self.data, "join_baseline", None)
@@ -110,15 +96,12 @@ class Run:
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`."""
-        # This import loads torch.
-        from hf_roformer_lite.version import __version__
-
         content = self.content()
         # A training that is repeated needs another directory.
         del content["output_dir"]
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         head = (
-            f"# Written by roformer-lite {__version__}.\n"
+            f"# Written by roformer-lite {version('hf_roformer_lite')}.\n"
             f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training in the\n"
             "# same working directory. All other options have their defaults, which\n"
             f"# `roformer-lite train {self.task} --help-all` lists.\n"
@@ -131,21 +114,6 @@ class Run:
         options = self.content()
         words = ["roformer-lite", "train", options.pop("task"), *command_words(options)]
         return shown_command(words)
-
-    def difference(self, before: Mapping[str, Any]) -> str:
-        """The options that differ from those of an interrupted training; empty if the training may
-        continue.
-
-        Args:
-            before: The interrupted training, as `read_run_file` returns it.
-        """
-        now = _compared(self.content())
-        then = _compared(before)
-        return ", ".join(
-            f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
-            for name in {**then, **now}
-            if then.get(name) != now.get(name)
-        )
 
 
 def parse_run(task: str, words: Sequence[str]) -> Run:
@@ -224,18 +192,6 @@ def _given(options: Any) -> dict[str, Any]:
         if value not in (option.default, [], {}):
             found[option.name] = value
     return found
-
-
-def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that must be the same in a continued training, including transformers'
-    own arguments."""
-    flat = dict(content)
-    flat |= flat.pop("training_arguments", {})
-    return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
-
-
-def _shown(value: Any) -> str:
-    return " ".join(words_of(value)) or "the default"
 
 
 def shown_command(words: Sequence[str]) -> str:

@@ -338,7 +338,7 @@ class Recipe(ABC):
             InputError: with the option, its value and the available metrics.
         """
         known = self.metrics_in_training(args)
-        if best is not None and best.removeprefix("eval_") not in known:
+        if best is not None and str(best).removeprefix("eval_") not in known:
             raise InputError(
                 f"--training_arguments metric_for_best_model={best} is not a metric of {self.name} "
                 f"on these data; choose one of {', '.join(known)}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
 MAX_NEW_TOKENS = 50
-# The defaults of sampling if neither the user nor the model sets them. A top_k of 0 is no limit.
+# The defaults of sampling if the saved model does not set them. A top_k of 0 is no limit.
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
 
 
@@ -233,8 +233,6 @@ class CausalLM(LanguageModel):
     is_causal = True
     answer_options = (
         "max_new_tokens",
-        "temperature",
-        "top_p",
         "top_k",
         "seed",
         "beams",

@@ -44,8 +44,6 @@ from hf_roformer_lite.model.hub import AUTO_CLASSES
 from ..errors import InputError, check_model_name
 from ..output import RESULTS_FILE
 
-# Lower limits of fields in generation_config.json, most of which transformers does not check.
-MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
 # `naming` of `checkpoint_files`, with the errors of this program.
 naming = partial(checkpoint_files.naming, kind=InputError)
 
@@ -200,45 +198,32 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(path.parent)
         generation_config.validate()
-    for field, minimum in MIN_COUNTS.items():
-        value = getattr(generation_config, field)
-        if value is not None and (type(value) is not int or value < minimum):
-            raise InputError(
-                f"{path}: {field}={value!r} must be a whole number of at least {minimum}"
-            )
     return generation_config
 
 
-def load_tokenizer(
+def require_tokenizer(
     name: str | Path, config: PreTrainedConfig | None = None
-) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a directory or of a repository on the Hub; None if it has none.
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory or of a repository on the Hub.
 
     Args:
         name: The directory or repository.
         config: The configuration of the model that will read its tokens, if there is one.
 
     Raises:
-        InputError: if one of its files is wrong, or if it belongs to another model.
+        InputError: if there is none, if one of its files is wrong, or if it belongs to another
+            model.
     """
     directory = directory_of(name)
     if not has_tokenizer(directory):
-        return None
+        raise InputError(
+            f"{name}: it has no tokenizer; add its files, for example with `save_pretrained`"
+        )
     with naming(f"{name}: the tokenizer"):
         tokenizer = open_tokenizer(directory)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)
-    return tokenizer
-
-
-def require_tokenizer(
-    name: str | Path, config: PreTrainedConfig | None = None
-) -> PreTrainedTokenizerBase:
-    """Like `load_tokenizer`, but a missing tokenizer is an error."""
-    tokenizer = load_tokenizer(name, config)
-    if tokenizer is None:
-        raise InputError(f"{name}: it has no tokenizer")
     return tokenizer
 
 

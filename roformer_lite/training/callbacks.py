@@ -1,5 +1,5 @@
-"""Callbacks for the stock Trainer: a clock, progress lines, averaged weights, a
-guard against diverged trainings, and masks that are the same when a training continues."""
+"""Callbacks for the stock Trainer: a clock with lines of progress, the best checkpoint, averaged weights, a guard against
+diverged trainings, and masks that are the same when a training continues."""
 
 import copy
 import math
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
@@ -34,54 +33,28 @@ AVERAGED_WEIGHTS = "averaged_weights.safetensors"
 
 
 class TrainingClock(TrainerCallback, ExportableState):
-    """Counts the seconds of a training, and saves them with every checkpoint."""
+    """Counts the seconds of a training, which every checkpoint contains; see `seconds_of`. When the
+    Trainer logs a loss or evaluates, a line is printed instead of transformers' progress bars: the
+    loss and the remaining time, or the metric that chooses the best checkpoint and the validation
+    loss.
 
-    def __init__(self):
-        self.elapsed = 0.0
-        self._last_tick = time.monotonic()
+    Args:
+        seconds: The time until the last checkpoint, for a training that continues.
+    """
 
-    def state(self) -> dict[str, Any]:
-        """The part of `trainer_state.json` that belongs to the clock."""
-        return {"args": {}, "attributes": {"elapsed": self.elapsed}}
+    def __init__(self, seconds: float = 0.0):
+        self.seconds = seconds
+        self.begin = time.monotonic()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        self.elapsed = saved["attributes"]["elapsed"]
-        self._last_tick = time.monotonic()
+        self.begin = time.monotonic()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._tick()
-        saves_at_the_end = args.save_strategy not in ("no", "best")
-        if state.global_step >= state.max_steps and not saves_at_the_end:
-            # With this checkpoint, nothing is lost if the final evaluation fails or is killed.
-            control.should_save = True
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._tick()
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        self.elapsed += now - self._last_tick
-        self._last_tick = now
-
-
-class ProgressLines(TrainerCallback):
-    """Prints a line when the Trainer logs a loss or evaluates, instead of transformers' progress
-    bars: the loss and the remaining time, or the metric that chooses the best checkpoint and the
-    validation loss.
-
-    Args:
-        clock: The clock of the same training.
-    """
-
-    def __init__(self, clock: TrainingClock):
-        self.clock = clock
+    def state(self) -> dict[str, Any]:
+        """The part of `trainer_state.json` that belongs to the clock."""
+        seconds = self.seconds + time.monotonic() - self.begin
+        return {"args": {"seconds": seconds}, "attributes": {}}
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -96,14 +69,21 @@ class ProgressLines(TrainerCallback):
         if args.max_steps > 0:
             place = f"Step {state.global_step:,}/{state.max_steps:,}"
         if "loss" in logs:
-            seconds_of_step = self.clock.elapsed / max(state.global_step, 1)
+            seconds_of_step = self.state()["args"]["seconds"] / max(state.global_step, 1)
             seconds = math.ceil(seconds_of_step * (state.max_steps - state.global_step))
             facts.append(f"{timedelta(seconds=seconds)} left")
         print(f"{place}: {', '.join(facts)}", file=sys.stderr)
 
 
+def seconds_of(state: TrainerState) -> float:
+    """The time of a training until its last checkpoint."""
+    callbacks: Any = state.stateful_callbacks
+    return callbacks[TrainingClock.__name__]["args"]["seconds"]
+
+
 class BestCheckpoint(TrainerCallback):
-    """Keeps the best evaluated model as a checkpoint.
+    """Keeps the best evaluated model as a checkpoint, and saves a last one at the end, so that nothing
+    is lost if the final evaluation fails or is killed.
 
     The Trainer would also regard a model as the best that was evaluated, but not saved. It saves
     the absolute path of a checkpoint, and forgets it if the directory was moved before the training
@@ -122,6 +102,13 @@ class BestCheckpoint(TrainerCallback):
         best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
         if best.is_dir():
             state.best_model_checkpoint = str(best)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        saves_at_the_end = args.save_strategy not in ("no", "best")
+        if state.global_step >= state.max_steps and not saves_at_the_end:
+            control.should_save = True
 
 
 class WeightAveraging(TrainerCallback):
@@ -145,9 +132,7 @@ class WeightAveraging(TrainerCallback):
         self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor
     ) -> None:
         decay = min(self.decay, (1 + int(count)) / (10 + int(count)))
-        with torch.no_grad():
-            for ours, theirs in zip(averaged, current, strict=True):
-                ours.lerp_(theirs, 1 - decay)
+        get_ema_multi_avg_fn(decay)(averaged, current, count)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -214,29 +199,26 @@ class DivergenceGuard(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if control.should_log or control.should_evaluate or control.should_save:
-            self._check(args, state, kwargs["model"])
+            self.on_epoch_end(args, state, control, **kwargs)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # A training may end in the middle of an epoch.
-        self._check(args, state, kwargs["model"])
-
-    # A training that makes no step has no epoch.
-    on_train_end = on_epoch_end
-
-    def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         with torch.no_grad():
-            finite = [torch.isfinite(weight).all() for weight in model.parameters()]
+            finite = [torch.isfinite(weight).all() for weight in kwargs["model"].parameters()]
         # All processes have the same weights, so they stop at the same step.
         if not torch.stack(finite).all():
             good = last_checkpoint(Path(args.output_dir))
+            kept = "" if good is None else f" The last good checkpoint: {good}."
             raise InputError(
                 "the training diverged: the weights are no longer finite after step "
-                f"{state.global_step}, and no model was saved. The last good checkpoint: {good}. A "
-                f"lower --learning_rate (now {args.learning_rate:g}) usually helps: use it with "
-                "another --output_dir or with --overwrite_output_dir"
+                f"{state.global_step}, and no model was saved.{kept} A lower --learning_rate (now "
+                f"{args.learning_rate:g}) usually helps: use it with another --output_dir or with "
+                "--overwrite_output_dir"
             )
+
+    # A training that makes no step has no epoch.
+    on_train_end = on_epoch_end
 
 
 class SeededCollator(TrainerCallback):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
+from sklearn.model_selection import PredefinedSplit, StratifiedGroupKFold
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
 
@@ -26,7 +26,7 @@ from ..options.run import Run
 from ..output import write_json
 from ..recipes.base import Start
 from ..recipes.classify import Classify
-from .callbacks import ProgressLines, TrainingClock
+from .callbacks import BestCheckpoint, TrainingClock
 from .fit import fit, make_trainer
 from .head import fit_head
 from .pairs import PairTrainer, PairTraining
@@ -83,7 +83,7 @@ class CrossValidation:
         return (
             f"After its head was fitted, the model was {choice} fine-tuned, because the "
             f"cross-validated accuracy is {self.fitted_accuracy:.4f} with the fitted head and "
-            f"{self.fine_tuned_accuracy:.4f} after fine-tuning. In {max(self.folds) + 1}-fold "
+            f"{self.fine_tuned_accuracy:.4f} after fine-tuning. In {len(set(self.folds))}-fold "
             "cross-validation, each row is predicted by a model that was trained like this one, "
             "but without the rows of the same fold."
         )
@@ -107,7 +107,7 @@ class CrossValidation:
             rows: The training rows.
         """
         predicted: dict[str, np.ndarray] = {}
-        for learned, held_out in divided(np.array(self.folds)):
+        for learned, held_out in PredefinedSplit(self.folds).split():
             train = rows.select(learned)
             fitted = recipe.fit_baseline(DatasetDict(train=train))
             splits = DatasetDict(train=train, test=rows.select(held_out))
@@ -130,32 +130,19 @@ def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:
         texts: The text of each row.
         labels: Its label.
     """
-    from sklearn.model_selection import StratifiedGroupKFold
-
     groups = [normal_form(text) for text in texts]
     num_folds = min(NUM_FOLDS, len(set(groups)), max(np.bincount(labels)))
     if num_folds < 2:
         return None
     folds = np.zeros(len(labels), dtype=int)
     splitter = StratifiedGroupKFold(num_folds, shuffle=True, random_state=FOLDS_SEED)
-    with warnings.catch_warnings():
-        # Labels with fewer rows than folds are no problem here.
-        warnings.simplefilter("ignore", UserWarning)
-        for number, (_, held_out) in enumerate(splitter.split(texts, labels, groups)):
-            folds[held_out] = number
+    for number, (_, held_out) in enumerate(splitter.split(texts, labels, groups)):
+        folds[held_out] = number
     # Nothing can be learned from a single label.
-    for learned, held_out in divided(folds):
-        if not len(held_out) or len(set(np.take(labels, learned))) < 2:
+    for learned, _ in PredefinedSplit(folds).split():
+        if len(set(np.take(labels, learned))) < 2:
             return None
     return folds
-
-
-def divided(folds: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each fold, the numbers of the rows to learn from, and of the rows that are held out."""
-    return [
-        (np.flatnonzero(folds != number), np.flatnonzero(folds == number))
-        for number in range(folds.max() + 1)
-    ]
 
 
 def cross_validate(
@@ -229,7 +216,7 @@ def _run_folds(
     """Train a model in each fold, with its head fitted and then fine-tuned. Without `trains`, only
     fit a head on the encoder."""
     labels = np.array(encoded["labels"])
-    parts = divided(folds)
+    parts = list(PredefinedSplit(folds).split())
     num_labels: Any = untrained.model.config.num_labels
     fitted = np.zeros((len(labels), num_labels))
     fine_tuned = fitted.copy()
@@ -237,6 +224,7 @@ def _run_folds(
         own = copy(args)
         own.output_dir = str(Path(args.output_dir) / FOLDS_FOLDER)
         own.report_to = []
+        own.disable_tqdm = True
         model = deepcopy(untrained.model)
         fold = make_trainer(
             run,
@@ -275,8 +263,8 @@ def _run_folds(
 
 def _be_quiet(trainer: RoFormerLiteTrainer) -> None:
     """Let the trainer of a fold print no lines and save no checkpoint at its end."""
-    trainer.remove_callback(ProgressLines)
     trainer.remove_callback(TrainingClock)
+    trainer.remove_callback(BestCheckpoint)
     trainer.args.save_strategy = SaveStrategy.NO
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_roformer_lite.conversion.checkpoint_files import drop_lengths
-from hf_roformer_lite.model.hub import RemoteCode
 
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
@@ -40,9 +39,6 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:
         for part in (finished.model, finished.start.tokenizer):
-            # A stock tokenizer needs no code.
-            if run.card.remote_code and isinstance(part, RemoteCode):
-                part.remote_code = True
             part.save_pretrained(folder)
         trained = finished.start.trained
         if trained is not finished.model:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
@@ -93,9 +93,7 @@ def complete_arguments(
     if "validation" not in encoded:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
-    tokens = 0.0
-    if recipe.has_labels:
-        tokens = _mean_length(recipe, train)
+    tokens = _mean_length(recipe, train) if recipe.has_labels else 0.0
     if options.num_train_epochs is None:
         args.num_train_epochs = epochs_for(len(train), tokens * len(train))
     if "per_device_train_batch_size" in run.filled and tokens:
@@ -156,14 +154,6 @@ def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
     if args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
-    callback = trainer.pop_callback(EarlyStoppingCallback)
-    if isinstance(callback, EarlyStoppingCallback):
-        # The Trainer would only restore the count together with the arguments of all callbacks.
-        state = saved.stateful_callbacks.get("EarlyStoppingCallback")
-        if state is not None:
-            attributes = state["attributes"]
-            callback.early_stopping_patience_counter = attributes["early_stopping_patience_counter"]
-        trainer.add_callback(callback)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)
         return

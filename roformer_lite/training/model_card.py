@@ -14,10 +14,6 @@ from ..measuring.significance import SIGNIFICANCE_LEVEL
 from ..options.run import Run
 from .results import FinishedTraining, comparison_table, predict_command
 
-LIMITATIONS = (
-    "A small model, suited only to text like its training data. Check its output before relying on "
-    "it."
-)
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 CODE_TEMPLATE = Path(__file__).with_name("model_card_code.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
@@ -68,7 +64,6 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         remote_code=getattr(finished.model, "remote_code", False),
         base=_shown_base(run.model.model_name_or_path),
         dataset_title=_dataset_title(run, "train"),
-        limitations=run.card.limitations or LIMITATIONS,
     )
     card.save(folder / "README.md")
 
@@ -147,7 +142,7 @@ def _model_id(run: Run) -> str:
 
 
 def _title(run: Run) -> str:
-    return run.card.title or run.card.hub_model_id or run.output_dir.name
+    return run.card.hub_model_id or run.output_dir.name
 
 
 def _dataset_title(run: Run, split: str) -> str:

@@ -7,8 +7,6 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import TrainingArguments
 
-from ..errors import InputError
-
 # The name of the optimizer in `--optim`.
 MUON = "muon"
 
@@ -85,10 +83,6 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
             with_decay.append(weight)
         else:
             without_decay.append(weight)
-    if not matrices:
-        raise InputError(
-            "--optim muon: the model has no matrices to train in its layers; leave the option out"
-        )
     others = [
         {"params": with_decay, "weight_decay": args.weight_decay},
         {"params": without_decay, "weight_decay": 0.0},

@@ -21,7 +21,7 @@ from transformers import SchedulerType, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..options.common import TrainingOptions
-from .callbacks import TrainingClock
+from .callbacks import seconds_of
 from .fit import fit
 from .head import output_layer
 from .trainer import RoFormerLiteTrainer
@@ -168,7 +168,6 @@ def _arguments(
     own.logging_strategy = IntervalStrategy.EPOCH
     own.save_strategy = SaveStrategy.EPOCH
     own.save_total_limit = 1
-    own.save_only_model = False
     own.report_to = []
     return own
 
@@ -216,5 +215,5 @@ def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool
     return PairTraining(
         steps=state.global_step,
         texts_per_batch=min(stage.args.per_device_train_batch_size, len(train)),
-        seconds=state.stateful_callbacks[TrainingClock.__name__]["attributes"]["elapsed"],
+        seconds=seconds_of(state),
     )

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from datasets import Dataset, DatasetDict
-from rich.console import Console
-from rich.table import Table
 from transformers import PreTrainedModel
-
-from hf_roformer_lite.version import __version__
 
 from ..baseline.join import Join
 from ..data.duplicates import SEEN
@@ -24,6 +21,7 @@ from ..measuring.metrics import LOWER_IS_BETTER, Metrics
 from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
+from .callbacks import seconds_of
 from .cross_validation import CrossValidation
 from .defaults import own_weights
 from .pairs import PairTraining
@@ -36,8 +34,8 @@ SHOWN_ARGUMENTS = (
     "per_device_eval_batch_size",
     "learning_rate",
     "warmup_steps",
-    "num_train_epochs",
     "per_device_train_batch_size",
+    "max_tokens_per_batch",
     "word_dropout",
     "ema_decay",
 )
@@ -51,7 +49,7 @@ class FinishedTraining:
         run: The run as it was given. For one of several seeds, it is the run of all seeds.
         start: The start of the training: the task with the information found in the data, the model,
             which is trained now, and its tokenizer.
-        trainer: The trainer, with all arguments and options filled in, its log and its clock.
+        trainer: The trainer, with all arguments and options filled in, and its log.
         rows, encoded: The data as rows and as model inputs.
         baselines: The metrics of the baselines.
         joined: The baseline that joins the answer; None for the answer of the model alone.
@@ -111,20 +109,17 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
     metric = recipe.main_metric
     notes = recipe.notes()
     by_label = {}
-    without_seen = {}
     for evaluation in evaluations:
         # The training rows are cross-validated.
         rows = finished.rows.get(evaluation.split, finished.rows["train"])
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
             notes.append(note_on_seen(metric, evaluation, rows))
-        if evaluation.without_seen is not None:
-            without_seen[evaluation.split] = {metric: evaluation.without_seen}
         if evaluation.report is not None:
             by_label[evaluation.split] = evaluation.report.scores
     if measured.join is not None:
         notes.append(note_on_join(recipe, finished.joined, measured.join))
-    packages = ("transformers", "torch", recipe.library)
+    packages = ("hf_roformer_lite", "transformers", "torch", recipe.library)
     others = {**measured.parts, **finished.baselines}
     args = finished.trainer.args
     device = f"CPU ({platform.machine()})"
@@ -138,7 +133,6 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "by_label": by_label,
         "main_metric": metric,
         "notes": notes,
-        "without_seen_rows": without_seen,
         "example_line": recipe.example_line(finished.start.tokenizer),
         "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),
@@ -152,22 +146,23 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "vocabulary": len(finished.start.tokenizer),
         "training": facts_of_training(finished),
         "machine": {"device": device, "processes": args.world_size},
-        "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
+        "versions": {name: version(name) for name in packages},
     }
 
 
 def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     trainer = finished.trainer
     state = trainer.state
+    values = {**vars(trainer.options), **vars(trainer.args)}
     facts = {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
-        "minutes": round(trainer.clock.elapsed / 60, 2),
+        "minutes": round(seconds_of(state) / 60, 2),
         "what_happened": what_happened(finished),
         "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
         "chosen_step": finished.chosen_step,
         "best_metric": state.best_metric,
-        "arguments": shown_arguments(trainer),
+        "arguments": {name: values[name] for name in SHOWN_ARGUMENTS},
         "own_weights": own_weights(finished.run),
     }
     if finished.pairs is not None:
@@ -210,23 +205,6 @@ def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
     if evaluation.without_seen is None:
         return sentence
     return f"{sentence} Without them, {metric} is {evaluation.without_seen:.4f}."
-
-
-def shown_arguments(trainer: RoFormerLiteTrainer) -> dict[str, Any]:
-    """The values of `SHOWN_ARGUMENTS` that the training has used."""
-    args = trainer.args
-    names = set(SHOWN_ARGUMENTS)
-    if not trainer.state.global_step:
-        names = {"seed"}
-    if trainer.options.max_tokens_per_batch:
-        names.discard("per_device_train_batch_size")
-    if args.max_steps > 0:
-        names.discard("num_train_epochs")
-    return {
-        name: getattr(args, name, getattr(trainer.options, name, None))
-        for name in SHOWN_ARGUMENTS
-        if name in names
-    }
 
 
 def metrics_of(baselines: Baselines) -> dict[str, dict[str, Metrics]]:
@@ -325,27 +303,19 @@ def predict_command(line: str, model: str) -> str:
             spaces.
         model: The directory of the model, or its name on the Hub.
     """
-    command = shlex.join(["echo", line])
-    if "\t" in line:
-        escaped = line.replace("\\", r"\\").replace("%", "%%").replace("\t", r"\t")
-        command = shlex.join(["printf", escaped + r"\n"])
+    escaped = line.replace("\\", r"\\").replace("%", "%%").replace("\t", r"\t")
+    command = shlex.join(["printf", escaped + r"\n"])
     return f"{command} | roformer-lite predict {shlex.quote(model)}"
 
 
 def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print the results of the card, followed by the location of the files."""
-    console = Console(markup=False, highlight=False)
-    by_split = results["metrics"]
-    names: dict[str, float] = next(iter(by_split.values()), {})
-    by_name = {
-        name: {split: metrics[name] for split, metrics in by_split.items()} for name in names
-    }
     compared = comparison_table(results)
-    if by_name:
-        console.print(table_of(by_name, results["task"], results["rows"]))
+    if results["metrics"]:
+        print(table_of(pandas.DataFrame(results["metrics"]), results["task"], results["rows"]))
     if compared:
         title = f"{results['main_metric']} compared"
-        console.print(table_of(compared, title, results["rows"]))
+        print(table_of(pandas.DataFrame(compared).T, title, results["rows"]))
     sentences = [
         results["verdict"],
         *results["notes"],
@@ -358,16 +328,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         print(sentence)
 
 
-def table_of(
-    values: dict[str, dict[str, float]], title: str, rows_of_splits: dict[str, int]
-) -> Table:
-    """A table of values by name and split. On a narrow terminal only the names are wrapped."""
-    splits = list(next(iter(values.values())))
-    table = Table(title=title)
-    table.add_column(overflow="fold")
-    for split in splits:
-        heading = f"{split}\n{rows_of_splits[split]:,} rows"
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, by_split in values.items():
-        table.add_row(name, *(f"{by_split[split]:.4f}" for split in splits))
-    return table
+def table_of(values: pandas.DataFrame, title: str, rows_of_splits: dict[str, int]) -> str:
+    """A table of values by name and split, as text."""
+    columns = [f"{split}, {rows_of_splits[split]:,} rows" for split in values]
+    return f"\n{title}\n{values.to_string(header=columns, float_format='{:.4f}'.format)}\n"

@@ -2,23 +2,20 @@
 
 import os
 import shutil
-import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pandas
 
 from ..errors import InputError
 from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
-from .defaults import with_defaults
-from .fit import trainer_class
 from .model_card import add_seeds
 from .train import train
-from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory
 
 
@@ -44,18 +41,14 @@ def train_seeds(run: Run) -> dict[str, Any]:
             "the launcher"
         )
     directory = TrainingDirectory(run)
-    args_class = trainer_class(run.task).args_class
-    args = make_training_arguments(with_defaults(run), args_class)
-    with directory.opened(args):
+    found: dict[int, dict[str, Any]] = {}
+    with directory.held():
         for number, seed in enumerate(seeds, 1):
-            if seed in _finished(run):
-                continue
-            print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed))
-            results = _finished(run)[seed]
-            metric = f"{results['main_metric']} {validation_metric(results):.4f}"
-            print(f"Seed {seed} is finished: validation {metric}", file=sys.stderr)
-        found = _finished(run)
+            path = _folder(run, seed) / RESULTS_FILE
+            if not path.is_file():
+                print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
+                train(_of_seed(run, seed))
+            found[seed] = read_object(path)
         best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
         with complete_directory(
@@ -71,25 +64,13 @@ def train_seeds(run: Run) -> dict[str, Any]:
 
 def best_seed(found: dict[int, dict[str, Any]]) -> int:
     """The seed whose model is best on the validation data, or the first of equally good ones."""
-    values = {seed: validation_metric(results) for seed, results in found.items()}
     metric = next(iter(found.values()))["main_metric"]
     choose = min if metric in LOWER_IS_BETTER else max
-    return choose(values, key=values.__getitem__)
-
-
-def validation_metric(results: dict[str, Any]) -> float:
-    """The main metric of a finished model on the validation data."""
-    return results["metrics"]["validation"][results["main_metric"]]
+    return choose(found, key=lambda seed: found[seed]["metrics"]["validation"][metric])
 
 
 def _folder(run: Run, seed: int) -> Path:
     return run.checkpoints / f"seed-{seed}"
-
-
-def _finished(run: Run) -> dict[int, dict[str, Any]]:
-    """The results of the seeds whose training is finished, in order."""
-    files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds}
-    return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
 def _of_seed(run: Run, seed: int) -> Run:
@@ -112,8 +93,10 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         best: The seed that is kept.
     """
     metrics = {str(seed): results["metrics"] for seed, results in found.items()}
-    mean = _of_each(statistics.fmean, list(metrics.values()))
-    deviation = _of_each(statistics.stdev, list(metrics.values()))
+    table = pandas.concat([pandas.DataFrame(of_seed) for of_seed in metrics.values()])
+    by_metric = table.groupby(level=0, sort=False)
+    mean = by_metric.mean().to_dict()
+    deviation = by_metric.std().to_dict()
     metric = found[best]["main_metric"]
     split = list(mean)[-1]
     return {
@@ -125,16 +108,6 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
             f"Over the seeds {', '.join(metrics)}, the {metric} on the {split} data is "
             f"{mean[split][metric]:.4f} ± {deviation[split][metric]:.4f} (mean and standard "
             f"deviation). The model of seed {best} is kept, because it has the best validation "
-            f"{metric}, {validation_metric(found[best]):.4f}."
+            f"{metric}, {metrics[str(best)]['validation'][metric]:.4f}."
         ),
-    }
-
-
-def _of_each(
-    statistic: Callable[[list[float]], float], metrics: list[dict[str, dict[str, float]]]
-) -> dict[str, dict[str, float]]:
-    """A statistic of each metric of each split over the seeds."""
-    return {
-        split: {name: statistic([of_seed[split][name] for of_seed in metrics]) for name in names}
-        for split, names in metrics[0].items()
     }

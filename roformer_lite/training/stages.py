@@ -9,7 +9,6 @@ from datasets import DatasetDict
 from transformers import set_seed
 
 from ..options.run import Run
-from ..options.tasks import LabelArguments
 from ..recipes.base import Start
 from .cross_validation import CrossValidation, cross_validate, saved_cross_validation
 from .few_rows import FewRows
@@ -45,7 +44,7 @@ def train_in_stages(
     train: Any = trainer.train_dataset
     pairs: PairTraining | None = None
     validated: CrossValidation | None = None
-    if _fits_head(start):
+    if start.has_new_head and getattr(run.data, "fit_head", False):
         untrained = start
         learns = few_rows.learns_from_pairs and start.has_own_class
         if learns and can_learn_from_pairs(trainer):
@@ -65,9 +64,3 @@ def train_in_stages(
     fit(trainer, checkpoint, has_steps=has_steps)
     trainer.compute_metrics = None
     return pairs, validated
-
-
-def _fits_head(start: Start) -> bool:
-    """Whether the model has a new head that is to be fitted."""
-    options = start.recipe.options
-    return start.has_new_head and isinstance(options, LabelArguments) and options.fit_head

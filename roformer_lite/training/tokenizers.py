@@ -1,6 +1,6 @@
 """The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,7 @@ from ..errors import InputError
 from ..options.common import ModelArguments
 from ..options.run import Run
 from ..recipes.base import Recipe
-from ..saved.saved_model import load_tokenizer, require_tokenizer, try_tokenizer
-
-# A new tokenizer is trained on at most about this many characters.
-MAX_CHARACTERS = 10**9
+from ..saved.saved_model import require_tokenizer, try_tokenizer
 
 
 def make_tokenizer(
@@ -38,39 +35,18 @@ def make_tokenizer(
     Raises:
         InputError: if it cannot be loaded or trained.
     """
-    given = run.tokenizer_source
-    if given:
-        tokenizer = pretrained_tokenizer(given)
-        if run.model.tokenizer and run.model.model_name_or_path:
-            _check_tokens(tokenizer, given, run.model.model_name_or_path)
-        return set_up_tokenizer(tokenizer, recipe)
-    with args.main_process_first(local=False, desc="training the tokenizer"):
-        if args.should_save and not (state_dir / "tokenizer").exists():
-            texts = _first_texts(recipe.texts(train_rows))
-            tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
-            tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
-            (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
-        tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
+    name = run.model.tokenizer or run.model.model_name_or_path
+    if name is None:
+        name = str(state_dir / "tokenizer")
+        with args.main_process_first(local=False, desc="training the tokenizer"):
+            if args.should_save and not (state_dir / "tokenizer").exists():
+                texts = recipe.texts(train_rows)
+                trained = train_tokenizer(texts, run.model, recipe.new_tokenizer)
+                trained.save_pretrained(state_dir / "tokenizer.unfinished")
+                (state_dir / "tokenizer.unfinished").rename(name)
+    tokenizer = require_tokenizer(name)
+    try_tokenizer(tokenizer, name)
     return set_up_tokenizer(tokenizer, recipe)
-
-
-def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> None:
-    own = load_tokenizer(model)
-    if own is not None and own.get_vocab() != tokenizer.get_vocab():
-        raise InputError(
-            f"--tokenizer {name} has other tokens than --model_name_or_path {model}, whose weights "
-            "work only with its own tokenizer; leave --tokenizer out"
-        )
-
-
-def _first_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The first billion characters, which are enough for training a tokenizer."""
-    left = MAX_CHARACTERS
-    for text in texts:
-        yield text
-        left -= len(text)
-        if left <= 0:
-            return
 
 
 def set_up_tokenizer(
@@ -102,7 +78,6 @@ def train_tokenizer(
     names: dict[str, Any] = {
         "vocab_size": asked_for.vocab_size,
         "algorithm": asked_for.tokenizer_algorithm,
-        "min_frequency": asked_for.tokenizer_min_frequency,
     }
     arguments = {name: value for name, value in names.items() if value is not None}
     # The other arguments of the task only apply to its own algorithm.
@@ -112,14 +87,3 @@ def train_tokenizer(
         return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
-
-
-def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a directory or of a repository on the Hub.
-
-    Raises:
-        InputError: if there is none, or if it cannot encode a batch.
-    """
-    tokenizer = require_tokenizer(name)
-    try_tokenizer(tokenizer, name)
-    return tokenizer

@@ -1,8 +1,6 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +50,8 @@ def train(run: Run) -> dict[str, Any] | None:
         start = convert_sentence_encoder(run, args, cache / "encoder")
         name = start.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if not shows_progress_bars(args):
+        is_watched = args.should_save and sys.stderr.isatty()
+        if args.disable_tqdm or not is_watched:
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
@@ -78,32 +77,26 @@ def train(run: Run) -> dict[str, Any] | None:
         trainer = make_trainer(options, begun, args, rows, encoded)
         checkpoint = last_checkpoint(directory.path)
         pairs, validated = train_in_stages(options, begun, trainer, few_rows, rows, checkpoint)
-        with naming_the_weights(run.checkpoints):
-            leave_process_group(trainer)
-            if validated is not None and validated.folds and run.training.baselines:
-                in_folds = validated.baselines(recipe, rows["train"])
-                baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
-            if generation_config is not None:
-                begun.model.generation_config = generation_config
-            finished = FinishedTraining(
-                run=run.whole or run,
-                start=begun,
-                trainer=trainer,
-                rows=rows,
-                encoded=encoded,
-                baselines=baselines,
-                joined=fitted if run.joins_baseline else None,
-                pairs=pairs,
-                validated=validated,
-            )
-            if not args.should_save:
-                return None
-            return save_finished_model(finished, directory)
-
-
-def shows_progress_bars(args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data."""
-    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
+        leave_process_group(trainer)
+        if validated is not None and validated.folds and run.training.baselines:
+            in_folds = validated.baselines(recipe, rows["train"])
+            baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
+        if generation_config is not None:
+            begun.model.generation_config = generation_config
+        finished = FinishedTraining(
+            run=run.whole or run,
+            start=begun,
+            trainer=trainer,
+            rows=rows,
+            encoded=encoded,
+            baselines=baselines,
+            joined=fitted if run.joins_baseline else None,
+            pairs=pairs,
+            validated=validated,
+        )
+        if not args.should_save:
+            return None
+        return save_finished_model(finished, directory)
 
 
 def read_rows(
@@ -177,22 +170,6 @@ def measure_checkpoint(
         for split, rows in splits.items()
         if split != "train"
     }
-
-
-@contextmanager
-def naming_the_weights(checkpoints: Path) -> Iterator[None]:
-    """Context after the training, in which errors name the directory of the trained weights."""
-    try:
-        yield
-    # The error passes with its traceback, whatever it is.
-    except Exception as error:
-        checkpoint = last_checkpoint(checkpoints)
-        if checkpoint is not None:
-            error.add_note(
-                f"The model is trained. Its weights and tokenizer are in {checkpoint}; the same "
-                "command, even with another --test_file, evaluates it again."
-            )
-        raise
 
 
 def leave_process_group(trainer: Trainer) -> None:

@@ -33,7 +33,6 @@ from ..options.common import TrainingOptions
 from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,
-    ProgressLines,
     SeededCollator,
     TrainingClock,
     WeightAveraging,
@@ -88,22 +87,20 @@ class RoFormerLiteTrainer(Trainer):
         if self.label_smoother is not None and model_smooths:
             self.label_smoothing = self.args.label_smoothing_factor
             self.label_smoother = None
-        self.clock = TrainingClock()
         self.averaging: WeightAveraging | None = None
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
-        # `ProgressLines` replaces these two, also in a notebook.
+        # The lines of the clock replace these two, also in a notebook.
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         self.add_callback(BestCheckpoint())
         if self.options.ema_decay:
             self.averaging = WeightAveraging(self.options.ema_decay)
             self.add_callback(self.averaging)
-        self.add_callback(self.clock)
+        self.add_callback(TrainingClock())
         if self.options.early_stopping_patience and self.args.load_best_model_at_end:
             self.add_callback(EarlyStoppingCallback(self.options.early_stopping_patience))
-        self.add_callback(ProgressLines(self.clock))
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 

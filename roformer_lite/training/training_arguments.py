@@ -31,6 +31,8 @@ DEFAULTS = {
     # A training logs 20 losses.
     "logging_steps": 0.05,
     "report_to": "none",
+    # The count of early stopping and the clock go on when a training continues.
+    "restore_callback_states_from_checkpoint": True,
     # The trainer sets this number once the data are known.
     "num_train_epochs": float(MAX_EPOCHS),
 }
@@ -58,9 +60,6 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`, and
     # accelerate only then makes several processes one group.
     values["use_cpu"] = options.use_cpu or not torch.accelerator.is_available()
-    if not torch.cuda.is_available():
-        # Pinning memory is useless without CUDA, and torch warns about it.
-        values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:
         # transformers does not have Muon, so the trainer creates it.
         if values.get("optim_args"):
@@ -72,13 +71,8 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
     values.setdefault("load_best_model_at_end", is_measured and is_saved_then)
-    metric = values.get("metric_for_best_model")
-    if metric is not None:
-        if not isinstance(metric, str):
-            raise InputError(
-                f"--training_arguments metric_for_best_model={metric}: the name of a metric is "
-                "needed"
-            )
+    if values.get("metric_for_best_model") is not None:
+        metric = str(values["metric_for_best_model"])
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.

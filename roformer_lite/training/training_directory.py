@@ -6,21 +6,36 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from transformers import TrainingArguments
 
 from ..errors import InputError
-from ..options.run import HUB_NAMES, RUN_FILE, Run, read_run_file
-from ..output import RESULTS_FILE, check_output_dir, complete_file, is_disk_full
+from ..options.common import PublishingOptions
+from ..options.run import HUB_NAMES, Run
+from ..output import RESULTS_FILE, check_output_dir, complete_file
 from ..saved.saved_model import read_object
 
 LOCK_FILE = "lock"
-# What the training reads; it may not change before a training continues.
-STAMPS_FILE = "files.json"
+# The options and the files of the training, which may not change before it continues.
+DESCRIPTION_FILE = "description.json"
+# The names of test files in the description begin with this option.
+TEST_FILE = "--test_file"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
+# The options that determine the output directory, the card, progress bars and the final evaluation.
+# They may change when a training continues; all others must stay the same.
+NOT_COMPARED = {
+    "test_file",
+    "output_dir",
+    "overwrite_output_dir",
+    "keep_checkpoints",
+    "disable_tqdm",
+    *(option.name for option in fields(PublishingOptions)),
+}
 
 
 class TrainingDirectory:
@@ -49,35 +64,25 @@ class TrainingDirectory:
 
         Raises:
             InputError: if another process holds the directory, if it can't be created, if there is
-                a finished model or an unfinished training with other options or files, or if the
-                disk becomes full. `overwrite_output_dir` allows discarding models and trainings; a
+                a finished model or an unfinished training with other options or files. `overwrite_output_dir` allows discarding models and trainings; a
                 training without a checkpoint is always discarded.
         """
         data = self.path / f"data-{args.process_index}"
         with ExitStack() as held:
             with args.main_process_first(local=False, desc="preparing the output directory"):
                 if args.should_save:
-                    held.enter_context(self._held())
+                    held.enter_context(self.held())
                 elif not self.path.exists():
                     raise InputError(
                         f"--output_dir: {self.path} must be on a disk that all machines share"
                     )
             shutil.rmtree(data, ignore_errors=True)
             held.callback(shutil.rmtree, data, ignore_errors=True)
-            try:
-                yield data
-            # Libraries have various errors for a full disk. All other errors pass unchanged.
-            except Exception as error:
-                if isinstance(error, InputError) or not is_disk_full(error):
-                    raise
-                raise InputError(
-                    f"{self.path}: no space left on the disk for data and checkpoints; free some "
-                    "space and run the same command again, which continues from the last complete "
-                    "checkpoint"
-                ) from error
+            yield data
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
+        """Context of the one process that prepares and locks the directory; see `opened`."""
         with self._locked():
             check_output_dir(self.run.output_dir, self.run.training.overwrite_output_dir)
             self._make_ready()
@@ -124,13 +129,14 @@ class TrainingDirectory:
     def _make_ready(self) -> None:
         """Keep an unfinished training if this run continues it; otherwise leave only a description
         of this run."""
-        has_run = (self.path / RUN_FILE).is_file()
-        names = {path.name for path in self.path.iterdir()}
-        unfinished = {path.name for path in self.path.glob(f".{RUN_FILE}.unfinished*")}
-        if not has_run and names - unfinished - {LOCK_FILE}:
+        path = self.path / DESCRIPTION_FILE
+        names = {found.name for found in self.path.iterdir()}
+        unfinished = {found.name for found in self.path.glob(f".{DESCRIPTION_FILE}.unfinished*")}
+        if not path.is_file() and names - unfinished - {LOCK_FILE}:
             raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
-        continues = has_run and self.has_progress()
-        difference = self._difference() if continues else ""
+        continues = path.is_file() and self.has_progress()
+        now = self._description()
+        difference = self._difference(read_object(path), now) if continues else ""
         if difference and not self.run.training.overwrite_output_dir:
             raise InputError(
                 f"{self.path} holds an unfinished training that differs ({difference}); "
@@ -139,50 +145,43 @@ class TrainingDirectory:
             )
         if difference or not continues:
             self.clear()
-        self.run.save(self.path)
-        with complete_file(self.path / STAMPS_FILE) as stream:
-            json.dump(self._stamps(), stream)
+        with complete_file(path) as stream:
+            json.dump(now, stream)
 
-    def _difference(self) -> str:
-        """The difference between this run and the one that was begun here; empty if there is
-        none."""
-        try:
-            before = read_run_file(self.path / RUN_FILE)
-            stamps = read_object(self.path / STAMPS_FILE)
-        except InputError as error:
-            return str(error)
-        found = [self.run.difference(before)]
-        kinds = ["training"]
-        # Test data do not affect the training, so they may change until the first of several seeds
-        # is finished.
-        if any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
-            kinds.append("test")
-        now = self._stamps()
-        for kind in kinds:
-            changed = dict(now[kind].items() ^ stamps.get(kind, {}).items())
-            found += [f"{os.path.normpath(self.path / name)} has changed" for name in changed]
-        return ", ".join(filter(None, found))
-
-    def _stamps(self) -> dict[str, dict[str, str]]:
-        """The size and the time of each file that the training and the test read, by the path
-        from this directory."""
+    def _description(self) -> dict[str, Any]:
+        """The options of this run, and the size and the time of each file that the training and the
+        test read, by its path from this directory."""
         data = self.run.data
-        given = self.run.content()
-        models = [Path(given[name]) for name in HUB_NAMES if name in given]
-        files = {
-            "training": [
-                *(data.train_file or ()),
-                *(data.validation_file or ()),
-                *(path for model in models for path in model.rglob("*") if path.is_file()),
-            ],
-            "test": data.test_file or (),
-        }
-        return {kind: dict(map(self._stamp, paths)) for kind, paths in files.items()}
+        options = self.run.content()
+        models = [Path(options[name]) for name in HUB_NAMES if name in options]
+        options |= options.pop("training_arguments", {})
+        files = [
+            *(data.train_file or ()),
+            *(data.validation_file or ()),
+            *(path for model in models for path in model.rglob("*") if path.is_file()),
+        ]
+        found = {f"--{name}": options[name] for name in options if name not in NOT_COMPARED}
+        found |= dict(map(self._stamp, files))
+        for name, stamp in map(self._stamp, data.test_file or ()):
+            found[f"{TEST_FILE} {name}"] = stamp
+        return found
 
     def _stamp(self, path: str | Path) -> tuple[str, str]:
         found = os.stat(path)
         name = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
-        return name, f"{found.st_size} {found.st_mtime_ns}"
+        return name, f"{found.st_size} bytes at {found.st_mtime_ns} ns"
+
+    def _difference(self, before: dict[str, Any], now: dict[str, Any]) -> str:
+        """The options and files of this run that differ from those of the one that was begun here;
+        empty if there are none."""
+        # Test data do not affect the training, so they may change until the first of several seeds
+        # is finished.
+        is_tested = any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        return ", ".join(
+            f"{name} was {before.get(name)} and is {now.get(name)}"
+            for name in {**before, **now}
+            if before.get(name) != now.get(name) and (is_tested or not name.startswith(TEST_FILE))
+        )
 
     def has_progress(self) -> bool:
         """Whether the directory contains a checkpoint, or the model of one of several seeds."""

@@ -56,7 +56,7 @@ def client(tmp_path_factory) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", recorded)
         page = page_of_kind("classify", tmp_path_factory.mktemp("app"))
-        open_page(page, server_name="127.0.0.1")
+        open_page(page)
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()
     assert asked <= {"127.0.0.1", "localhost", None}

@@ -60,32 +60,29 @@ def test_importing_the_functions_loads_nothing_heavy():
 
 def test_training_gives_the_results_of_the_command(place, capsys):
     files = {"train_file": Path("train.jsonl"), "test_file": ["test.jsonl"]}
-    found = train("classify", output_dir=Path("python"), title=None, **files, **TRAINING)
+    found = train("classify", output_dir=Path("python"), dataset_title=None, **files, **TRAINING)
     assert capsys.readouterr().out == ""
     run(f"train classify {WORDS} --output_dir command", **files)
     saved = {name: results_of(Path(name)) for name in ("python", "command")}
-    assert found.output_dir == Path("python") and found.results == saved["python"]
-    assert found.metrics == saved["command"]["metrics"] and set(found.metrics) == {"test"}
-    assert found.baselines == saved["command"]["baselines"] != {}
-    assert found.verdict == saved["command"]["verdict"] != ""
+    assert found == saved["python"] and set(found["metrics"]) == {"test"}
+    for name in ("metrics", "baselines", "verdict"):
+        assert found[name] == saved["command"][name] and found[name]
     assert Path("python/run.yaml").read_text() == Path("command/run.yaml").read_text()
 
-    again = train("python/run.yaml", output_dir="again", title="Again")
-    assert again.metrics == found.metrics
-    assert Path("again/README.md").read_text().count("# Again") == 1
+    again = train("python/run.yaml", output_dir="again", hub_model_id="me/again")
+    assert again["metrics"] == found["metrics"]
+    assert Path("again/README.md").read_text().count("# me/again") == 1
 
 
-def test_evaluation_gives_the_results_and_the_table_of_the_command(place):
+def test_evaluation_has_the_report_of_the_command_and_the_answers_of_predict(place, capsys):
     save_model("classify", Path("model"))
     found = evaluate("model", test_file="test.jsonl", device="cpu", batch_size=None)
-    run("evaluate model --test_file test.jsonl --device cpu --output_dir out")
-    results = results_of(Path("out"))
-    assert found.metrics == results["metrics"]["test"] and "accuracy" in found.metrics
-    with open("out/predictions.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [{name: str(row[name]) for name in row} for row in found.rows] == rows
-    assert found.results == results and len(rows) == 3
-    assert found.report == Path("out/report.txt").read_text()
+    assert "accuracy" in found["metrics"]["test"]
+    run("evaluate model --test_file test.jsonl --device cpu")
+    assert found["report"] in capsys.readouterr().out
+    answers = predict("model", input_file="test.jsonl", prefix="their_", device="cpu")
+    theirs = [row["their_label"] for row in answers]
+    assert [row["prediction"] for row in found["predictions"]] == theirs
 
 
 def test_rows_texts_and_files_have_the_predictions_of_the_command(place):

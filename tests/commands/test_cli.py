@@ -48,7 +48,7 @@ def test_seq2seq(tmp_path):
     # Both splits are read from the same files.
     assert results["metrics"]["test"] == results["metrics"]["validation"]
     assert results["training"]["arguments"]["ema_decay"] == 0.9
-    table = evaluate(trained, test_file=files["test"], device="cpu").rows
+    table = evaluate(trained, test_file=files["test"], device="cpu")["predictions"]
     assert [row["source"] for row in table] == [source for source, _ in rows[200:]]
     exact = [row["prediction"] == row["target"] for row in table]
     assert sum(exact) / len(exact) == results["metrics"]["test"]["exact_match"]
@@ -77,7 +77,7 @@ def test_classify(tmp_path):
     model = tmp_path / "m"
     results = train(f"classify {LEARNING} {options}", data, model, test_file=test)
     assert results["metrics"]["test"]["accuracy"] == 1.0
-    table = evaluate(model, test_file=test, device="cpu").rows
+    table = evaluate(model, test_file=test, device="cpu")["predictions"]
     assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
     assert [row["text"] for row in table] == ENGLISH
     assert [row["prediction"] for row in table] == [row["animal"] for row in rows]

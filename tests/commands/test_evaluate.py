@@ -2,12 +2,16 @@
 tested in test_one_way_to_answer.py, and its table in test_api.py.)"""
 
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import TINY, evaluated, refused, results_of, run, train, write_rows
+from program import TINY, evaluated, refused, train, write_rows
 from saved_models import save_model
+
+from roformer_lite.commands.evaluate_options import MeasuringArguments
+from roformer_lite.options.tasks import LENGTH_OPTIONS, TASK_ARGUMENTS
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +38,7 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
             "--text_pair_column label: this model takes single texts",
         ),
     ):
-        files = {"test_file": data, "output_dir": tmp_path / "e"}
-        assert message in refused("evaluate", classifier, **files, **options)
-    assert not (tmp_path / "e").exists()
+        assert message in refused("evaluate", classifier, test_file=data, **options)
 
 
 def test_models_without_notes_use_the_defaults(classifier, tmp_path):
@@ -66,12 +68,12 @@ def test_texts_longer_than_a_table_of_positions(tmp_path, task):
     assert np.isfinite(list(metrics.values())).all()
 
 
-def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
+def test_the_measuring_options_of_all_tasks_except_lengths():
+    of_tasks = {name for kind in TASK_ARGUMENTS.values() for name in kind.measuring_options}
+    named = {option.name for option in fields(MeasuringArguments)}
+    assert named == of_tasks - set(LENGTH_OPTIONS)
+
+
+def test_an_option_replaces_that_of_the_training(classifier, tmp_path):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
-    command = ("evaluate", classifier, "--test_file", data, "--output_dir")
-    assert "exists already" in refused(*command, classifier)
-    # The option replaces the separator of the training, which is a semicolon.
-    run(*command, tmp_path / "e", label_separator=",")
-    assert "examples/s" not in capsys.readouterr().err
-    assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
-    assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
+    assert evaluated(classifier, data, label_separator=",")["settings"]["label_separator"] == ","

@@ -24,7 +24,6 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
         ("hub_tok=hf_x", "has no field hub_tok"),
         ("learning_rat=5", "did you mean"),
         ("optim_args=lr=1", "muon has no arguments"),
-        ("metric_for_best_model=5", "metric_for_best_model=5: the name of a metric"),
         ("seed=3", "pass the option --seed"),
         ("hub_token=hf_x", "HF_TOKEN"),
         ("save_only_model=true", "would continue with a new optimizer"),

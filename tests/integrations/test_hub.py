@@ -14,7 +14,7 @@ from huggingface_hub.utils import filter_repo_objects
 from saved_models import save_model
 
 from hf_roformer_lite.conversion import ConversionError, checkpoint_files
-from roformer_lite.saved.saved_model import load_model, load_tokenizer
+from roformer_lite.saved.saved_model import load_model, require_tokenizer
 
 WITHOUT_PACKAGE = """
 import sys
@@ -54,7 +54,7 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(HfApi, "create_commit", commit)
     save_model("classify", tmp_path / "model")
     model = load_model(tmp_path / "model")
-    tokenizer = load_tokenizer(tmp_path / "model")
+    tokenizer = require_tokenizer(tmp_path / "model")
     for part in (model, tokenizer):
         part.push_to_hub("me/model", remote_code=True)
     paths = [path for path in sys.path if path.endswith("-packages")]
@@ -78,7 +78,7 @@ def test_only_needed_files_are_downloaded(tmp_path, monkeypatch):
     here = tmp_path / "here"
     model = load_model(save_model("classify", tmp_path / "model"))
     model.save_pretrained(there, max_shard_size="12KB")
-    load_tokenizer(tmp_path / "model").save_pretrained(there)
+    require_tokenizer(tmp_path / "model").save_pretrained(there)
     (there / "pytorch_model.bin").write_bytes(b"not needed")
 
     def download(repository: str, allow_patterns: list[str]) -> str:
@@ -90,7 +90,7 @@ def test_only_needed_files_are_downloaded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint_files, "snapshot_download", download)
     monkeypatch.setattr("roformer_lite.saved.saved_model.check_model_name", lambda *_: None)
-    assert load_tokenizer("me/model") is not None
+    assert require_tokenizer("me/model") is not None
     assert not list(here.glob("*.safetensors"))
     found = load_model("me/model").state_dict()
     assert all(torch.equal(found[name], weight) for name, weight in model.state_dict().items())

@@ -178,10 +178,8 @@ def test_average_follows_the_formula_and_changes_places_exactly():
 @pytest.fixture
 def exploding(monkeypatch) -> None:
     """Make weights infinite in step 5 of every training, as too high a learning rate would."""
-    tick = TrainingClock.on_step_end
 
     def on_step_end(self, args, state, control, model, **kwargs):
-        tick(self, args, state, control, model=model, **kwargs)
         if state.global_step == 5:
             with torch.no_grad():
                 next(model.parameters()).mul_(torch.inf)

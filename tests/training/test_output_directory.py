@@ -44,15 +44,13 @@ def test_replaced_as_a_whole(model):
 @pytest.mark.parametrize("came", [["mine.txt"], ["config.json", "results.json"]])
 def test_what_came_in_the_meantime_stays(came, tmp_path):
     target = tmp_path / "prepared"
-    with pytest.raises(InputError, match="something else was written there") as refused:
+    with pytest.raises(InputError, match="something else was written there"):
         with complete_directory(target) as folder:
             (folder / "ours").write_text("hours of work")
             target.mkdir()
             for name in came:
                 (target / name).write_text("x")
-    (kept,) = (path for path in tmp_path.iterdir() if path != target)
-    assert str(kept) in str(refused.value) and contents(kept) == {"ours": "hours of work"}
-    assert contents(target) == dict.fromkeys(came, "x")
+    assert contents(target) == dict.fromkeys(came, "x") and [*tmp_path.iterdir()] == [target]
 
 
 def test_failure_changes_nothing(model):
@@ -95,8 +93,8 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
-    """If the metrics of test data raise an error, it passes with a note on the trained weights, and
-    the same command may be given other test data."""
+    """If the metrics of test data raise an error, the trained weights are kept, and the same command
+    may be given other test data."""
     evaluate = Tag.evaluate
 
     def evaluate_few(recipe: Tag, saved: Any, rows: Dataset, *args: Any, **kwargs: Any) -> Any:
@@ -110,14 +108,13 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
     many = write_rows(tmp_path / "many.jsonl", rows * 2)
     command = f"train tag {TINY} --max_steps 2 {more}"
     files = {"train_file": few, "validation_file": few, "output_dir": tmp_path / "model"}
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError):
         run(command, **files, test_file=many)
-    said = "".join(raised.value.__notes__)
     folder = tmp_path / "model.training"
     if "seeds" in more:
         folder = folder / "seed-1.training"
     kept = folder / "checkpoint-2"
-    assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
+    assert kept.is_dir() and not (tmp_path / "model").exists()
     run(command, **files, test_file=few)
     assert "Resuming from step 2" in capsys.readouterr().err
     assert not (tmp_path / "model.training").exists()

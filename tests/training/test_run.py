@@ -7,7 +7,7 @@ import yaml
 from program import TINY, assert_same_models, card_of, refused, run, train, write_rows
 
 from roformer_lite.errors import InputError
-from roformer_lite.options.run import parse_run, read_run_file
+from roformer_lite.options.run import parse_run
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = (
@@ -21,7 +21,7 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     rows = [{"text": text, "label": text.split()[0]} for text in WORDS * 12]
     data = write_rows(folder / "train.jsonl", rows)
-    train(SMALL, data, folder / "first", title="Two: colours")
+    train(SMALL, data, folder / "first", dataset_title="Two: colours")
     return folder
 
 
@@ -46,10 +46,8 @@ def test_options_after_the_file_override_it(trained):
         str(path),
         ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
     )
-    assert run.training.max_steps == 9 and run.card.title == "Two: colours"
+    assert run.training.max_steps == 9 and run.card.dataset_title == "Two: colours"
     assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
-    difference = run.difference(read_run_file(path))
-    assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = run.command()
     assert (
         "--train_file train.jsonl" in shown

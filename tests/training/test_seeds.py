@@ -142,7 +142,7 @@ def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch):
     run(typed, status=130)
     typed = second
     run(typed, status=130)
-    assert f"{folder / 'test.jsonl'} has changed" in refused(first)
+    assert "test.jsonl was" in refused(first)
 
 
 def test_refused_before_anything_is_trained(folder):
