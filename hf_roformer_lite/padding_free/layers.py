@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -393,48 +394,27 @@ MAP_HOOKS = (enter_map, leave_map)
 # Hooks of other code
 
 
-class Registrations:
-    """Counts the modules that have been added to others.
-
-    Attributes:
-        count: The number so far.
-    """
-
-    count = 0
-
-    def note(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
-        self.count += 1
-
-
-registrations = Registrations()
-torch_module.register_module_module_registration_hook(registrations.note)
+# The modules without such hooks, each with the number that the next hook anywhere had when the
+# module was inspected. A module that is added to another one may have hooks.
+inspected: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+torch_module.register_module_module_registration_hook(lambda *_: inspected.clear())
 
 
 def has_other_hook(module: nn.Module) -> bool:
-    """Whether a hook of other code would get a flat row instead of the batch.
-
-    The hooks of a module are inspected again only after a hook or a module was added anywhere, or
-    if there was such a hook.
-    """
+    """Whether a hook of other code would get a flat row instead of the batch."""
     if is_tracing():
         return other_hook_in(module) != ""
-    now = (RemovableHandle.next_id, registrations.count)
-    seen_at, name = vars(module).get("_padding_free_hooks", (None, ""))
-    if name or seen_at != now:
-        name = other_hook_in(module)
-        vars(module)["_padding_free_hooks"] = (now, name)
-    if name:
-        logger.warning_once(
-            f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
-            f"{name}, would get one sequence of all real tokens, not the batch."
-        )
-    return name != ""
-
-
-def forget_other_hooks(model: nn.Module) -> None:
-    """Forget what `has_other_hook` found."""
-    for module in model.modules():
-        vars(module).pop("_padding_free_hooks", None)
+    if inspected.get(module) == RemovableHandle.next_id:
+        return False
+    name = other_hook_in(module)
+    if not name:
+        inspected[module] = RemovableHandle.next_id
+        return False
+    logger.warning_once(
+        f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
+        f"{name}, would get one sequence of all real tokens, not the batch."
+    )
+    return True
 
 
 def other_hook_in(module: nn.Module) -> str:

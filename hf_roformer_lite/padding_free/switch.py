@@ -26,7 +26,7 @@ from .attention_modules import (
     wrap_attention_modules,
 )
 from .inputs import Switch, make_plan
-from .layers import forget_other_hooks, hook_layers, parameters_of
+from .layers import hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
 from .plan import Plan, current, planned
@@ -236,7 +236,6 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
 def switch_off(model: PreTrainedModel) -> None:
     """Undo `switch_on`."""
     unwrap_all(model)
-    forget_other_hooks(model)
     for part in {model, model.base_model}:
         switch = vars(part).pop("_padding_free", None)
         if switch is None:
