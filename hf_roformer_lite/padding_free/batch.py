@@ -37,7 +37,8 @@ class FlatTokens:
         # The places of the tokens among the B * L of the batch, `(N,)`. None: the flat row has all
         # tokens of the batch in their order.
         self.index: torch.Tensor | None
-        self._tables: dict[tuple[str, torch.device], torch.Tensor] = {}
+        # What has been moved to a device. It is empty until a flat row is made.
+        self.tables: dict[tuple[str, torch.device], torch.Tensor] = {}
         if self.is_traced:
             self.index = places_in_graph(numbers.flatten() != 0)
             places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
@@ -63,9 +64,9 @@ class FlatTokens:
         """`index` on a device."""
         if self.index is None or self.is_traced:
             return self.index
-        if ("index", device) not in self._tables:
-            self._tables["index", device] = self.index.to(device)
-        return self._tables["index", device]
+        if ("index", device) not in self.tables:
+            self.tables["index", device] = self.index.to(device)
+        return self.tables["index", device]
 
     def filled_on(self, device: torch.device) -> torch.Tensor:
         """The place in the flat row of each position of the batch, `(B * L,)`, on a device.
@@ -75,11 +76,11 @@ class FlatTokens:
         """
         if self.is_traced:
             return self._filled
-        if ("filled", device) not in self._tables:
+        if ("filled", device) not in self.tables:
             places = torch.zeros_like(self.numbers)
             places.view(-1)[self.index] = torch.arange(self.num_tokens, device="cpu")
-            self._tables["filled", device] = self._fill(places).to(device)
-        return self._tables["filled", device]
+            self.tables["filled", device] = self._fill(places).to(device)
+        return self.tables["filled", device]
 
     def _fill(self, places: torch.Tensor) -> torch.Tensor:
         is_kept = self.numbers != 0

@@ -139,17 +139,11 @@ def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
-    masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
-    if masks:
-        make = arguments_of if masks[0].is_traced else arguments_outside_of_graphs
-        return make(layer, args, kwargs)
-    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    mask = given.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
-        return None
-    plan = plan_of(layer, mask)
-    has_plan = plan is not None and not plan.computes_padding
-    return arguments_of(layer, args, kwargs) if has_plan else None
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, DocumentMask):
+            make = arguments_of if value.is_traced else arguments_outside_of_graphs
+            return make(layer, args, kwargs)
+    return arguments_of(layer, args, kwargs) if name_in_transformers(layer) in OWN_MASKS else None
 
 
 def leave_layer(
@@ -217,8 +211,7 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
     given = dict(given)
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor):
-        plan = plan_of(layer, mask)
-        mask = None if plan is None else flat_mask_of(layer, mask, plan)
+        mask = flat_mask_of(layer, mask)
     elif isinstance(mask, DocumentMask):
         is_self_attention = mask.key_shape == mask.shape
         if not is_self_attention or wants_all_layers(given, mask.config):
@@ -334,32 +327,33 @@ class FlatCache:
 # Layers with masks that the mask functions of transformers have not made
 
 
-def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
-    """The plan of the batch to which a mask `(B, 1, L, L)` or `(B, 1, 1, L)` belongs.
+def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
+    """The mask of the flat row instead of a mask `(B, 1, L, L)` or `(B, 1, 1, L)`; None if padding
+    is to be computed.
 
-    The first layer of a model that makes its mask itself finds the plan that is current, and leaves
-    it with the mask. A layer that is computed again finds it there. The plan is kept by the memory
-    of the mask, because reentrant checkpointing passes a detached copy of it.
+    The first layer finds the plan that is current, and leaves it with the mask. A layer that is
+    computed again finds it there. The plan is kept by the memory of the mask, because reentrant
+    checkpointing passes a detached copy of it.
     """
+    pattern = OWN_MASKS.get(name_in_transformers(layer))
+    if pattern is None:
+        return None
     holder: Any = mask if is_tracing(mask) else mask.untyped_storage()
-    plan: Plan | None = getattr(holder, "padding_free_plan", None)
-    if plan is None and name_in_transformers(layer) in OWN_MASKS:
-        plan = Plan(computes_padding=True) if current.plan is None else current.plan
-        holder.padding_free_plan = plan
-    return plan
-
-
-def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask | None:
-    """The mask of the flat row; None if padding is to be computed."""
+    plan: Plan | None = getattr(holder, "padding_free_plan", current.plan)
+    holder.padding_free_plan = plan
+    if plan is None or plan.computes_padding:
+        return None
     if plan.flat_mask is None:
         if plan.is_real is None or is_nearly_full(plan.is_real):
             plan.computes_padding = True
             return None
-        tokens = plan.tokens(plan.is_real)
-        pattern = OWN_MASKS.get(name_in_transformers(layer))
-        if not tokens.are_documents:
-            pattern = None
-        plan.flat_mask = FlatMask(tokens, tokens, dense=lambda: None, pattern=pattern)
+        tokens = plan.tokens(plan.is_real, pattern.is_causal)
+        plan.flat_mask = FlatMask(
+            queries=tokens,
+            keys=tokens,
+            dense=lambda: None,
+            pattern=pattern if tokens.are_documents else None,
+        )
     # The plan may not hold the mask, whose memory holds the plan.
     flat_mask = copy.copy(plan.flat_mask)
     flat_mask.dense = lambda: mask

@@ -216,7 +216,14 @@ class DocumentMask:
         self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
         self.config = arguments["config"]  # of the model that requests the mask
+        # Transformers passes this argument for masks with which tokens attend to later ones.
+        self.is_causal = "allow_is_bidirectional_skip" not in arguments
         self.is_traced = is_tracing(arguments["attention_mask"])
+        is_real = arguments["attention_mask"]
+        if is_real is None:
+            is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
+        # `(B, Lk)`, False at padding; on the CPU, except in a traced graph.
+        self.is_real: torch.Tensor = is_real if self.is_traced else is_real.cpu()
         self.sorted_rows: SortedRows | None = None
         self._made: dict[str, Any] = {}
         if self.is_traced:
@@ -240,15 +247,6 @@ class DocumentMask:
         """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
         return self.dense()
 
-    def is_real(self) -> torch.Tensor:
-        """`(B, Lk)`, False at padding; on the CPU, except in a traced graph."""
-        if "is_real" not in self._made:
-            is_real = self.arguments["attention_mask"]
-            if is_real is None:
-                is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
-            self._made["is_real"] = is_real if self.is_traced else is_real.cpu()
-        return self._made["is_real"]
-
     def pattern(self) -> Pattern | None:
         return pattern_of(self.arguments["mask_function"])
 
@@ -259,16 +257,8 @@ class DocumentMask:
             documents = None if pattern is None else pattern.documents
             if documents is not None:
                 documents = documents.cpu()
-            self._made["tokens"] = self.plan.tokens(self.is_real(), documents, self.side())
+            self._made["tokens"] = self.plan.tokens(self.is_real, self.is_causal, documents)
         return self._made["tokens"]
-
-    def side(self) -> str:
-        """The side of an encoder–decoder to which the keys belong, "source" or "target"; empty for
-        any other model."""
-        if not self.plan.has_target:
-            return ""
-        pattern = self.pattern()
-        return "target" if pattern is None or pattern.is_causal else "source"
 
     def computes_padding(self) -> bool:
         """Whether the layers compute the padded batch, because it costs less than a flat row.
@@ -278,7 +268,7 @@ class DocumentMask:
         """
         if self.is_traced:
             return False
-        if self.is_real().numel() == 0:
+        if self.is_real.numel() == 0:
             return True
         if self.arguments["mask_function"] not in (
             bidirectional_mask_function,
@@ -288,7 +278,7 @@ class DocumentMask:
         is_half = self.arguments["dtype"] in HALF_PRECISION or torch.is_autocast_enabled("cpu")
         if is_half and torch.device(self.arguments["device"]).type == "cpu":
             return False
-        return is_nearly_full(self.is_real())
+        return is_nearly_full(self.is_real)
 
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
@@ -330,7 +320,7 @@ class DocumentMask:
         is_packed = queries.pattern is None or queries.pattern.documents is not None
         if is_packed or self.pattern() != Pattern() or not self.tokens().are_documents:
             return None
-        numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real()
+        numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real
         return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 

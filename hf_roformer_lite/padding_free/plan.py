@@ -37,8 +37,8 @@ class Plan:
             itself; None if all tokens are real, or if it is unclear which are.
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
+        ends: The same for a pooler or a head of whole rows, by whether attention is causal.
         reads_target: Whether all states of the target may be read.
-
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
@@ -51,6 +51,7 @@ class Plan:
     has_target: bool = False
     is_real: torch.Tensor | None = None
     read: tuple[torch.Tensor, ...] = ()
+    ends: dict[bool, torch.Tensor] = field(default_factory=dict)
     reads_target: bool = False
     flat_mask: "FlatMask | None" = None
     stack: nn.Module | None = None
@@ -60,8 +61,8 @@ class Plan:
     def tokens(
         self,
         is_real: torch.Tensor,
+        is_causal: bool,
         documents: torch.Tensor | None = None,
-        side: str = "",
     ) -> FlatTokens:
         """The tokens that the layers compute.
 
@@ -70,24 +71,28 @@ class Plan:
 
         Args:
             is_real: `(B, L)`, False at padding.
+            is_causal: Whether no token attends to later ones, as in the target of an
+                encoder–decoder, and not in its source.
             documents: `(B, L)`, numbers of documents, which rise along each row. Default: a row is
                 one document.
-            side: "source" or "target" in an encoder–decoder, else empty. In a traced graph, masks of
-                equal shape are the same if there is only one side.
         """
         # Where all keys are hidden, some models attend evenly to all of them. Therefore a row is
         # computed whole if it has no real token, or if a state of its padding is read.
         is_whole = ~is_real.any(dim=1, keepdim=True)
-        for matrix in self.read:
-            if side != "source" and matrix.shape == is_real.shape:
+        read = [self.ends[is_causal]] if is_causal in self.ends else []
+        if is_causal or not self.has_target:
+            read += self.read
+        for matrix in read:
+            if matrix.shape == is_real.shape:
                 is_whole = is_whole | (matrix & ~is_real).any(dim=1, keepdim=True)
-        if self.reads_target and side == "target":
+        if self.reads_target and is_causal:
             is_whole = torch.ones_like(is_whole)
         is_kept = is_real | is_whole
         if is_tracing(is_real):
-            tokens = next((found for found in self.found if side == ""), None)
-            if tokens is not None and tokens.shape == tuple(is_kept.shape):
-                return tokens
+            # Masks of equal shape are the same if there is only one side.
+            for found in self.found:
+                if not self.has_target and found.shape == tuple(is_kept.shape):
+                    return found
             tokens = FlatTokens(is_kept)
         else:
             tokens = find_tokens(is_real, is_kept, documents)
@@ -126,8 +131,7 @@ class Current(threading.local):
     (torch.compile can read such an attribute, but not a context variable.)
     """
 
-    def __init__(self) -> None:
-        self.plan: Plan | None = None
+    plan: Plan | None = None
 
 
 current = Current()

@@ -34,10 +34,13 @@ from .trial import (
     LANGUAGE_HEADS,
     PaddingFreeError,
     Trial,
-    check_outputs,
+    check_layers,
     copy_for_trial,
     explained,
-    outputs_of_module,
+    ignores_first_label,
+    run_module,
+    separates_documents,
+    trials_of,
 )
 
 # The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
@@ -134,42 +137,37 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
         PaddingFreeError: if a flat row would change outputs, with the reason.
     """
     copied = copy_for_trial(module)
-    trials = []
-    for model in outermost_models(copied):
-        if not is_own(model):
-            check_model(model)
-            trials.append(Trial(model, head=head_of(model)))
-    batch = trials[0].batches[0]
-    expected = {}
+    models = [model for model in outermost_models(copied) if not is_own(model)]
+    trials: list[Trial] = []
+    switches = []
+    for model in models:
+        check_model(model)
+        head = head_of(model)
+        trials += trials_of(model, head)
+        with explained(model, "it cannot run on input_ids and attention_mask alone"):
+            switch = Switch(
+                head=head,
+                skip_logits=skip_logits,
+                shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model),
+                has_summary=any(
+                    "SequenceSummary" in type(part).__name__ for part in model.modules()
+                ),
+                separates_documents=separates_documents(model),
+            )
+        switches.append(switch)
     if not isinstance(copied, PreTrainedModel):
         with suppress(Exception):  # The module may take other arguments, and raise any exception.
-            expected = outputs_of_module(copied, batch)
-    switches = [try_model(each, skip_logits) for each in trials]
-    if expected:
-        with explained(copied, "it can't be called any more"):
-            found = outputs_of_module(copied, batch)
-        check_outputs(copied, found, expected, batch["attention_mask"] != 0)
+            trials.append(Trial(copied, run_module, trials[0].batches[:1]))
+    for model, switch in zip(models, switches, strict=True):
+        switch_on(model, replace(switch))
+    reason = "its layers use the mask, the cache or the rows of the batch directly"
+    for model in models:
+        with explained(model, reason):
+            check_layers(model)
+    for trial in trials:
+        with explained(trial.module, reason):
+            trial.compare()
     return switches
-
-
-def try_model(before: Trial, skip_logits: bool) -> Switch:
-    """Make the copy of a trial padding-free, and compare its outputs."""
-    model = before.model
-    switch = Switch(
-        head=before.head,
-        skip_logits=skip_logits,
-        shifts_labels=before.shifts_labels,
-        has_summary=any("SequenceSummary" in type(part).__name__ for part in model.modules()),
-    )
-    switch_on(model, switch)
-    with explained(model, "its layers use the mask, the cache or the rows of the batch directly"):
-        is_causal = before.is_causal()
-        separates_documents = is_causal and before.separates_documents()
-        for each in (switch, switch_of(model.base_model)):
-            each.is_causal = is_causal
-            each.separates_documents = separates_documents
-        before.compare()
-    return replace(switch, previous=[], handles=[])
 
 
 def check_modules(module: nn.Module) -> None:
@@ -221,10 +219,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
         config._attn_implementation = implementation
     switch.handles = hook_layers(model)
     base: Any = model.base_model
-    vars(base)["_padding_free"] = Switch(
-        is_causal=switch.is_causal,
-        separates_documents=switch.separates_documents,
-    )
+    vars(base)["_padding_free"] = replace(switch, head="")
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
     if stack is not None:
