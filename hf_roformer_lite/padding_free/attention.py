@@ -18,7 +18,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
 from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, as_additive
-from .sorted_rows import SortedRows
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -63,55 +62,21 @@ def attend_to_batch(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
-    if statically_known_true(query.numel() == 0) or statically_known_true(key.numel() == 0):
+    if statically_known_true(query.numel() * key.numel() == 0):
         # The output is empty or zero. It depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
-    if query.device.type == APPLE and query.dtype in HALF_PRECISION:
-        attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
-        kwargs["is_causal"] = False  # The mask is already causal.
-    attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
+    attend = attend_eagerly if needs_eager(query, kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
-def mask_for_apple(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    is_causal: bool | None,
-) -> torch.Tensor | None:
-    """A mask with which torch's sdpa is correct on an Apple GPU in half precision. There, with
-    `is_causal` and no mask, queries attend to later keys (pytorch#195910), and a mask that hides
-    all keys yields NaN (pytorch#156707)."""
-    if attention_mask is None:
-        return causal_mask(module, query, key, is_causal)
-    if attention_mask.dtype != torch.bool:
-        return attention_mask
-    return attention_mask | ~attention_mask.any(dim=-1, keepdim=True)
-
-
-def causal_mask(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None
-) -> torch.Tensor | None:
-    """The mask `(1, 1, Lq, Lk)`, True where a causal query attends to a key; None if it attends to
-    all keys.
-
-    Args:
-        is_causal: As the layer passes it. Default: the attribute of the module.
-    """
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if not is_causal or query.shape[2] == 1:
-        return None
-    is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
-    return is_seen.tril()[None, None]
-
-
-def needs_eager(kwargs: dict[str, Any]) -> bool:
-    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks."""
+def needs_eager(query: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks, or whether sdpa
+    is wrong: on an Apple GPU in half precision, causal queries attend to later keys
+    (pytorch#195910), and a mask that hides all keys yields NaN (pytorch#156707)."""
+    is_wrong = query.device.type == APPLE and query.dtype in HALF_PRECISION
     has_capped_scores = kwargs.get("softcap") is not None
     has_sinks = kwargs.get("s_aux") is not None
-    return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks
+    return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks or is_wrong
 
 
 def attend_eagerly(
@@ -124,9 +89,16 @@ def attend_eagerly(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The `eager_attention_forward` of the model's own file, with a mask in the form it expects. A
-    subclass that is defined elsewhere uses that of the class it extends."""
-    if attention_mask is None:
-        attention_mask = causal_mask(module, query, key, is_causal)
+    subclass that is defined elsewhere uses that of the class it extends.
+
+    Args:
+        is_causal: As the layer passes it. Default: the attribute of the module.
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
+        attention_mask = is_seen.tril()[None, None]
     if attention_mask is not None:
         attention_mask = as_additive(attention_mask, query.dtype)
     files = (sys.modules[base.__module__] for base in type(module).__mro__)
@@ -191,10 +163,14 @@ def attend_to_flat_row(
     if form == "by document":
         return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
     if form == "sorted rows":
-        assert mask.sorted_rows is not None
-        return attend_to_sorted_rows(
-            module, query, key, value, mask.sorted_rows, is_causal=is_causal, **kwargs
-        )
+        rows = mask.sorted_rows
+        assert rows is not None
+        states = (rows.spread(query), rows.spread(key), rows.spread(value))
+        outputs = [
+            attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
+            for group in zip(*states, rows.masks, strict=True)
+        ]
+        return rows.collect(outputs)
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
     # mask of True and False.
     has_pattern = mask.pattern is not None
@@ -210,26 +186,6 @@ def attend_to_flat_row(
         **kwargs,
     )
     return mask.queries.collect(output)
-
-
-def attend_to_sorted_rows(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sorted_rows: SortedRows,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Attention in a flat row by one call for each group of padded rows."""
-    groups = zip(
-        sorted_rows.spread(query),
-        sorted_rows.spread(key),
-        sorted_rows.spread(value),
-        sorted_rows.masks,
-        strict=True,
-    )
-    outputs = [attend_to_batch(module, *group, **kwargs)[0] for group in groups]
-    return sorted_rows.collect(outputs)
 
 
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
@@ -344,7 +300,7 @@ def takes_varlen(
         return False
     is_half = query.dtype in HALF_PRECISION
     fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
-    if not is_half or not fits or needs_eager(kwargs):
+    if not is_half or not fits or needs_eager(query, kwargs):
         return False
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 

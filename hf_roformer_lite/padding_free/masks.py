@@ -54,17 +54,6 @@ def is_nearly_full(is_real: torch.Tensor) -> bool:
     return not is_tracing(is_real) and int(is_real.count_nonzero()) > MAX_REAL * is_real.numel()
 
 
-class FlatMaskError(AttributeError, TypeError):
-    """The mask of a flat row is used as a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A layer got the mask of a flat sequence, but the attention implementation of its model "
-            "is no longer padding_free. With activation checkpointing, switch the implementation "
-            "only after the backward pass, which computes the layers again."
-        )
-
-
 class Pattern(NamedTuple):
     """The keys that a query attends to within its document.
 
@@ -145,13 +134,6 @@ class FlatMask:
     pattern: Pattern | None = None
     sorted_rows: SortedRows | None = None
     _made: dict[Any, Any] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> Any:
-        raise FlatMaskError
-
-    @classmethod
-    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise FlatMaskError
 
     def dense_on(self, device: torch.device) -> torch.Tensor | None:
         """The ordinary mask on a device. In a model that is spread over several devices, layers are

@@ -22,7 +22,6 @@ from transformers.utils import logging
 
 from .inputs import IGNORE_INDEX
 from .layers import LAYER_OUTPUTS, parameters_of
-from .masks import FlatMaskError
 from .plan import Plan, planned
 
 logger = logging.get_logger(__name__)
@@ -51,7 +50,7 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
     """Raise any error of other code as a `PaddingFreeError` with this reason.
 
     The code of a model may raise any exception. An error that this package raises is a fault of its
-    own, and stays what it is, except where a model uses a `FlatMask` as a tensor.
+    own, and stays what it is.
     """
     try:
         yield
@@ -59,8 +58,7 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
         raise
     except Exception as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        is_ours = frame.f_globals["__name__"].startswith(f"{__package__}.")
-        if is_ours and not isinstance(error, FlatMaskError):
+        if frame.f_globals["__name__"].startswith(f"{__package__}."):
             raise
         raise PaddingFreeError(module, f"{reason} ({error or type(error).__name__}).") from error
 
