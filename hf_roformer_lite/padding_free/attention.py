@@ -4,7 +4,7 @@
 *Padded inside attention*: queries, keys and values are put back into the rows of the batch, and the
 model's own mask is applied, so this form is correct for any mask. An exported graph takes the rows
 in two groups of similar length (`sorted_rows.py`). *At once*: torch's attention for documents of
-various lengths. `form_of` has the rule.
+various lengths. `attend_to_flat_row` has the rule.
 """
 
 import sys
@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, as_additive
+from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, Pattern, as_additive
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -108,33 +108,16 @@ def attend_eagerly(
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-def form_of(
-    query: torch.Tensor,
-    value: torch.Tensor,
-    mask: FlatMask,
-    position_bias: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> str:
-    """How attention of a flat row is computed: "at once", "by document", or in padded "rows" or
-    "sorted rows" under the model's own mask.
+def is_faster_by_document(query: torch.Tensor, mask: FlatMask, pattern: Pattern) -> bool:
+    """Whether one call for each length of documents is faster than padded rows.
 
-    Rows are the only form that a graph can hold, and the only correct one if the mask is no pattern
-    of documents. On a CPU, a call for each length of documents costs less than padding; on an
-    accelerator, where a call takes about as long for one short document as for many, it is the
-    other way round, unless the mask of packed or long rows would be large. A document without keys
-    needs a call of its own.
+    On a CPU, such a call costs less than padding; on an accelerator, where a call takes about as
+    long for one short document as for many, it is the other way round, unless the mask of packed or
+    long rows would be large. A document without keys needs a call of its own.
     """
-    if mask.sorted_rows is not None and position_bias is None:
-        return "sorted rows"
-    if mask.pattern is None:
-        return "rows"
-    if takes_varlen(query, value, position_bias=position_bias, **kwargs):
-        return "at once"
-    is_packed = mask.pattern.documents is not None
-    is_long = mask.pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
-    if query.device.type == "cpu" or is_packed or is_long or min(mask.keys.lengths) == 0:
-        return "by document"
-    return "rows"
+    is_long = pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
+    has_large_mask = pattern.documents is not None or is_long
+    return query.device.type == "cpu" or has_large_mask or min(mask.keys.lengths) == 0
 
 
 def attend_to_flat_row(
@@ -149,32 +132,34 @@ def attend_to_flat_row(
 ) -> torch.Tensor:
     """Attention in a flat row, `(1, heads, N, head_dim)` to `(1, N, heads, head_dim)`.
 
+    Padded rows under the model's own mask are the only form that a graph can hold, and the only
+    correct one if the mask is no pattern of documents.
+
     Args:
         position_bias: The position bias of T5, `(1, heads, L, L)`, which is the same for every
             document and row; a single zero for its cross-attention, which has no bias.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
+    pattern = mask.pattern
     # Without a pattern the zero counts: a query that sees no key then attends to all of them.
-    if mask.pattern is not None and position_bias is not None and position_bias.numel() == 1:
+    if pattern is not None and position_bias is not None and position_bias.numel() == 1:
         position_bias = None
-    form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
-    if form == "at once":
-        return attend_at_once(query, key, value, mask, **kwargs)
-    if form == "by document":
-        return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
-    if form == "sorted rows":
-        rows = mask.sorted_rows
-        assert rows is not None
+    rows = mask.sorted_rows
+    if rows is not None and position_bias is None:
         states = (rows.spread(query), rows.spread(key), rows.spread(value))
         outputs = [
             attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
             for group in zip(*states, rows.masks, strict=True)
         ]
         return rows.collect(outputs)
+    if pattern is not None:
+        if takes_varlen(query, value, position_bias=position_bias, **kwargs):
+            return attend_at_once(query, key, value, mask, pattern, **kwargs)
+        if is_faster_by_document(query, mask, pattern):
+            return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
     # mask of True and False.
-    has_pattern = mask.pattern is not None
-    dense = mask.additive_for(query) if has_pattern else mask.dense_on(query.device)
+    dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
     output, _ = attend_to_batch(
         module,
         mask.queries.spread(query.transpose(1, 2)).transpose(1, 2),
@@ -310,12 +295,13 @@ def attend_at_once(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: FlatMask,
+    pattern: Pattern,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in a flat row by torch's variable-length attention."""
-    assert varlen_attn is not None and mask.pattern is not None
-    is_causal, window = mask.pattern[:2]
+    assert varlen_attn is not None
+    is_causal, window = pattern[:2]
     reach = -1 if window is None else window - 1  # -1 means the whole document.
     output = varlen_attn(
         query[0].transpose(0, 1),  # (N, heads, head_dim)

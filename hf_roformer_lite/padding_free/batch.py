@@ -7,6 +7,7 @@ arXiv:2208.08124.)
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -109,9 +110,11 @@ class FlatTokens:
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to `(1, N, ...)`."""
-        flat = states.flatten(0, 1).unsqueeze(0)
-        index = self.index_on(flat.device)
-        return flat if index is None else Gather.apply(flat, index)
+        tokens = states.flatten(0, 1)
+        index = self.index_on(tokens.device)
+        if index is not None:
+            tokens = Select.apply(tokens, index)
+        return tokens.unsqueeze(0)
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
@@ -119,50 +122,54 @@ class FlatTokens:
         tokens = states.squeeze(0)
         index = self.index_on(tokens.device)
         if index is not None:
-            tokens = Spread.apply(tokens, self.filled_on(tokens.device), index)
+            tokens = Select.apply(tokens, self.filled_on(tokens.device), index)
         return tokens.unflatten(0, self.shape)
-
-    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
-        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
-        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
+        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions. The batch knows the
+        flat row, which the next module may use again."""
+        index = self.index_on(states.device)
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            return self.spread(states).masked_fill(self.padding_of(states), 0)
-        tokens = states.squeeze(0)
-        index = self.index_on(tokens.device)
-        if index is not None:
-            zeros = tokens.new_zeros(self.numbers.numel(), *tokens.shape[1:])
-            tokens = zeros.index_copy_(0, index, tokens)
-        return tokens.unflatten(0, self.shape)
-
-    def restore_output(self, states: torch.Tensor) -> torch.Tensor:
-        """Like `restore`, for the output of a module, whose flat form the next one may use
-        again."""
-        restored = self.restore(states)
+            restored = self.spread(states).masked_fill(self.padding_of(states), 0)
+        elif index is None:
+            restored = states.squeeze(0).unflatten(0, self.shape)
+        else:
+            zeros = states.new_zeros(self.numbers.numel(), *states.shape[2:])
+            restored = zeros.index_copy_(0, index, states.squeeze(0)).unflatten(0, self.shape)
         remember(restored, self, states)
         return restored
 
     def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
-        tokens = states[0, :-1]
+        tokens = states[:, :-1]
         padding = states[0, -1:]
         index = self.index_on(states.device)
         if self.is_traced or index is None:
-            spread = self.spread(tokens.unsqueeze(0))
-            restored = padding.where(self.padding_of(states), spread)
+            restored = padding.where(self.padding_of(states), self.spread(tokens))
         else:
             everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
-            restored = everywhere.index_copy(0, index, tokens).unflatten(0, self.shape)
+            restored = everywhere.index_copy(0, index, tokens[0]).unflatten(0, self.shape)
         remember(restored, self, states, padding="last")
         return restored
+
+    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
+        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
+        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
 
 
 def with_padding(tokens: torch.Tensor) -> torch.Tensor:
     """`(1, N, ...)` to `(1, N + 1, ...)`, with zeros for padding."""
     return torch.cat((tokens, tokens.new_zeros(1, 1, *tokens.shape[2:])), dim=1)
+
+
+def map_states(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:
+    """What a module returns, with `change` applied to its states, which are all tensors of three
+    dimensions."""
+    if isinstance(output, tuple | list):
+        return type(output)(map_states(change, part) for part in output)
+    is_states = isinstance(output, torch.Tensor) and output.ndim == 3
+    return change(output) if is_states else output
 
 
 @torch.library.custom_op("hf_roformer_lite::places_of", mutates_args=())
@@ -247,33 +254,28 @@ def flat_form_of(states: torch.Tensor) -> FlatForm | None:
     return form if form.is_current(states) else None
 
 
-class Gather(torch.autograd.Function):
-    """`states.index_select(1, index)` for an index without repetitions. It saves no tensor for the
-    backward pass: a checkpointed layer must save the same number of tensors whether it gathers a
-    flat row or reuses one."""
+class Select(torch.autograd.Function):
+    """`states.index_select(0, places)`, whose gradient has nothing to add up.
 
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        ctx.index = index
-        ctx.shape = states.shape
-        return states.index_select(1, index)
+    It saves no tensor for the backward pass: a checkpointed layer must save the same number of
+    tensors whether it gathers a flat row or reuses one.
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy(1, ctx.index, grad), None
-
-
-class Spread(torch.autograd.Function):
-    """`states.index_select(0, places)`, of which only the positions of `index`, one for each token,
-    have a gradient."""
+    Args:
+        places: The places of the selected states, without repetitions unless `index` is given.
+        index: The places in the output that have a gradient, one for each of `states`.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor
+        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor | None = None
     ) -> torch.Tensor:
+        ctx.places = places
         ctx.index = index
+        ctx.shape = states.shape
         return states.index_select(0, places)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.index is None:
+            return grad.new_zeros(ctx.shape).index_copy(0, ctx.places, grad), None, None
         return grad.index_select(0, ctx.index), None, None

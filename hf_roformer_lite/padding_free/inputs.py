@@ -16,8 +16,8 @@ from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
-from .layers import CACHES, parameters_of, wants_all_layers
-from .plan import Plan, on_cpu
+from .layers import CACHES, parameters_of
+from .plan import Plan, on_cpu, wants_all_layers
 
 logger = logging.get_logger(__name__)
 

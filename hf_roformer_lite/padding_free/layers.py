@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, with_padding
+from .batch import FlatTokens, flat_form_of, map_states, with_padding
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
@@ -34,9 +34,6 @@ TABLES = ("position_bias", "relative_pos", "rel_embeddings")
 
 # The argument is called `cache` since transformers 5.24, and `layer_past` in a few models.
 CACHES = ("cache", "past_key_values", "layer_past")
-
-# Arguments or fields of a configuration that request outputs of all layers.
-LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
 
 # Layers of models that make their masks without the mask functions of transformers, each as the
 # folder of transformers and the class, with the pattern of their attention.
@@ -167,21 +164,11 @@ def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | No
 
 
 def restored_output(tokens: FlatTokens, output: Any) -> Any:
-    """The output of a layer as a padded batch. The states are the only tensor or the first of
-    several. Others of the same leading shape, such as the layout of LiLT, are states as well."""
+    """The output of a layer, with its states as a padded batch."""
     if isinstance(output, ModelOutput):  # The module is a stack of layers.
-        output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
+        output["last_hidden_state"] = tokens.restore(output["last_hidden_state"])
         return output
-    if isinstance(output, torch.Tensor):
-        return tokens.restore_output(output)
-    states, *others = output
-    restored = [tokens.restore_output(states)]
-    for value in others:
-        is_like_states = isinstance(value, torch.Tensor) and value.ndim == states.ndim
-        if is_like_states and value.shape[:2] == states.shape[:2]:
-            value = tokens.restore(value)
-        restored.append(value)
-    return type(output)(restored)
+    return map_states(tokens.restore, output)
 
 
 def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -213,10 +200,7 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
     if isinstance(mask, torch.Tensor):
         mask = flat_mask_of(layer, mask)
     elif isinstance(mask, DocumentMask):
-        is_self_attention = mask.key_shape == mask.shape
-        if not is_self_attention or wants_all_layers(given, mask.config):
-            return None
-        mask = mask.flat()
+        mask = mask.flat() if mask.key_shape == mask.shape else None
     if mask is None or not may_be_flat(given, mask.queries.shape) or has_other_hook(layer):
         return None
     source = None
@@ -249,15 +233,6 @@ def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
         return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
-
-
-def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
-    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
-    the shape in which the layers compute them."""
-    return any(
-        given.get(name) or any(getattr(config, name, False) for config in configs)
-        for name in LAYER_OUTPUTS
-    )
 
 
 def flatten(value: Any, tokens: FlatTokens) -> Any:

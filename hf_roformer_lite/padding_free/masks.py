@@ -25,7 +25,7 @@ from transformers.masking_utils import (
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
-from .plan import Plan, current
+from .plan import Plan, current, wants_all_layers
 from .sorted_rows import SortedRows
 
 NAME = "padding_free"
@@ -197,7 +197,6 @@ class DocumentMask:
         self.arguments = arguments
         self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
-        self.config = arguments["config"]  # of the model that requests the mask
         # Transformers passes this argument for masks with which tokens attend to later ones.
         self.is_causal = "allow_is_bidirectional_skip" not in arguments
         self.is_traced = is_tracing(arguments["attention_mask"])
@@ -336,13 +335,17 @@ def padding_free_mask(
     is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
     plan = Plan() if current.plan is None else current.plan
-    if is_fixed_size or not fits or plan.computes_padding:
+    computes_padding = plan.computes_padding or wants_all_layers({}, options["config"])
+    if is_fixed_size or not fits or computes_padding:
         return make_dense(**arguments)
     if attention_mask is None and is_tracing():
         return make_dense(**arguments)  # Without a mask, a graph has no padding.
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
-    return DocumentMask(plan, make_dense=make_dense, **arguments)
+    mask = DocumentMask(plan, make_dense=make_dense, **arguments)
+    # The keys of cross-attention may all be real although the queries are padded.
+    may_be_cross_attention = plan.has_target and not mask.is_causal
+    return mask.dense() if mask.computes_padding() and not may_be_cross_attention else mask
 
 
 AttentionMaskInterface.register(NAME, padding_free_mask)

@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
+# Arguments or fields of a configuration that request outputs of all layers.
+LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
+
+
+def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
+    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
+    the shape in which the layers compute them."""
+    return any(
+        given.get(name) or any(getattr(config, name, False) for config in configs)
+        for name in LAYER_OUTPUTS
+    )
+
 
 @dataclass(eq=False)
 class Plan:
@@ -32,7 +44,7 @@ class Plan:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
         base: The base model of the model that is called. Its call, within the model's, uses the
             same plan.
-        has_target: Whether the model is an encoder–decoder.
+        has_target: Whether the model attends to a source, or is an encoder–decoder.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
@@ -152,9 +164,13 @@ def plans_batch(forward: Forward) -> Forward:
     """Make `forward` run with a plan of its own, for a model that never reads states of padding."""
 
     @wraps(forward)
-    def planned_forward(*args: Any, **kwargs: Any) -> Any:
-        with planned(Plan()):
-            return forward(*args, **kwargs)
+    def planned_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+        plan = Plan(
+            computes_padding=wants_all_layers(kwargs),
+            has_target=model.config.add_cross_attention,
+        )
+        with planned(plan):
+            return forward(model, *args, **kwargs)
 
     return planned_forward  # type: ignore[return-value]
 

@@ -21,8 +21,8 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from .inputs import IGNORE_INDEX
-from .layers import LAYER_OUTPUTS, parameters_of
-from .plan import Plan, planned
+from .layers import parameters_of
+from .plan import LAYER_OUTPUTS, Plan, planned
 
 logger = logging.get_logger(__name__)
 
