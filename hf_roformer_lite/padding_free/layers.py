@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, map_states, with_padding
+from .batch import FlatTokens, flat_form_of, map_states
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
@@ -343,19 +343,16 @@ def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | Non
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     form = flat_form_of(args[0])
-    if form is None or form.padding == "other" or form.tokens.index is None:
+    if form is None or not form.has_zeros or form.tokens.index is None or has_other_hook(module):
         return None
-    if has_other_hook(module):
-        return None
-    flat = with_padding(form.flat) if form.padding == "zeros" else form.flat
-    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return flat, *args[1:]
+    form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return form.flat, *args[1:]
 
 
 def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore_with_padding(output)
+    return None if tokens is None else tokens.restore(output)
 
 
 MAP_HOOKS = (enter_map, leave_map)
