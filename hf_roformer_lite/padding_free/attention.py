@@ -204,9 +204,7 @@ def attend_by_document(
     ):
         if position_bias is not None:
             kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
-        output = attend(
-            module, queries, keys, values, mask.pattern.is_causal, mask.pattern.window, **kwargs
-        )
+        output = attend(module, queries, keys, values, mask.pattern, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0)
@@ -227,8 +225,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    is_causal: bool,
-    window: int | None,
+    pattern: Pattern,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads,
@@ -238,6 +235,7 @@ def attend(
     in the length.
     """
     length = query.shape[2]
+    is_causal, window, _ = pattern
     if window is None or length <= window:
         return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
     size = WINDOWS_OF_A_BLOCK * window
@@ -300,7 +298,7 @@ def attend_at_once(
 ) -> torch.Tensor:
     """Attention in a flat row by torch's variable-length attention."""
     assert varlen_attn is not None
-    is_causal, window = pattern[:2]
+    is_causal, window, _ = pattern
     reach = -1 if window is None else window - 1  # -1 means the whole document.
     output = varlen_attn(
         query[0].transpose(0, 1),  # (N, heads, head_dim)

@@ -42,19 +42,16 @@ class FlatTokens:
         self.tables: dict[tuple[str, torch.device], torch.Tensor] = {}
         if self.is_traced:
             self.index = places_in_graph(numbers.flatten() != 0)
+            self.num_tokens = self.index.shape[0]  # It is symbolic.
             places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
             self._filled = self._fill(places)
             return
         flat_numbers = numbers.flatten()
         num_padding, *self.lengths = flat_numbers.bincount(minlength=count + 1).tolist()
         self.longest = max(self.lengths, default=0)
+        self.num_tokens = numbers.numel() - num_padding
         is_whole = num_padding == 0 and bool((flat_numbers.diff() >= 0).all())
         self.index = None if is_whole else flat_numbers.argsort(stable=True)[num_padding:]
-
-    @property
-    def num_tokens(self) -> int:
-        """N, which is symbolic in a traced graph."""
-        return self.numbers.numel() if self.index is None else self.index.shape[0]
 
     def equals(self, other: "FlatTokens") -> bool:
         """Whether both give the same flat row, for masks of the same kind."""
@@ -225,7 +222,7 @@ def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
         remember(other, form.tokens, form.tokens.flatten(other), has_zeros=True)
 
 
-def flat_form_of(states: torch.Tensor) -> FlatForm | None:
+def flat_form_of(states: Any) -> FlatForm | None:
     """The flat row of a batch if it is known and still valid."""
     form = getattr(states, "flat_form", None)
     # A graph may not use a flat row that was made outside of it.

@@ -255,13 +255,6 @@ def flatten(value: Any, tokens: FlatTokens) -> Any:
     return value
 
 
-def bias_of(layer: nn.Module) -> Any:
-    """The method that computes the relative position bias of attention scores, as in T5, or
-    None."""
-    functions = (getattr(module, "compute_bias", None) for module in layer.modules())
-    return next(filter(None, functions), None)
-
-
 def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> None:
     """Add the relative position bias of T5 for a row of the batch to the arguments.
 
@@ -269,7 +262,8 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> N
     the bias on to the other layers, which may compute padding. Cross-attention has no such bias; a
     single zero keeps it from making one.
     """
-    compute_bias = bias_of(layer)
+    functions = (getattr(module, "compute_bias", None) for module in layer.modules())
+    compute_bias: Any = next(filter(None, functions), None)
     if given.get("position_bias") is None and compute_bias is not None:
         # The weights may be elsewhere until they are used.
         device = next(iter(given.values())).device
@@ -340,9 +334,7 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
 
 def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Give a module the flat row of a batch that a layer or another module has returned."""
-    if not args or not isinstance(args[0], torch.Tensor):
-        return None
-    form = flat_form_of(args[0])
+    form = flat_form_of(args[0]) if args else None
     if form is None or not form.has_zeros or form.tokens.index is None or has_other_hook(module):
         return None
     form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
