@@ -264,19 +264,21 @@ class DocumentMask:
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
         if "flat" not in self._made:
-            self._made["flat"] = None
-            if not self.computes_padding():
-                if self.arguments["attention_mask"] is not None:
-                    # There is padding to mask. An accelerator would have to be waited for to see it.
-                    self.arguments |= dict.fromkeys(SKIPS, False)
-                self._made["flat"] = FlatMask(
-                    queries=self.tokens(),
-                    keys=self.tokens(),
-                    dense=self.dense,
-                    pattern=self.pattern() if self.tokens().are_documents else None,
-                    sorted_rows=self.sorted_rows,
-                )
+            self._made["flat"] = None if self.computes_padding() else self.make_flat()
         return self._made["flat"]
+
+    def make_flat(self) -> FlatMask:
+        if self.arguments["attention_mask"] is not None:
+            # There is padding to mask. On an accelerator, looking for it would be waited for.
+            self.arguments |= dict.fromkeys(SKIPS, False)
+        tokens = self.tokens()
+        return FlatMask(
+            queries=tokens,
+            keys=tokens,
+            dense=self.dense,
+            pattern=self.pattern() if tokens.are_documents else None,
+            sorted_rows=self.sorted_rows,
+        )
 
     def flat_from(self, queries: FlatMask) -> FlatMask:
         """The mask of cross-attention from the flat row of `queries` to the flat row of these

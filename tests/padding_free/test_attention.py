@@ -139,9 +139,8 @@ def test_flat_rows_see_what_the_mask_says(name, padding, form, monkeypatch):
     )
     flat = mask.make_flat()
     assert (flat.pattern is not None) == (is_known and padding != "holes")
-    if flat.pattern is None and form != "rows":
-        form = "rows"
-    monkeypatch.setattr(attention, "form_of", lambda *args, **kwargs: form)
+    is_by_document = form == "by document"
+    monkeypatch.setattr(attention, "is_faster_by_document", lambda *_: is_by_document)
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(3, batch_size, length, 2, 8, generator=generator)
     states.requires_grad_()
