@@ -100,28 +100,30 @@ class FormedStep(Step):
     def __init__(self, model: PreTrainedModel, batches: list[Inputs], form: str) -> None:
         super().__init__(model, batches)
         self.form = form
-        self.usual_form = attention.form_of
+        self.takes_varlen = attention.takes_varlen
+        self.is_faster_by_document = attention.is_faster_by_document
         self.used: set[str] = set()
 
     def __call__(self) -> None:
-        with patch.object(attention, "form_of", self.form_of):
+        with (
+            patch.object(attention, "takes_varlen", self.is_at_once),
+            patch.object(attention, "is_faster_by_document", self.is_by_document),
+        ):
             super().__call__()
 
-    def form_of(
-        self,
-        query: torch.Tensor,
-        value: torch.Tensor,
-        mask: attention.FlatMask,
-        **kwargs: Any,
-    ) -> str:
-        is_possible = self.form in FORMS
-        if self.form == "at once":
-            is_possible = attention.takes_varlen(query, value, **kwargs)
-        form = self.form if is_possible else self.usual_form(query, value, mask, **kwargs)
-        if mask.pattern is None:
-            form = "rows"
-        self.used.add(form)
-        return form
+    def is_at_once(self, *args: Any, **kwargs: Any) -> bool:
+        is_allowed = self.form in ("at once", DEFAULT)
+        is_chosen = is_allowed and self.takes_varlen(*args, **kwargs)
+        if is_chosen:
+            self.used.add("at once")
+        return is_chosen
+
+    def is_by_document(self, *args: Any) -> bool:
+        is_chosen = self.is_faster_by_document(*args)
+        if self.form in ("by document", "rows"):
+            is_chosen = self.form == "by document"
+        self.used.add("by document" if is_chosen else "rows")
+        return is_chosen
 
     def result(self) -> Result:
         """The loss and the gradient of the last batch, after a run."""

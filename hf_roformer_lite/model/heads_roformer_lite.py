@@ -288,7 +288,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         shift_labels = kwargs.pop("shift_labels", None)
         if shift_labels is None and labels is not None:
             labels = ignore_padding(labels, attention_mask)
-            shift_labels = F.pad(labels[:, 1:].long(), pad=(0, 1), value=IGNORE_INDEX)
+            shift_labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
         if shift_labels is not None:
             use_cache = bool(use_cache)
         outputs = self.model(
@@ -564,6 +564,15 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
 
     num_scores = 2
     pools_tokens = False
+
+    def logits(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        documents: torch.Tensor | None,
+    ) -> torch.Tensor:
+        # The softmax over positions includes padding, which a flat row leaves out. A view has none.
+        return self.classifier(hidden_states.view_as(hidden_states))
 
     @can_return_tuple
     def forward(

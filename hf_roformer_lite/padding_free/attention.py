@@ -4,7 +4,7 @@
 *Padded inside attention*: queries, keys and values are put back into the rows of the batch, and the
 model's own mask is applied, so this form is correct for any mask. An exported graph takes the rows
 in two groups of similar length (`sorted_rows.py`). *At once*: torch's attention for documents of
-various lengths. `form_of` has the rule.
+various lengths. `attend_to_flat_row` has the rule.
 """
 
 import sys
@@ -17,8 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, as_additive
-from .sorted_rows import SortedRows
+from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, Pattern, as_additive
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -63,55 +62,21 @@ def attend_to_batch(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
-    if statically_known_true(query.numel() == 0) or statically_known_true(key.numel() == 0):
+    if statically_known_true(query.numel() * key.numel() == 0):
         # The output is empty or zero. It depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
-    if query.device.type == APPLE and query.dtype in HALF_PRECISION:
-        attention_mask = mask_for_apple(module, query, key, attention_mask, kwargs.get("is_causal"))
-        kwargs["is_causal"] = False  # The mask is already causal.
-    attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
+    attend = attend_eagerly if needs_eager(query, kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
-def mask_for_apple(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    is_causal: bool | None,
-) -> torch.Tensor | None:
-    """A mask with which torch's sdpa is correct on an Apple GPU in half precision. There, with
-    `is_causal` and no mask, queries attend to later keys (pytorch#195910), and a mask that hides
-    all keys yields NaN (pytorch#156707)."""
-    if attention_mask is None:
-        return causal_mask(module, query, key, is_causal)
-    if attention_mask.dtype != torch.bool:
-        return attention_mask
-    return attention_mask | ~attention_mask.any(dim=-1, keepdim=True)
-
-
-def causal_mask(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None
-) -> torch.Tensor | None:
-    """The mask `(1, 1, Lq, Lk)`, True where a causal query attends to a key; None if it attends to
-    all keys.
-
-    Args:
-        is_causal: As the layer passes it. Default: the attribute of the module.
-    """
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if not is_causal or query.shape[2] == 1:
-        return None
-    is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
-    return is_seen.tril()[None, None]
-
-
-def needs_eager(kwargs: dict[str, Any]) -> bool:
-    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks."""
+def needs_eager(query: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks, or whether sdpa
+    is wrong: on an Apple GPU in half precision, causal queries attend to later keys
+    (pytorch#195910), and a mask that hides all keys yields NaN (pytorch#156707)."""
+    is_wrong = query.device.type == APPLE and query.dtype in HALF_PRECISION
     has_capped_scores = kwargs.get("softcap") is not None
     has_sinks = kwargs.get("s_aux") is not None
-    return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks
+    return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks or is_wrong
 
 
 def attend_eagerly(
@@ -124,9 +89,16 @@ def attend_eagerly(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The `eager_attention_forward` of the model's own file, with a mask in the form it expects. A
-    subclass that is defined elsewhere uses that of the class it extends."""
-    if attention_mask is None:
-        attention_mask = causal_mask(module, query, key, is_causal)
+    subclass that is defined elsewhere uses that of the class it extends.
+
+    Args:
+        is_causal: As the layer passes it. Default: the attribute of the module.
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        is_seen = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool)
+        attention_mask = is_seen.tril()[None, None]
     if attention_mask is not None:
         attention_mask = as_additive(attention_mask, query.dtype)
     files = (sys.modules[base.__module__] for base in type(module).__mro__)
@@ -136,33 +108,16 @@ def attend_eagerly(
     return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-def form_of(
-    query: torch.Tensor,
-    value: torch.Tensor,
-    mask: FlatMask,
-    position_bias: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> str:
-    """How attention of a flat row is computed: "at once", "by document", or in padded "rows" or
-    "sorted rows" under the model's own mask.
+def is_faster_by_document(query: torch.Tensor, mask: FlatMask, pattern: Pattern) -> bool:
+    """Whether one call for each length of documents is faster than padded rows.
 
-    Rows are the only form that a graph can hold, and the only correct one if the mask is no pattern
-    of documents. On a CPU, a call for each length of documents costs less than padding; on an
-    accelerator, where a call takes about as long for one short document as for many, it is the
-    other way round, unless the mask of packed or long rows would be large. A document without keys
-    needs a call of its own.
+    On a CPU, such a call costs less than padding; on an accelerator, where a call takes about as
+    long for one short document as for many, it is the other way round, unless the mask of packed or
+    long rows would be large. A document without keys needs a call of its own.
     """
-    if mask.sorted_rows is not None and position_bias is None:
-        return "sorted rows"
-    if mask.pattern is None:
-        return "rows"
-    if takes_varlen(query, value, position_bias=position_bias, **kwargs):
-        return "at once"
-    is_packed = mask.pattern.documents is not None
-    is_long = mask.pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
-    if query.device.type == "cpu" or is_packed or is_long or min(mask.keys.lengths) == 0:
-        return "by document"
-    return "rows"
+    is_long = pattern.window is not None and mask.keys.longest > MAX_LENGTH_WITH_WINDOW
+    has_large_mask = pattern.documents is not None or is_long
+    return query.device.type == "cpu" or has_large_mask or min(mask.keys.lengths) == 0
 
 
 def attend_to_flat_row(
@@ -177,28 +132,34 @@ def attend_to_flat_row(
 ) -> torch.Tensor:
     """Attention in a flat row, `(1, heads, N, head_dim)` to `(1, N, heads, head_dim)`.
 
+    Padded rows under the model's own mask are the only form that a graph can hold, and the only
+    correct one if the mask is no pattern of documents.
+
     Args:
         position_bias: The position bias of T5, `(1, heads, L, L)`, which is the same for every
             document and row; a single zero for its cross-attention, which has no bias.
         is_causal: Used only with the model's own mask. A pattern has this information.
     """
+    pattern = mask.pattern
     # Without a pattern the zero counts: a query that sees no key then attends to all of them.
-    if mask.pattern is not None and position_bias is not None and position_bias.numel() == 1:
+    if pattern is not None and position_bias is not None and position_bias.numel() == 1:
         position_bias = None
-    form = form_of(query, value, mask, position_bias=position_bias, **kwargs)
-    if form == "at once":
-        return attend_at_once(query, key, value, mask, **kwargs)
-    if form == "by document":
-        return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
-    if form == "sorted rows":
-        assert mask.sorted_rows is not None
-        return attend_to_sorted_rows(
-            module, query, key, value, mask.sorted_rows, is_causal=is_causal, **kwargs
-        )
+    rows = mask.sorted_rows
+    if rows is not None and position_bias is None:
+        states = (rows.spread(query), rows.spread(key), rows.spread(value))
+        outputs = [
+            attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
+            for group in zip(*states, rows.masks, strict=True)
+        ]
+        return rows.collect(outputs)
+    if pattern is not None:
+        if takes_varlen(query, value, position_bias=position_bias, **kwargs):
+            return attend_at_once(query, key, value, mask, pattern, **kwargs)
+        if is_faster_by_document(query, mask, pattern):
+            return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
     # mask of True and False.
-    has_pattern = mask.pattern is not None
-    dense = mask.additive_for(query) if has_pattern else mask.dense_on(query.device)
+    dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
     output, _ = attend_to_batch(
         module,
         mask.queries.spread(query.transpose(1, 2)).transpose(1, 2),
@@ -210,26 +171,6 @@ def attend_to_flat_row(
         **kwargs,
     )
     return mask.queries.collect(output)
-
-
-def attend_to_sorted_rows(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sorted_rows: SortedRows,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Attention in a flat row by one call for each group of padded rows."""
-    groups = zip(
-        sorted_rows.spread(query),
-        sorted_rows.spread(key),
-        sorted_rows.spread(value),
-        sorted_rows.masks,
-        strict=True,
-    )
-    outputs = [attend_to_batch(module, *group, **kwargs)[0] for group in groups]
-    return sorted_rows.collect(outputs)
 
 
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
@@ -263,9 +204,7 @@ def attend_by_document(
     ):
         if position_bias is not None:
             kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
-        output = attend(
-            module, queries, keys, values, mask.pattern.is_causal, mask.pattern.window, **kwargs
-        )
+        output = attend(module, queries, keys, values, mask.pattern, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0)
@@ -286,8 +225,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    is_causal: bool,
-    window: int | None,
+    pattern: Pattern,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads,
@@ -297,10 +235,10 @@ def attend(
     in the length.
     """
     length = query.shape[2]
+    is_causal, window, _ = pattern
     if window is None or length <= window:
         return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
-    has_bias = kwargs.get("position_bias") is not None
-    size = length if has_bias else WINDOWS_OF_A_BLOCK * window
+    size = WINDOWS_OF_A_BLOCK * window
     places = torch.arange(length, device=query.device)
     outputs = []
     for start in range(0, length, size):
@@ -344,7 +282,7 @@ def takes_varlen(
         return False
     is_half = query.dtype in HALF_PRECISION
     fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
-    if not is_half or not fits or needs_eager(kwargs):
+    if not is_half or not fits or needs_eager(query, kwargs):
         return False
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
@@ -354,12 +292,13 @@ def attend_at_once(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: FlatMask,
+    pattern: Pattern,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in a flat row by torch's variable-length attention."""
-    assert varlen_attn is not None and mask.pattern is not None
-    is_causal, window = mask.pattern[:2]
+    assert varlen_attn is not None
+    is_causal, window, _ = pattern
     reach = -1 if window is None else window - 1  # -1 means the whole document.
     output = varlen_attn(
         query[0].transpose(0, 1),  # (N, heads, head_dim)

@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .batch import FlatTokens, flat_form_of, remember
+from .batch import FlatTokens, flat_form_of, map_states, remember
 from .layers import TABLES, FlatCache, flat_mask_in, name_in_transformers, parameters_of
 from .masks import FlatMask
 
@@ -153,7 +153,7 @@ def attend_by_module(
         if name not in TABLES:
             given[name] = padded_argument(value, tokens, device=next(iter(given.values())).device)
     with FlatMaps(mask.queries, mask.keys):
-        return flat_output(forward(module, **given), mask.queries)
+        return map_states(mask.queries.flatten, forward(module, **given))
 
 
 def padded_argument(value: Any, tokens: FlatTokens, device: torch.device) -> Any:
@@ -178,17 +178,8 @@ def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
     """`(1, N, ...)` to `(B, L, ...)`, with copies of other tokens at padding. The batch knows the
     flat row."""
     padded = tokens.spread(states)
-    remember(padded, tokens, states, padding="other")
+    remember(padded, tokens, states)
     return padded
-
-
-def flat_output(output: Any, tokens: FlatTokens) -> Any:
-    """What an attention module returns for the padded batch, states `(B, L, ...)`, as those of the
-    flat row. Any other value is returned as it is."""
-    if isinstance(output, tuple | list):
-        return type(output)(flat_output(part, tokens) for part in output)
-    is_states = isinstance(output, torch.Tensor) and output.ndim == 3
-    return tokens.flatten(output) if is_states else output
 
 
 # Falcon's linear maps are matrix products.

@@ -7,6 +7,7 @@ arXiv:2208.08124.)
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,22 +38,20 @@ class FlatTokens:
         # The places of the tokens among the B * L of the batch, `(N,)`. None: the flat row has all
         # tokens of the batch in their order.
         self.index: torch.Tensor | None
-        self._tables: dict[tuple[str, torch.device], torch.Tensor] = {}
+        # What has been moved to a device. It is empty until a flat row is made.
+        self.tables: dict[tuple[str, torch.device], torch.Tensor] = {}
         if self.is_traced:
             self.index = places_in_graph(numbers.flatten() != 0)
+            self.num_tokens = self.index.shape[0]  # It is symbolic.
             places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
             self._filled = self._fill(places)
             return
         flat_numbers = numbers.flatten()
         num_padding, *self.lengths = flat_numbers.bincount(minlength=count + 1).tolist()
         self.longest = max(self.lengths, default=0)
+        self.num_tokens = numbers.numel() - num_padding
         is_whole = num_padding == 0 and bool((flat_numbers.diff() >= 0).all())
         self.index = None if is_whole else flat_numbers.argsort(stable=True)[num_padding:]
-
-    @property
-    def num_tokens(self) -> int:
-        """N, which is symbolic in a traced graph."""
-        return self.numbers.numel() if self.index is None else self.index.shape[0]
 
     def equals(self, other: "FlatTokens") -> bool:
         """Whether both give the same flat row, for masks of the same kind."""
@@ -63,9 +62,9 @@ class FlatTokens:
         """`index` on a device."""
         if self.index is None or self.is_traced:
             return self.index
-        if ("index", device) not in self._tables:
-            self._tables["index", device] = self.index.to(device)
-        return self._tables["index", device]
+        if ("index", device) not in self.tables:
+            self.tables["index", device] = self.index.to(device)
+        return self.tables["index", device]
 
     def filled_on(self, device: torch.device) -> torch.Tensor:
         """The place in the flat row of each position of the batch, `(B * L,)`, on a device.
@@ -75,11 +74,11 @@ class FlatTokens:
         """
         if self.is_traced:
             return self._filled
-        if ("filled", device) not in self._tables:
+        if ("filled", device) not in self.tables:
             places = torch.zeros_like(self.numbers)
             places.view(-1)[self.index] = torch.arange(self.num_tokens, device="cpu")
-            self._tables["filled", device] = self._fill(places).to(device)
-        return self._tables["filled", device]
+            self.tables["filled", device] = self._fill(places).to(device)
+        return self.tables["filled", device]
 
     def _fill(self, places: torch.Tensor) -> torch.Tensor:
         is_kept = self.numbers != 0
@@ -96,21 +95,23 @@ class FlatTokens:
         """
         known = flat_form_of(states)
         if known is not None and known.tokens is self:
-            return known.flat[:, : self.num_tokens] if known.padding == "last" else known.flat
+            return known.flat
         flat = self.collect(states.expand(*self.shape, *states.shape[2:]))
         if not self.is_traced:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
         if self.index is not None and not (states.is_leaf and states.requires_grad):
             # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
-            remember(states, self, flat, padding="other")
+            remember(states, self, flat)
         return flat
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to `(1, N, ...)`."""
-        flat = states.flatten(0, 1).unsqueeze(0)
-        index = self.index_on(flat.device)
-        return flat if index is None else Gather.apply(flat, index)
+        tokens = states.flatten(0, 1)
+        index = self.index_on(tokens.device)
+        if index is not None:
+            tokens = Select.apply(tokens, index)
+        return tokens.unsqueeze(0)
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
@@ -118,50 +119,33 @@ class FlatTokens:
         tokens = states.squeeze(0)
         index = self.index_on(tokens.device)
         if index is not None:
-            tokens = Spread.apply(tokens, self.filled_on(tokens.device), index)
+            tokens = Select.apply(tokens, self.filled_on(tokens.device), index)
         return tokens.unflatten(0, self.shape)
-
-    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
-        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
-        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions."""
+        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions. The batch knows the
+        flat row, which the next module may use again."""
+        index = self.index_on(states.device)
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            return self.spread(states).masked_fill(self.padding_of(states), 0)
-        tokens = states.squeeze(0)
-        index = self.index_on(tokens.device)
-        if index is not None:
-            zeros = tokens.new_zeros(self.numbers.numel(), *tokens.shape[1:])
-            tokens = zeros.index_copy_(0, index, tokens)
-        return tokens.unflatten(0, self.shape)
-
-    def restore_output(self, states: torch.Tensor) -> torch.Tensor:
-        """Like `restore`, for the output of a module, whose flat form the next one may use
-        again."""
-        restored = self.restore(states)
-        remember(restored, self, states)
-        return restored
-
-    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
-        tokens = states[0, :-1]
-        padding = states[0, -1:]
-        index = self.index_on(states.device)
-        if self.is_traced or index is None:
-            spread = self.spread(tokens.unsqueeze(0))
-            restored = padding.where(self.padding_of(states), spread)
+            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+            restored = self.spread(states).masked_fill(is_padding, 0)
+        elif index is None:
+            restored = states.squeeze(0).unflatten(0, self.shape)
         else:
-            everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
-            restored = everywhere.index_copy(0, index, tokens).unflatten(0, self.shape)
-        remember(restored, self, states, padding="last")
+            zeros = states.new_zeros(self.numbers.numel(), *states.shape[2:])
+            restored = zeros.index_copy_(0, index, states.squeeze(0)).unflatten(0, self.shape)
+        remember(restored, self, states, has_zeros=True)
         return restored
 
 
-def with_padding(tokens: torch.Tensor) -> torch.Tensor:
-    """`(1, N, ...)` to `(1, N + 1, ...)`, with zeros for padding."""
-    return torch.cat((tokens, tokens.new_zeros(1, 1, *tokens.shape[2:])), dim=1)
+def map_states(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:
+    """What a module returns, with `change` applied to its states, which are all tensors of three
+    dimensions."""
+    if isinstance(output, tuple | list):
+        return type(output)(map_states(change, part) for part in output)
+    is_states = isinstance(output, torch.Tensor) and output.ndim == 3
+    return change(output) if is_states else output
 
 
 @torch.library.custom_op("hf_roformer_lite::places_of", mutates_args=())
@@ -193,14 +177,15 @@ class FlatForm:
     """The flat row of a batch, which the batch holds as an attribute.
 
     Args:
-        padding: What the batch has at padding: "zeros"; "last", the last token of the row, which
-            stands for all padding; or "other" values.
+        has_zeros: Whether the batch has zeros at padding, as after a layer.
     """
 
-    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, padding: str):
+    def __init__(
+        self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, has_zeros: bool
+    ):
         self.tokens = tokens
         self.flat = flat
-        self.padding = padding
+        self.has_zeros = has_zeros
         self.version = 0 if tokens.is_traced else states._version
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -222,11 +207,11 @@ class FlatForm:
 
 
 def remember(
-    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
+    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, has_zeros: bool = False
 ) -> None:
     """Let a batch know its flat row."""
     if tokens.is_traced or not states.is_inference():
-        states.flat_form = FlatForm(tokens, flat, states, padding)  # type: ignore[attr-defined]
+        states.flat_form = FlatForm(tokens, flat, states, has_zeros)  # type: ignore[attr-defined]
 
 
 def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
@@ -234,10 +219,10 @@ def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
     its own."""
     form = flat_form_of(source)
     if form is not None and form.tokens.index is not None:
-        remember(other, form.tokens, form.tokens.flatten(other))
+        remember(other, form.tokens, form.tokens.flatten(other), has_zeros=True)
 
 
-def flat_form_of(states: torch.Tensor) -> FlatForm | None:
+def flat_form_of(states: Any) -> FlatForm | None:
     """The flat row of a batch if it is known and still valid."""
     form = getattr(states, "flat_form", None)
     # A graph may not use a flat row that was made outside of it.
@@ -246,33 +231,28 @@ def flat_form_of(states: torch.Tensor) -> FlatForm | None:
     return form if form.is_current(states) else None
 
 
-class Gather(torch.autograd.Function):
-    """`states.index_select(1, index)` for an index without repetitions. It saves no tensor for the
-    backward pass: a checkpointed layer must save the same number of tensors whether it gathers a
-    flat row or reuses one."""
+class Select(torch.autograd.Function):
+    """`states.index_select(0, places)`, whose gradient has nothing to add up.
 
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        ctx.index = index
-        ctx.shape = states.shape
-        return states.index_select(1, index)
+    It saves no tensor for the backward pass: a checkpointed layer must save the same number of
+    tensors whether it gathers a flat row or reuses one.
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy(1, ctx.index, grad), None
-
-
-class Spread(torch.autograd.Function):
-    """`states.index_select(0, places)`, of which only the positions of `index`, one for each token,
-    have a gradient."""
+    Args:
+        places: The places of the selected states, without repetitions unless `index` is given.
+        index: The places in the output that have a gradient, one for each of `states`.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor
+        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor | None = None
     ) -> torch.Tensor:
+        ctx.places = places
         ctx.index = index
+        ctx.shape = states.shape
         return states.index_select(0, places)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.index is None:
+            return grad.new_zeros(ctx.shape).index_copy(0, ctx.places, grad), None, None
         return grad.index_select(0, ctx.index), None, None

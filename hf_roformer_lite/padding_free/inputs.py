@@ -16,8 +16,8 @@ from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
-from .layers import CACHES, parameters_of, wants_all_layers
-from .plan import Plan, on_cpu
+from .layers import CACHES, parameters_of
+from .plan import Plan, on_cpu, wants_all_layers
 
 logger = logging.get_logger(__name__)
 
@@ -36,7 +36,6 @@ class Switch:
         previous: The configurations of the model and its parts, each with its previous attention
             implementation; empty for the base model within another model.
         handles: The hooks.
-        is_causal: Whether it is known that no token attends to later ones.
         shifts_labels: Whether the head compares each position with the next label.
         has_summary: Whether the head has a "sequence summary" of transformers, which may read the
             first or the last position.
@@ -47,7 +46,6 @@ class Switch:
     skip_logits: bool = False
     previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
-    is_causal: bool = False
     shifts_labels: bool = False
     has_summary: bool = False
     separates_documents: bool = True
@@ -74,25 +72,25 @@ def make_plan(
     values = read_values(switch, given)
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
+    mask = values.get("attention_mask")
+    # A tagger labels the source, even if its configuration is that of an encoder–decoder.
+    has_target = model.config.is_encoder_decoder and switch.head != "token"
     plan = Plan(
         computes_padding=needs_padding(model, switch, given),
         base=base,
-        # A tagger labels the source, even if its configuration is that of an encoder–decoder.
-        has_target=model.config.is_encoder_decoder and switch.head != "token",
-        is_real=real_tokens(values),
+        has_target=has_target,
+        is_real=None if mask is None else mask != 0,
         read=read_positions(model, switch, values, num_last=num_last_read(model, given, has_cache)),
-        reads_target=switch.head == "" and base is not model,
+        ends=ends_of_rows(model, switch, values),
+        reads_target=has_target and switch.head == "" and base is not model,
     )
-    if is_tracing():
+    if is_tracing() or plan.computes_padding:
         return plan
-    mask = given.get("attention_mask")
-    if isinstance(mask, torch.Tensor) and mask.ndim > 2:
+    if mask is not None and given["attention_mask"].ndim == 4:
         # Layers find the plan by the memory of the mask that the model hands on to them, so no other
         # call may use this memory.
-        given["attention_mask"] = mask.clone()
+        given["attention_mask"] = given["attention_mask"].clone()
         given["attention_mask"].untyped_storage().padding_free_plan = plan
-    if plan.computes_padding:
-        return plan
     labels = values.get("labels")
     if labels is not None and labels.ndim == 2:
         if not has_cache:
@@ -124,6 +122,9 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
         values["attention_mask"] = mask.flatten(0, 1)  # The model makes rows of all choices.
     elif mask is not None and mask.ndim == 4:
         values["attention_mask"] = visible_tokens(mask)
+    for name in ("attention_mask", "decoder_attention_mask"):
+        if name in values and values[name].ndim != 2:
+            del values[name]  # Padding is not recognised in masks of other shapes.
     return on_cpu(values)
 
 
@@ -146,12 +147,6 @@ def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
     makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
     if makes_cache and (model.training or not model.config.is_encoder_decoder):
         given["use_cache"] = False
-
-
-def real_tokens(values: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """The real tokens, `(B, L)`, of the argument `attention_mask`; None if it does not show them."""
-    mask = values.get("attention_mask")
-    return mask != 0 if mask is not None and mask.ndim == 2 else None
 
 
 def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
@@ -177,8 +172,8 @@ def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool
 def read_positions(
     model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor], num_last: float
 ) -> tuple[torch.Tensor, ...]:
-    """Matrices `(B, L)`, True at positions whose states a loss, a pooler or a head may read although
-    they are padding.
+    """Matrices `(B, L)`, True at positions whose states a loss or the head of a language model may
+    read although they are padding.
 
     Args:
         num_last: The number of last positions that the head of a language model reads.
@@ -193,35 +188,33 @@ def read_positions(
     is_pair = model.config.is_encoder_decoder
     text = values.get("decoder_attention_mask" if is_pair else "attention_mask")
     is_continued = switch.head in ("causal", "seq2seq") and num_last > 0
-    if is_continued and text is not None and text.ndim == 2:
+    if is_continued and text is not None:
         places = torch.arange(text.shape[1], device=text.device)
         read.append((places >= text.shape[1] - num_last).expand(text.shape))
-    mask = values.get("attention_mask")
-    is_head_of_rows = switch.head == "" and not model.config.is_encoder_decoder
-    if is_head_of_rows and mask is not None and mask.ndim == 2:
-        read.append(read_by_row(model, switch, mask, values.get("input_ids")))
     return tuple(read)
 
 
-def read_by_row(
-    model: PreTrainedModel, switch: Switch, rows: torch.Tensor, ids: torch.Tensor | None
-) -> torch.Tensor:
-    """The positions `(B, L)` that a pooler or a sequence-level head may read: the first one of a
-    row, or in causal models the last one whose id is not the padding token."""
+def ends_of_rows(
+    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor]
+) -> dict[bool, torch.Tensor]:
+    """The positions `(B, L)` that a pooler or a sequence-level head may read, by whether attention
+    is causal: the last one whose id is not the padding token if it is, and the first one if not."""
+    rows = values.get("attention_mask")
+    if rows is None or switch.head != "" or model.config.is_encoder_decoder:
+        return {}
     places = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
     is_first = places == 0
     is_last = places == rows.shape[1] - 1
     if switch.has_summary:
-        return is_first | is_last
-    if not switch.is_causal:
-        return is_first
+        return dict.fromkeys((False, True), is_first | is_last)
     if model.base_model is model:
-        return torch.zeros_like(is_last)
+        return {False: is_first}
+    ids = values.get("input_ids")
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    if ids is None or padding is None or ids.flatten(0, -2).shape != rows.shape:
-        return is_last
-    last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
-    return places == last
+    if ids is not None and padding is not None and ids.flatten(0, -2).shape == rows.shape:
+        last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
+        is_last = places == last
+    return {False: is_first, True: is_last}
 
 
 def separate_packed_rows(
@@ -238,11 +231,10 @@ def separate_packed_rows(
     positions = values.get("position_ids")
     if positions is None or positions.ndim != 2 or given.get("use_cache") or is_tracing():
         return
-    mask = values.get("attention_mask")
-    given_mask = given.get("attention_mask")
-    if given_mask is not None:
-        is_matrix = isinstance(given_mask, torch.Tensor) and given_mask.ndim == 2
-        if mask is None or not is_matrix or not bool((mask == 1).all()):
+    mask = given.get("attention_mask")
+    if mask is not None:
+        is_matrix = isinstance(mask, torch.Tensor) and mask.ndim == 2
+        if not is_matrix or not bool((values["attention_mask"] == 1).all()):
             return
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)

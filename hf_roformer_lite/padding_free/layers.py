@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, with_padding
+from .batch import FlatTokens, flat_form_of, map_states
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
@@ -33,9 +34,6 @@ TABLES = ("position_bias", "relative_pos", "rel_embeddings")
 
 # The argument is called `cache` since transformers 5.24, and `layer_past` in a few models.
 CACHES = ("cache", "past_key_values", "layer_past")
-
-# Arguments or fields of a configuration that request outputs of all layers.
-LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
 
 # Layers of models that make their masks without the mask functions of transformers, each as the
 # folder of transformers and the class, with the pattern of their attention.
@@ -138,16 +136,15 @@ def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
-    masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
-    if masks:
-        make = arguments_of if masks[0].is_traced else arguments_outside_of_graphs
-        return make(layer, args, kwargs)
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, DocumentMask):
+            make = arguments_of if value.is_traced else arguments_outside_of_graphs
+            return make(layer, args, kwargs)
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
     mask = given.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
-        return None
-    plan = plan_of(layer, mask)
-    has_plan = plan is not None and not plan.computes_padding
+    has_plan = (
+        isinstance(mask, torch.Tensor) and mask.ndim == 4 and plan_of(layer, mask) is not None
+    )
     return arguments_of(layer, args, kwargs) if has_plan else None
 
 
@@ -172,21 +169,11 @@ def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | No
 
 
 def restored_output(tokens: FlatTokens, output: Any) -> Any:
-    """The output of a layer as a padded batch. The states are the only tensor or the first of
-    several. Others of the same leading shape, such as the layout of LiLT, are states as well."""
+    """The output of a layer, with its states as a padded batch."""
     if isinstance(output, ModelOutput):  # The module is a stack of layers.
-        output["last_hidden_state"] = tokens.restore_output(output["last_hidden_state"])
+        output["last_hidden_state"] = tokens.restore(output["last_hidden_state"])
         return output
-    if isinstance(output, torch.Tensor):
-        return tokens.restore_output(output)
-    states, *others = output
-    restored = [tokens.restore_output(states)]
-    for value in others:
-        is_like_states = isinstance(value, torch.Tensor) and value.ndim == states.ndim
-        if is_like_states and value.shape[:2] == states.shape[:2]:
-            value = tokens.restore(value)
-        restored.append(value)
-    return type(output)(restored)
+    return map_states(tokens.restore, output)
 
 
 def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -216,13 +203,9 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
     given = dict(given)
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor):
-        plan = plan_of(layer, mask)
-        mask = None if plan is None else flat_mask_of(layer, mask, plan)
+        mask = flat_mask_of(layer, mask)
     elif isinstance(mask, DocumentMask):
-        is_self_attention = mask.key_shape == mask.shape
-        if not is_self_attention or wants_all_layers(given, mask.config):
-            return None
-        mask = mask.flat()
+        mask = mask.flat() if mask.key_shape == mask.shape else None
     if mask is None or not may_be_flat(given, mask.queries.shape) or has_other_hook(layer):
         return None
     source = None
@@ -257,15 +240,6 @@ def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
 
 
-def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
-    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
-    the shape in which the layers compute them."""
-    return any(
-        given.get(name) or any(getattr(config, name, False) for config in configs)
-        for name in LAYER_OUTPUTS
-    )
-
-
 def flatten(value: Any, tokens: FlatTokens) -> Any:
     """The flat form of a tensor `(B, L, ...)` or `(B, 1, L, ...)`, of a tuple of these, or of a
     cache. Any other value is returned as it is. B may be 1 for a tensor that is the same for all
@@ -286,13 +260,6 @@ def flatten(value: Any, tokens: FlatTokens) -> Any:
     return value
 
 
-def bias_of(layer: nn.Module) -> Any:
-    """The method that computes the relative position bias of attention scores, as in T5, or
-    None."""
-    functions = (getattr(module, "compute_bias", None) for module in layer.modules())
-    return next(filter(None, functions), None)
-
-
 def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> None:
     """Add the relative position bias of T5 for a row of the batch to the arguments.
 
@@ -300,7 +267,8 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], length: int) -> N
     the bias on to the other layers, which may compute padding. Cross-attention has no such bias; a
     single zero keeps it from making one.
     """
-    compute_bias = bias_of(layer)
+    functions = (getattr(module, "compute_bias", None) for module in layer.modules())
+    compute_bias: Any = next(filter(None, functions), None)
     if given.get("position_bias") is None and compute_bias is not None:
         # The weights may be elsewhere until they are used.
         device = next(iter(given.values())).device
@@ -336,29 +304,36 @@ class FlatCache:
 def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
     """The plan of the batch to which a mask `(B, 1, L, L)` or `(B, 1, 1, L)` belongs.
 
-    The first layer of a model that makes its mask itself finds the plan that is current, and leaves
-    it with the mask. A layer that is computed again finds it there. The plan is kept by the memory
-    of the mask, because reentrant checkpointing passes a detached copy of it.
+    The plan is kept by the memory of the mask, because reentrant checkpointing passes a detached
+    copy of it. A mask that the user passes has it from the beginning. In a model that makes its
+    mask itself, the first layer finds the plan that is current, and leaves it with the mask, where
+    a layer that is computed again finds it.
     """
     holder: Any = mask if is_tracing(mask) else mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
-    if plan is None and name_in_transformers(layer) in OWN_MASKS:
-        plan = Plan(computes_padding=True) if current.plan is None else current.plan
-        holder.padding_free_plan = plan
+    if plan is None and current.plan is not None and name_in_transformers(layer) in OWN_MASKS:
+        plan = holder.padding_free_plan = current.plan
     return plan
 
 
-def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask | None:
-    """The mask of the flat row; None if padding is to be computed."""
+def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
+    """The mask of the flat row instead of a mask `(B, 1, L, L)` or `(B, 1, 1, L)`; None if padding
+    is to be computed."""
+    plan = plan_of(layer, mask)
+    if plan is None or plan.computes_padding:
+        return None
+    pattern = OWN_MASKS.get(name_in_transformers(layer))
     if plan.flat_mask is None:
         if plan.is_real is None or is_nearly_full(plan.is_real):
             plan.computes_padding = True
             return None
-        tokens = plan.tokens(plan.is_real)
-        pattern = OWN_MASKS.get(name_in_transformers(layer))
-        if not tokens.are_documents:
-            pattern = None
-        plan.flat_mask = FlatMask(tokens, tokens, dense=lambda: None, pattern=pattern)
+        tokens = plan.tokens(plan.is_real, None if pattern is None else pattern.is_causal)
+        plan.flat_mask = FlatMask(
+            queries=tokens,
+            keys=tokens,
+            dense=lambda: None,
+            pattern=pattern if tokens.are_documents else None,
+        )
     # The plan may not hold the mask, whose memory holds the plan.
     flat_mask = copy.copy(plan.flat_mask)
     flat_mask.dense = lambda: mask
@@ -370,22 +345,17 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor, plan: Plan) -> FlatMask |
 
 def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Give a module the flat row of a batch that a layer or another module has returned."""
-    if not args or not isinstance(args[0], torch.Tensor):
+    form = flat_form_of(args[0]) if args else None
+    if form is None or not form.has_zeros or form.tokens.index is None or has_other_hook(module):
         return None
-    form = flat_form_of(args[0])
-    if form is None or form.padding == "other" or form.tokens.index is None:
-        return None
-    if has_other_hook(module):
-        return None
-    flat = with_padding(form.flat) if form.padding == "zeros" else form.flat
-    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return flat, *args[1:]
+    form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return form.flat, *args[1:]
 
 
 def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore_with_padding(output)
+    return None if tokens is None else tokens.restore(output)
 
 
 MAP_HOOKS = (enter_map, leave_map)
@@ -393,48 +363,27 @@ MAP_HOOKS = (enter_map, leave_map)
 # Hooks of other code
 
 
-class Registrations:
-    """Counts the modules that have been added to others.
-
-    Attributes:
-        count: The number so far.
-    """
-
-    count = 0
-
-    def note(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
-        self.count += 1
-
-
-registrations = Registrations()
-torch_module.register_module_module_registration_hook(registrations.note)
+# The modules without such hooks, each with the number that the next hook anywhere had when the
+# module was inspected. A module that is added to another one may have hooks.
+inspected: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+torch_module.register_module_module_registration_hook(lambda *_: inspected.clear())
 
 
 def has_other_hook(module: nn.Module) -> bool:
-    """Whether a hook of other code would get a flat row instead of the batch.
-
-    The hooks of a module are inspected again only after a hook or a module was added anywhere, or
-    if there was such a hook.
-    """
+    """Whether a hook of other code would get a flat row instead of the batch."""
     if is_tracing():
         return other_hook_in(module) != ""
-    now = (RemovableHandle.next_id, registrations.count)
-    seen_at, name = vars(module).get("_padding_free_hooks", (None, ""))
-    if name or seen_at != now:
-        name = other_hook_in(module)
-        vars(module)["_padding_free_hooks"] = (now, name)
-    if name:
-        logger.warning_once(
-            f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
-            f"{name}, would get one sequence of all real tokens, not the batch."
-        )
-    return name != ""
-
-
-def forget_other_hooks(model: nn.Module) -> None:
-    """Forget what `has_other_hook` found."""
-    for module in model.modules():
-        vars(module).pop("_padding_free_hooks", None)
+    if inspected.get(module) == RemovableHandle.next_id:
+        return False
+    name = other_hook_in(module)
+    if not name:
+        inspected[module] = RemovableHandle.next_id
+        return False
+    logger.warning_once(
+        f"padding_free: {type(module).__name__} computes padding, because a hook within it, "
+        f"{name}, would get one sequence of all real tokens, not the batch."
+    )
+    return True
 
 
 def other_hook_in(module: nn.Module) -> str:

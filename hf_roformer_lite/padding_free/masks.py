@@ -25,7 +25,7 @@ from transformers.masking_utils import (
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
-from .plan import Plan, current
+from .plan import Plan, current, wants_all_layers
 from .sorted_rows import SortedRows
 
 NAME = "padding_free"
@@ -52,17 +52,6 @@ def is_nearly_full(is_real: torch.Tensor) -> bool:
     """Whether so many tokens are real that a flat row would cost more than it saves. A traced graph
     does not ask, because its values cannot be read."""
     return not is_tracing(is_real) and int(is_real.count_nonzero()) > MAX_REAL * is_real.numel()
-
-
-class FlatMaskError(AttributeError, TypeError):
-    """The mask of a flat row is used as a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A layer got the mask of a flat sequence, but the attention implementation of its model "
-            "is no longer padding_free. With activation checkpointing, switch the implementation "
-            "only after the backward pass, which computes the layers again."
-        )
 
 
 class Pattern(NamedTuple):
@@ -146,13 +135,6 @@ class FlatMask:
     sorted_rows: SortedRows | None = None
     _made: dict[Any, Any] = field(default_factory=dict)
 
-    def __getattr__(self, name: str) -> Any:
-        raise FlatMaskError
-
-    @classmethod
-    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise FlatMaskError
-
     def dense_on(self, device: torch.device) -> torch.Tensor | None:
         """The ordinary mask on a device. In a model that is spread over several devices, layers are
         not where the mask was made."""
@@ -215,8 +197,14 @@ class DocumentMask:
         self.arguments = arguments
         self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
-        self.config = arguments["config"]  # of the model that requests the mask
+        # Transformers passes this argument for masks with which tokens attend to later ones.
+        self.is_causal = "allow_is_bidirectional_skip" not in arguments
         self.is_traced = is_tracing(arguments["attention_mask"])
+        is_real = arguments["attention_mask"]
+        if is_real is None:
+            is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
+        # `(B, Lk)`, False at padding; on the CPU, except in a traced graph.
+        self.is_real: torch.Tensor = is_real if self.is_traced else is_real.cpu()
         self.sorted_rows: SortedRows | None = None
         self._made: dict[str, Any] = {}
         if self.is_traced:
@@ -240,15 +228,6 @@ class DocumentMask:
         """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
         return self.dense()
 
-    def is_real(self) -> torch.Tensor:
-        """`(B, Lk)`, False at padding; on the CPU, except in a traced graph."""
-        if "is_real" not in self._made:
-            is_real = self.arguments["attention_mask"]
-            if is_real is None:
-                is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
-            self._made["is_real"] = is_real if self.is_traced else is_real.cpu()
-        return self._made["is_real"]
-
     def pattern(self) -> Pattern | None:
         return pattern_of(self.arguments["mask_function"])
 
@@ -259,16 +238,8 @@ class DocumentMask:
             documents = None if pattern is None else pattern.documents
             if documents is not None:
                 documents = documents.cpu()
-            self._made["tokens"] = self.plan.tokens(self.is_real(), documents, self.side())
+            self._made["tokens"] = self.plan.tokens(self.is_real, self.is_causal, documents)
         return self._made["tokens"]
-
-    def side(self) -> str:
-        """The side of an encoder–decoder to which the keys belong, "source" or "target"; empty for
-        any other model."""
-        if not self.plan.has_target:
-            return ""
-        pattern = self.pattern()
-        return "target" if pattern is None or pattern.is_causal else "source"
 
     def computes_padding(self) -> bool:
         """Whether the layers compute the padded batch, because it costs less than a flat row.
@@ -278,7 +249,7 @@ class DocumentMask:
         """
         if self.is_traced:
             return False
-        if self.is_real().numel() == 0:
+        if self.is_real.numel() == 0:
             return True
         if self.arguments["mask_function"] not in (
             bidirectional_mask_function,
@@ -288,7 +259,7 @@ class DocumentMask:
         is_half = self.arguments["dtype"] in HALF_PRECISION or torch.is_autocast_enabled("cpu")
         if is_half and torch.device(self.arguments["device"]).type == "cpu":
             return False
-        return is_nearly_full(self.is_real())
+        return is_nearly_full(self.is_real)
 
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
@@ -301,12 +272,11 @@ class DocumentMask:
             # There is padding to mask. On an accelerator, looking for it would be waited for.
             self.arguments |= dict.fromkeys(SKIPS, False)
         tokens = self.tokens()
-        pattern = self.pattern() if tokens.are_documents else None
         return FlatMask(
             queries=tokens,
             keys=tokens,
             dense=self.dense,
-            pattern=pattern,
+            pattern=self.pattern() if tokens.are_documents else None,
             sorted_rows=self.sorted_rows,
         )
 
@@ -330,7 +300,7 @@ class DocumentMask:
         is_packed = queries.pattern is None or queries.pattern.documents is not None
         if is_packed or self.pattern() != Pattern() or not self.tokens().are_documents:
             return None
-        numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real()
+        numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real
         return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 
@@ -364,13 +334,17 @@ def padding_free_mask(
     is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
     plan = Plan() if current.plan is None else current.plan
-    if is_fixed_size or not fits or plan.computes_padding:
+    computes_padding = plan.computes_padding or wants_all_layers({}, options["config"])
+    if is_fixed_size or not fits or computes_padding:
         return make_dense(**arguments)
     if attention_mask is None and is_tracing():
         return make_dense(**arguments)  # Without a mask, a graph has no padding.
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
-    return DocumentMask(plan, make_dense=make_dense, **arguments)
+    mask = DocumentMask(plan, make_dense=make_dense, **arguments)
+    # The keys of cross-attention may all be real although the queries are padded.
+    may_be_cross_attention = plan.has_target and not mask.is_causal
+    return mask.dense() if mask.computes_padding() and not may_be_cross_attention else mask
 
 
 AttentionMaskInterface.register(NAME, padding_free_mask)

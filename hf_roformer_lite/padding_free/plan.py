@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
+# Arguments or fields of a configuration that request outputs of all layers.
+LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
+
+
+def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
+    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
+    the shape in which the layers compute them."""
+    return any(
+        given.get(name) or any(getattr(config, name, False) for config in configs)
+        for name in LAYER_OUTPUTS
+    )
+
 
 @dataclass(eq=False)
 class Plan:
@@ -32,13 +44,13 @@ class Plan:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
         base: The base model of the model that is called. Its call, within the model's, uses the
             same plan.
-        has_target: Whether the model is an encoder–decoder.
+        has_target: Whether the model attends to a source, or is an encoder–decoder.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
+        ends: The same for a pooler or a head of whole rows, by whether attention is causal.
         reads_target: Whether all states of the target may be read.
-
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
@@ -51,6 +63,7 @@ class Plan:
     has_target: bool = False
     is_real: torch.Tensor | None = None
     read: tuple[torch.Tensor, ...] = ()
+    ends: dict[bool, torch.Tensor] = field(default_factory=dict)
     reads_target: bool = False
     flat_mask: "FlatMask | None" = None
     stack: nn.Module | None = None
@@ -60,8 +73,8 @@ class Plan:
     def tokens(
         self,
         is_real: torch.Tensor,
+        is_causal: bool | None,
         documents: torch.Tensor | None = None,
-        side: str = "",
     ) -> FlatTokens:
         """The tokens that the layers compute.
 
@@ -70,24 +83,28 @@ class Plan:
 
         Args:
             is_real: `(B, L)`, False at padding.
+            is_causal: Whether no token attends to later ones, as in the target of an
+                encoder–decoder, and not in its source; None if it is unknown.
             documents: `(B, L)`, numbers of documents, which rise along each row. Default: a row is
                 one document.
-            side: "source" or "target" in an encoder–decoder, else empty. In a traced graph, masks of
-                equal shape are the same if there is only one side.
         """
         # Where all keys are hidden, some models attend evenly to all of them. Therefore a row is
         # computed whole if it has no real token, or if a state of its padding is read.
         is_whole = ~is_real.any(dim=1, keepdim=True)
-        for matrix in self.read:
-            if side != "source" and matrix.shape == is_real.shape:
+        read = [ends for causal, ends in self.ends.items() if is_causal in (causal, None)]
+        if is_causal or not self.has_target:
+            read += self.read
+        for matrix in read:
+            if matrix.shape == is_real.shape:
                 is_whole = is_whole | (matrix & ~is_real).any(dim=1, keepdim=True)
-        if self.reads_target and side == "target":
+        if self.reads_target and is_causal:
             is_whole = torch.ones_like(is_whole)
         is_kept = is_real | is_whole
         if is_tracing(is_real):
-            tokens = next((found for found in self.found if side == ""), None)
-            if tokens is not None and tokens.shape == tuple(is_kept.shape):
-                return tokens
+            # Masks of equal shape are the same if there is only one side.
+            for found in self.found:
+                if not self.has_target and found.shape == tuple(is_kept.shape):
+                    return found
             tokens = FlatTokens(is_kept)
         else:
             tokens = find_tokens(is_real, is_kept, documents)
@@ -126,8 +143,7 @@ class Current(threading.local):
     (torch.compile can read such an attribute, but not a context variable.)
     """
 
-    def __init__(self) -> None:
-        self.plan: Plan | None = None
+    plan: Plan | None = None
 
 
 current = Current()
@@ -148,9 +164,13 @@ def plans_batch(forward: Forward) -> Forward:
     """Make `forward` run with a plan of its own, for a model that never reads states of padding."""
 
     @wraps(forward)
-    def planned_forward(*args: Any, **kwargs: Any) -> Any:
-        with planned(Plan()):
-            return forward(*args, **kwargs)
+    def planned_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+        plan = Plan(
+            computes_padding=wants_all_layers(kwargs),
+            has_target=model.config.add_cross_attention,
+        )
+        with planned(plan):
+            return forward(model, *args, **kwargs)
 
     return planned_forward  # type: ignore[return-value]
 

@@ -26,7 +26,7 @@ from .attention_modules import (
     wrap_attention_modules,
 )
 from .inputs import Switch, make_plan
-from .layers import forget_other_hooks, hook_layers, parameters_of
+from .layers import hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
 from .plan import Plan, current, planned
@@ -34,10 +34,13 @@ from .trial import (
     LANGUAGE_HEADS,
     PaddingFreeError,
     Trial,
-    check_outputs,
+    check_layers,
     copy_for_trial,
     explained,
-    outputs_of_module,
+    ignores_first_label,
+    run_module,
+    separates_documents,
+    trials_of,
 )
 
 # The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
@@ -134,42 +137,37 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
         PaddingFreeError: if a flat row would change outputs, with the reason.
     """
     copied = copy_for_trial(module)
-    trials = []
-    for model in outermost_models(copied):
-        if not is_own(model):
-            check_model(model)
-            trials.append(Trial(model, head=head_of(model)))
-    batch = trials[0].batches[0]
-    expected = {}
+    models = [model for model in outermost_models(copied) if not is_own(model)]
+    trials: list[Trial] = []
+    switches = []
+    for model in models:
+        check_model(model)
+        head = head_of(model)
+        trials += trials_of(model, head)
+        with explained(model, "it cannot run on input_ids and attention_mask alone"):
+            switch = Switch(
+                head=head,
+                skip_logits=skip_logits,
+                shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model),
+                has_summary=any(
+                    "SequenceSummary" in type(part).__name__ for part in model.modules()
+                ),
+                separates_documents=separates_documents(model),
+            )
+        switches.append(switch)
     if not isinstance(copied, PreTrainedModel):
         with suppress(Exception):  # The module may take other arguments, and raise any exception.
-            expected = outputs_of_module(copied, batch)
-    switches = [try_model(each, skip_logits) for each in trials]
-    if expected:
-        with explained(copied, "it can't be called any more"):
-            found = outputs_of_module(copied, batch)
-        check_outputs(copied, found, expected, batch["attention_mask"] != 0)
+            trials.append(Trial(copied, run_module, trials[0].batches[:1]))
+    for model, switch in zip(models, switches, strict=True):
+        switch_on(model, replace(switch))
+    reason = "its layers use the mask, the cache or the rows of the batch directly"
+    for model in models:
+        with explained(model, reason):
+            check_layers(model)
+    for trial in trials:
+        with explained(trial.module, reason):
+            trial.compare()
     return switches
-
-
-def try_model(before: Trial, skip_logits: bool) -> Switch:
-    """Make the copy of a trial padding-free, and compare its outputs."""
-    model = before.model
-    switch = Switch(
-        head=before.head,
-        skip_logits=skip_logits,
-        shifts_labels=before.shifts_labels,
-        has_summary=any("SequenceSummary" in type(part).__name__ for part in model.modules()),
-    )
-    switch_on(model, switch)
-    with explained(model, "its layers use the mask, the cache or the rows of the batch directly"):
-        is_causal = before.is_causal()
-        separates_documents = is_causal and before.separates_documents()
-        for each in (switch, switch_of(model.base_model)):
-            each.is_causal = is_causal
-            each.separates_documents = separates_documents
-        before.compare()
-    return replace(switch, previous=[], handles=[])
 
 
 def check_modules(module: nn.Module) -> None:
@@ -214,17 +212,14 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     chosen = list(chosen_implementations(model))
     switch.previous = [
         (config, config._attn_implementation)
-        for config, _ in with_parts(chosen)
+        for config, _ in chosen
         if config._attn_implementation not in (NAME, EAGER_NAME)
     ]
     for config, implementation in chosen:
         config._attn_implementation = implementation
     switch.handles = hook_layers(model)
     base: Any = model.base_model
-    vars(base)["_padding_free"] = Switch(
-        is_causal=switch.is_causal,
-        separates_documents=switch.separates_documents,
-    )
+    vars(base)["_padding_free"] = replace(switch, head="")
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
     if stack is not None:
@@ -236,7 +231,6 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
 def switch_off(model: PreTrainedModel) -> None:
     """Undo `switch_on`."""
     unwrap_all(model)
-    forget_other_hooks(model)
     for part in {model, model.base_model}:
         switch = vars(part).pop("_padding_free", None)
         if switch is None:
@@ -280,16 +274,6 @@ def chosen_implementations(
         yield config, name
     for child in module.children():
         yield from chosen_implementations(child, name)
-
-
-def with_parts(
-    chosen: list[tuple[PreTrainedConfig, str]],
-) -> Iterator[tuple[PreTrainedConfig, str]]:
-    """The configurations and all configurations within them, which change together."""
-    for config, name in chosen:
-        yield config, name
-        parts = [getattr(config, part, None) for part in config.sub_configs]
-        yield from with_parts([(part, name) for part in parts if part is not None])
 
 
 def is_switched(model: PreTrainedModel) -> bool:
@@ -341,10 +325,10 @@ def run(
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
-    for name, value in given.items():
+    mask = given.get("attention_mask")
+    if isinstance(mask, DocumentMask):
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
-        if isinstance(value, DocumentMask):
-            given[name] = value.dense()
+        given["attention_mask"] = mask.dense()
     plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
     with planned(plan):
         output = forward(model, **given)

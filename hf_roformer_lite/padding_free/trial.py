@@ -7,8 +7,9 @@ contain NaN.
 import copy
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,8 +21,8 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from .inputs import IGNORE_INDEX
-from .layers import LAYER_OUTPUTS, flat_mask_in, layers_of, parameters_of
-from .masks import FlatMaskError
+from .layers import parameters_of
+from .plan import LAYER_OUTPUTS, Plan, planned
 
 logger = logging.get_logger(__name__)
 
@@ -49,7 +50,7 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
     """Raise any error of other code as a `PaddingFreeError` with this reason.
 
     The code of a model may raise any exception. An error that this package raises is a fault of its
-    own, and stays what it is, except where a model uses a `FlatMask` as a tensor.
+    own, and stays what it is.
     """
     try:
         yield
@@ -57,8 +58,7 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
         raise
     except Exception as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        is_ours = frame.f_globals["__name__"].startswith(f"{__package__}.")
-        if is_ours and not isinstance(error, FlatMaskError):
+        if frame.f_globals["__name__"].startswith(f"{__package__}."):
             raise
         raise PaddingFreeError(module, f"{reason} ({error or type(error).__name__}).") from error
 
@@ -109,141 +109,147 @@ def random_batches(model: PreTrainedModel) -> list[Batch]:
 
 
 class Trial:
-    """The outputs of a model for random rows, before it becomes padding-free and after.
+    """The outputs of a module for random rows, before its models become padding-free and after.
 
     Args:
-        model: A copy in evaluation mode.
-        head: The key in `HEADS` of its class.
-
-    Attributes:
-        shifts_labels: Whether the head compares each position with the next label.
+        module: A copy in evaluation mode.
+        call: Returns the outputs of the module for a batch, by name.
     """
 
-    def __init__(self, model: PreTrainedModel, head: str):
-        self.model = model
-        self.head = head
-        self.shifts_labels = False
-        self.batches = random_batches(model)
-        with explained(model, "it cannot run on input_ids and attention_mask alone"):
-            if head in LANGUAGE_HEADS:
-                self.shifts_labels = self.ignores_first_label()
-            self.base_outputs = [self.run_base(batch) for batch in self.batches]
-        self.head_outputs: list[Batch] = []
-        try:
-            self.head_outputs = [self.run_head(batch) for batch in self.batches]
-        except Exception as error:  # The code of a head may raise any exception.
-            # Some heads need other inputs as well, such as images.
-            logger.warning_once(
-                f"padding_free: the head of {type(model).__name__} could not be tried ({error}). "
-                "The head must not read states at padding."
-            )
-
-    def inputs_of(self, batch: Batch) -> Batch:
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        if self.model.config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = batch["input_ids"]
-            inputs["decoder_attention_mask"] = batch["attention_mask"]
-        return inputs
-
-    def run_base(self, batch: Batch) -> Batch:
-        """The tensors that the base model returns, by name."""
-        base: nn.Module = self.model.base_model
-        return tensors_of(base(**self.inputs_of(batch), return_dict=True))
-
-    def run_head(self, batch: Batch) -> Batch:
-        """The loss of a language model, or the outputs of any other head."""
-        model = self.model
-        inputs = self.inputs_of(batch)
-        if self.head in LANGUAGE_HEADS:
-            model.training = True  # The parts stay in evaluation mode, so there is no dropout.
-            try:
-                return {"loss": model(**inputs, labels=batch["labels"], return_dict=True)["loss"]}
-            finally:
-                model.training = False
-        if self.head != "token":  # All other heads read one position of the decoder.
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        if type(model).__name__ in CHOICES.values():
-            inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
-        return tensors_of(model(**inputs, return_dict=True))
-
-    def ignores_first_label(self) -> bool:
-        """Whether the label of the first token is ignored, because no token precedes it."""
-        inputs = {name: value[:1, :1] for name, value in self.inputs_of(self.batches[0]).items()}
-        loss = self.model(**inputs, labels=inputs["input_ids"], return_dict=True)["loss"]
-        return not bool(loss > 0)  # Without a label it is NaN or 0.
-
-    def is_causal(self) -> bool:
-        """Whether it is known that no token attends to later ones.
-
-        Raises:
-            PaddingFreeError: if no layer gets a flat row.
-        """
-        masks = []
-
-        def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            mask = flat_mask_in(args, kwargs)
-            if mask is not None:
-                masks.append(mask)
-
-        layers = layers_of(self.model)
-        handles = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
-        self.run_base(self.batches[0])
-        for handle in handles:
-            handle.remove()
-        if not masks and self.head != "question":
-            reason = "none of its layers takes a mask from transformers' mask functions."
-            raise PaddingFreeError(self.model, reason)
-        return all(mask.pattern is not None and mask.pattern.is_causal for mask in masks)
-
-    def separates_documents(self) -> bool:
-        """Whether the tokens of a packed row do not depend on the document before their own, neither
-        by attention nor by a convolution."""
-        base: nn.Module = self.model.base_model
-        if "position_ids" not in parameters_of(base):
-            return False
-        ids = self.batches[0]["input_ids"][:1]
-        length = LENGTH // 2
-        others = ids.clone()
-        others[:, :length] = ids[:, length : 2 * length]
-        positions = torch.arange(LENGTH, device=ids.device)[None] % length
-        states, other_states = (
-            base(input_ids=each, position_ids=positions, return_dict=True)[0][:, length:]
-            for each in (ids, others)
-        )
-        return torch.allclose(states, other_states, rtol=0, atol=MAX_DIFFERENCE)
+    def __init__(
+        self, module: ModuleT, call: Callable[[ModuleT, Batch], Batch], batches: list[Batch]
+    ):
+        self.module = module
+        self.run = partial(call, module)
+        self.batches = batches
+        self.outputs = [self.run(batch) for batch in batches]
 
     def compare(self) -> None:
-        """Compare the outputs of the padding-free model with those from before.
+        """Compare the outputs of padding-free models with those from before.
 
         Raises:
             PaddingFreeError: if they differ.
         """
-        for run, outputs in (
-            (self.run_base, self.base_outputs),
-            (self.run_head, self.head_outputs),
-        ):
-            for batch, expected in zip(self.batches, outputs, strict=False):
-                check_outputs(self.model, run(batch), expected, batch["attention_mask"] != 0)
-        if not self.keeps_rows_apart():
-            raise PaddingFreeError(self.model, "its sequences interact outside attention.")
+        for batch, expected in zip(self.batches, self.outputs, strict=True):
+            check_outputs(self.module, self.run(batch), expected, batch["attention_mask"] != 0)
 
-    def keeps_rows_apart(self) -> bool:
-        """Whether the states of one row stay finite when all other rows are NaN.
 
-        This test needs no tolerance, which would hide a small leak in half precision.
-        """
-        batch = self.batches[0]
-        kept = 1
+def trials_of(model: PreTrainedModel, head: str) -> list[Trial]:
+    """The trials of the base model and, if it takes rows alone, of the head.
 
-        def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            is_other = torch.arange(len(LENGTHS), device=output.device)[:, None, None] != kept
-            return output.masked_fill(is_other, float("nan"))
+    Args:
+        head: The key in `HEADS` of the model's class.
+    """
+    batches = random_batches(model)
+    with explained(model, "it cannot run on input_ids and attention_mask alone"):
+        trials = [Trial(model, run_base, batches)]
+    try:
+        trials.append(Trial(model, partial(run_head, head=head), batches))
+    except Exception as error:  # The code of a head may raise any exception.
+        # Some heads need other inputs as well, such as images.
+        logger.warning_once(
+            f"padding_free: the head of {type(model).__name__} could not be tried ({error}). "
+            "The head must not read states at padding."
+        )
+    return trials
 
-        handle = self.model.get_input_embeddings().register_forward_hook(spoil)
-        states = next(iter(self.run_base(batch).values()))
-        handle.remove()
-        is_real = batch["attention_mask"][kept] != 0
-        return bool(states[kept][is_real].isfinite().all())
+
+def inputs_of(model: PreTrainedModel, batch: Batch) -> Batch:
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = batch["input_ids"]
+        inputs["decoder_attention_mask"] = batch["attention_mask"]
+    return inputs
+
+
+def run_base(model: PreTrainedModel, batch: Batch) -> Batch:
+    """The tensors that the base model returns, by name."""
+    base: nn.Module = model.base_model
+    return tensors_of(base(**inputs_of(model, batch), return_dict=True))
+
+
+def run_head(model: PreTrainedModel, batch: Batch, head: str) -> Batch:
+    """The loss of a language model, or the outputs of any other head."""
+    inputs = inputs_of(model, batch)
+    if head in LANGUAGE_HEADS:
+        model.training = True  # The parts stay in evaluation mode, so there is no dropout.
+        try:
+            return {"loss": model(**inputs, labels=batch["labels"], return_dict=True)["loss"]}
+        finally:
+            model.training = False
+    if head != "token":  # All other heads read one position of the decoder.
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if type(model).__name__ in CHOICES.values():
+        inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
+    return tensors_of(model(**inputs, return_dict=True))
+
+
+def run_module(module: nn.Module, batch: Batch) -> Batch:
+    """The tensors that a module around models returns, by name. Modules of sentence-transformers
+    take the arguments as one dictionary."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    takes_dictionary = len(parameters_of(module)) == 1
+    return tensors_of(module(inputs) if takes_dictionary else module(**inputs))
+
+
+def ignores_first_label(model: PreTrainedModel) -> bool:
+    """Whether a language model ignores the label of the first token, because no token precedes
+    it."""
+    batch = random_batches(model)[0]
+    inputs = {name: value[:1, :1] for name, value in inputs_of(model, batch).items()}
+    loss = model(**inputs, labels=inputs["input_ids"], return_dict=True)["loss"]
+    return not bool(loss > 0)  # Without a label it is NaN or 0.
+
+
+def separates_documents(model: PreTrainedModel) -> bool:
+    """Whether the tokens of a packed row do not depend on the document before their own, neither by
+    attention nor by a convolution."""
+    base: nn.Module = model.base_model
+    parameters = parameters_of(base)
+    if model.config.is_encoder_decoder or "position_ids" not in parameters:
+        return False
+    ids = random_batches(model)[0]["input_ids"][:1]
+    length = LENGTH // 2
+    others = ids.clone()
+    others[:, :length] = ids[:, length : 2 * length]
+    inputs: dict[str, Any] = {
+        "position_ids": torch.arange(LENGTH, device=ids.device)[None] % length
+    }
+    if "use_cache" in parameters:
+        inputs["use_cache"] = False
+    states, other_states = (
+        base(input_ids=each, **inputs, return_dict=True)[0][:, length:] for each in (ids, others)
+    )
+    return torch.allclose(states, other_states, rtol=0, atol=MAX_DIFFERENCE)
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Check that the layers compute flat rows, in which the rows of the batch stay apart.
+
+    The states of one row must stay finite when all other rows are NaN. This needs no tolerance,
+    which would hide a small leak in half precision.
+
+    Raises:
+        PaddingFreeError: otherwise.
+    """
+    batch = random_batches(model)[0]
+    kept = 1
+
+    def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        is_other = torch.arange(len(LENGTHS), device=output.device)[:, None, None] != kept
+        return output.masked_fill(is_other, float("nan"))
+
+    is_real = batch["attention_mask"].cpu() != 0
+    plan = Plan(base=model.base_model, is_real=is_real)
+    handle = model.get_input_embeddings().register_forward_hook(spoil)
+    with planned(plan):
+        states = next(iter(run_base(model, batch).values()))
+    handle.remove()
+    if not any(tokens.tables for tokens in plan.found):
+        reason = "none of its layers takes a mask from transformers' mask functions."
+        raise PaddingFreeError(model, reason)
+    if not bool(states[kept][is_real[kept]].isfinite().all()):
+        raise PaddingFreeError(model, "its sequences interact outside attention.")
 
 
 def tensors_of(output: Any) -> Batch:
@@ -252,14 +258,6 @@ def tensors_of(output: Any) -> Batch:
         output = (output,)
     pairs = output.items() if isinstance(output, dict) else enumerate(output)
     return {str(name): value for name, value in pairs if isinstance(value, torch.Tensor)}
-
-
-def outputs_of_module(module: nn.Module, batch: Batch) -> Batch:
-    """The tensors that a module around models returns for a batch, by name. Modules of
-    sentence-transformers take the arguments as one dictionary."""
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    takes_dictionary = len(parameters_of(module)) == 1
-    return tensors_of(module(inputs) if takes_dictionary else module(**inputs))
 
 
 def check_outputs(module: nn.Module, found: Batch, expected: Batch, is_real: torch.Tensor) -> None:

@@ -125,10 +125,8 @@ def test_labels_of_tokens(kind, training):
     with pytest.raises(ValueError, match="labels"):
         model(IDS, labels=IDS[:, :6], **arguments)
     for dtype in (torch.float32, torch.bool):
-        # A causal model makes integers of them when it shifts them.
-        if kind != "causal":
-            with pytest.raises(ValueError, match="integers"):
-                model(IDS, labels=(IDS % 2).to(dtype))
+        with pytest.raises(ValueError, match="integers"):
+            model(IDS, labels=(IDS % 2).to(dtype))
 
 
 def test_targets_of_rows():

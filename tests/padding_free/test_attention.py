@@ -10,6 +10,7 @@ from comparisons import (
     batch_for,
     build,
     gradients,
+    inputs_for,
     pair,
 )
 from transformers import masking_utils
@@ -36,36 +37,21 @@ def test_dropout_of_a_table_is_drawn_once_for_the_batch(share_att_key):
     assert not torch.allclose(gradients(without_dropout, batch)[0], expected[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert classes"])
 @torch.no_grad()
-def test_apple_gpus(name, monkeypatch):
-    """On an Apple GPU, sdpa in half precision gets a mask, and no row of the mask hides all keys.
+def test_apple_gpus(monkeypatch):
+    """On an Apple GPU, where sdpa is wrong in half precision, models do not use it.
 
-    The outputs stay the same. This test runs on a CPU, and has not run on an Apple GPU."""
-    _, free = pair(name)
-    free.bfloat16()
-    batch = batch_for(name)
-    # The tokens of the second row see nothing.
-    batch["attention_mask"][1] = 0
-    batch["labels"][1] = 0 if name == "bert classes" else -100
-    inputs = {"use_cache": False} if name == "llama" else {}
-    expected = free(**batch, **inputs).logits
-    seen = []
-    compute = torch.nn.functional.scaled_dot_product_attention
-
-    def look(*args, **kwargs):
-        seen.append((kwargs.get("attn_mask"), kwargs.get("is_causal")))
-        return compute(*args, **kwargs)
-
+    This test runs on a CPU, and has not run on an Apple GPU."""
+    _, free = pair("llama")
+    inputs = inputs_for("llama")
+    inputs["attention_mask"][1] = 0
+    expected = free.bfloat16()(**inputs).logits
     monkeypatch.setattr(attention, "APPLE", "cpu")
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
-    found = free(**batch, **inputs).logits
-    rows = [0, 2, 3]
-    real = batch["attention_mask"][rows].bool() if name == "llama" else slice(None)
-    torch.testing.assert_close(found[rows][real], expected[rows][real], rtol=5e-2, atol=5e-2)
-    assert found.isfinite().all() and seen
-    for mask, is_causal in seen:
-        assert not is_causal and (mask is None or mask.any(-1).all())
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)
+    found = free(**inputs).logits
+    assert found.isfinite().all()
+    real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[real], expected[real], rtol=5e-2, atol=5e-2)
 
 
 def of_a_user(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,23 @@ def test_nearly_full_batches_stay_as_they_are(lengths):
     assert counted.numbers == [36]
 
 
+@pytest.mark.parametrize("kind", ["four dimensions", "holes", "four dimensions, causal"])
+def test_any_mask_is_computed_without_padding(kind):
+    is_causal = kind.endswith("causal")
+    stock, free = pair("LlamaModel" if is_causal else "BertModel")
+    inputs = inputs_for("bert mlm")
+    mask = inputs["attention_mask"]
+    if kind == "holes":
+        mask[0, 3:5] = 0
+    if kind.startswith("four"):
+        given = mask[:, None, None].bool().expand(-1, 1, 12, -1)
+        inputs["attention_mask"] = given & torch.ones(12, 12).tril().bool() if is_causal else given
+    with CountedTokens(free) as counted, torch.no_grad():
+        free(**inputs)
+    assert counted.numbers == [int(mask.sum())]
+    assert_same_outputs(free, stock, inputs)
+
+
 ALL = torch.ones(4, 12, dtype=torch.long)
 
 
