@@ -17,10 +17,10 @@ import matplotlib
 import torch
 from matplotlib.figure import Figure
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-from roformer_lite.saved.saved_model import load_model, load_tokenizer
+from roformer_lite.saved.saved_model import load_model
 
 from .report import Row, report
 from .workload import IGNORED, MASKED_SHARE
@@ -193,7 +193,7 @@ def main(options: Options) -> None:
             f"{options.directory} is not possible: it must be a language model with rotary "
             "positions."
         )
-    tokenizer = load_tokenizer(options.directory)
+    tokenizer = AutoTokenizer.from_pretrained(options.directory)
     columns = ["method", *(f"part {number + 1}" for number in range(options.parts)), "all"]
     rows = measure(model, tokenizer, options)
     result = report("long-texts", options, columns, rows, cells_of)

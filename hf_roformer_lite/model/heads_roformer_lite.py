@@ -565,15 +565,6 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
     num_scores = 2
     pools_tokens = False
 
-    def logits(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        documents: torch.Tensor | None,
-    ) -> torch.Tensor:
-        # The softmax over positions includes padding, which a flat row leaves out. A view has none.
-        return self.classifier(hidden_states.view_as(hidden_states))
-
     @can_return_tuple
     def forward(
         self,

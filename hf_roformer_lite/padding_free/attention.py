@@ -238,7 +238,8 @@ def attend(
     is_causal, window, _ = pattern
     if window is None or length <= window:
         return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
-    size = WINDOWS_OF_A_BLOCK * window
+    has_bias = kwargs.get("position_bias") is not None
+    size = length if has_bias else WINDOWS_OF_A_BLOCK * window
     places = torch.arange(length, device=query.device)
     outputs = []
     for start in range(0, length, size):

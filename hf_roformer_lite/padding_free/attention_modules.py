@@ -178,7 +178,7 @@ def padded_states(states: torch.Tensor, tokens: FlatTokens) -> torch.Tensor:
     """`(1, N, ...)` to `(B, L, ...)`, with copies of other tokens at padding. The batch knows the
     flat row."""
     padded = tokens.spread(states)
-    remember(padded, tokens, states)
+    remember(padded, tokens, states, padding="other")
     return padded
 
 

@@ -95,14 +95,14 @@ class FlatTokens:
         """
         known = flat_form_of(states)
         if known is not None and known.tokens is self:
-            return known.flat
+            return known.flat[:, : self.num_tokens] if known.padding == "last" else known.flat
         flat = self.collect(states.expand(*self.shape, *states.shape[2:]))
         if not self.is_traced:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
         if self.index is not None and not (states.is_leaf and states.requires_grad):
             # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
-            remember(states, self, flat)
+            remember(states, self, flat, padding="other")
         return flat
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
@@ -128,15 +128,36 @@ class FlatTokens:
         index = self.index_on(states.device)
         if self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
-            restored = self.spread(states).masked_fill(is_padding, 0)
+            restored = self.spread(states).masked_fill(self.padding_of(states), 0)
         elif index is None:
             restored = states.squeeze(0).unflatten(0, self.shape)
         else:
             zeros = states.new_zeros(self.numbers.numel(), *states.shape[2:])
             restored = zeros.index_copy_(0, index, states.squeeze(0)).unflatten(0, self.shape)
-        remember(restored, self, states, has_zeros=True)
+        remember(restored, self, states)
         return restored
+
+    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
+        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
+        tokens = states[:, :-1]
+        padding = states[0, -1:]
+        index = self.index_on(states.device)
+        if self.is_traced or index is None:
+            restored = padding.where(self.padding_of(states), self.spread(tokens))
+        else:
+            everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
+            restored = everywhere.index_copy(0, index, tokens[0]).unflatten(0, self.shape)
+        remember(restored, self, states, padding="last")
+        return restored
+
+    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
+        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
+        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+
+
+def with_padding(tokens: torch.Tensor) -> torch.Tensor:
+    """`(1, N, ...)` to `(1, N + 1, ...)`, with zeros for padding."""
+    return torch.cat((tokens, tokens.new_zeros(1, 1, *tokens.shape[2:])), dim=1)
 
 
 def map_states(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:
@@ -177,15 +198,14 @@ class FlatForm:
     """The flat row of a batch, which the batch holds as an attribute.
 
     Args:
-        has_zeros: Whether the batch has zeros at padding, as after a layer.
+        padding: What the batch has at padding: "zeros"; "last", the last token of the row, which
+            stands for all padding; or "other" values.
     """
 
-    def __init__(
-        self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, has_zeros: bool
-    ):
+    def __init__(self, tokens: FlatTokens, flat: torch.Tensor, states: torch.Tensor, padding: str):
         self.tokens = tokens
         self.flat = flat
-        self.has_zeros = has_zeros
+        self.padding = padding
         self.version = 0 if tokens.is_traced else states._version
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,11 +227,11 @@ class FlatForm:
 
 
 def remember(
-    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, has_zeros: bool = False
+    states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
 ) -> None:
     """Let a batch know its flat row."""
     if tokens.is_traced or not states.is_inference():
-        states.flat_form = FlatForm(tokens, flat, states, has_zeros)  # type: ignore[attr-defined]
+        states.flat_form = FlatForm(tokens, flat, states, padding)  # type: ignore[attr-defined]
 
 
 def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
@@ -219,7 +239,7 @@ def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
     its own."""
     form = flat_form_of(source)
     if form is not None and form.tokens.index is not None:
-        remember(other, form.tokens, form.tokens.flatten(other), has_zeros=True)
+        remember(other, form.tokens, form.tokens.flatten(other))
 
 
 def flat_form_of(states: Any) -> FlatForm | None:

@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, map_states
+from .batch import FlatTokens, flat_form_of, map_states, with_padding
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
@@ -346,16 +346,19 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
 def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Give a module the flat row of a batch that a layer or another module has returned."""
     form = flat_form_of(args[0]) if args else None
-    if form is None or not form.has_zeros or form.tokens.index is None or has_other_hook(module):
+    if form is None or form.padding == "other" or form.tokens.index is None:
         return None
-    form.flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return form.flat, *args[1:]
+    if has_other_hook(module):
+        return None
+    flat = with_padding(form.flat) if form.padding == "zeros" else form.flat
+    flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
+    return flat, *args[1:]
 
 
 def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore(output)
+    return None if tokens is None else tokens.restore_with_padding(output)
 
 
 MAP_HOOKS = (enter_map, leave_map)

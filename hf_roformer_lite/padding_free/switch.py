@@ -212,7 +212,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     chosen = list(chosen_implementations(model))
     switch.previous = [
         (config, config._attn_implementation)
-        for config, _ in chosen
+        for config, _ in with_parts(chosen)
         if config._attn_implementation not in (NAME, EAGER_NAME)
     ]
     for config, implementation in chosen:
@@ -276,6 +276,16 @@ def chosen_implementations(
         yield from chosen_implementations(child, name)
 
 
+def with_parts(
+    chosen: list[tuple[PreTrainedConfig, str]],
+) -> Iterator[tuple[PreTrainedConfig, str]]:
+    """The configurations and all configurations within them, which change together."""
+    for config, name in chosen:
+        yield config, name
+        parts = [getattr(config, part, None) for part in config.sub_configs]
+        yield from with_parts([(part, name) for part in parts if part is not None])
+
+
 def is_switched(model: PreTrainedModel) -> bool:
     # FSDP2 makes a subclass of the model's class, which remains when the model is switched off.
     if "_padding_free" not in vars(model):
@@ -325,10 +335,10 @@ def run(
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
-    mask = given.get("attention_mask")
-    if isinstance(mask, DocumentMask):
+    for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
-        given["attention_mask"] = mask.dense()
+        if isinstance(value, DocumentMask):
+            given[name] = value.dense()
     plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
     with planned(plan):
         output = forward(model, **given)
