@@ -107,20 +107,17 @@ class FlatTokens:
 
     def collect(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to `(1, N, ...)`."""
-        tokens = states.flatten(0, 1)
-        index = self.index_on(tokens.device)
-        if index is not None:
-            tokens = Select.apply(tokens, index)
-        return tokens.unsqueeze(0)
+        flat = states.flatten(0, 1).unsqueeze(0)
+        index = self.index_on(flat.device)
+        return flat if index is None else Select.apply(flat, index)
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
         positions."""
-        tokens = states.squeeze(0)
-        index = self.index_on(tokens.device)
+        index = self.index_on(states.device)
         if index is not None:
-            tokens = Select.apply(tokens, self.filled_on(tokens.device), index)
-        return tokens.unflatten(0, self.shape)
+            states = Select.apply(states, self.filled_on(states.device), index)
+        return states.squeeze(0).unflatten(0, self.shape)
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions. The batch knows the
@@ -252,10 +249,12 @@ def flat_form_of(states: Any) -> FlatForm | None:
 
 
 class Select(torch.autograd.Function):
-    """`states.index_select(0, places)`, whose gradient has nothing to add up.
+    """`states.index_select(1, places)`, whose gradient has nothing to add up.
 
     It saves no tensor for the backward pass: a checkpointed layer must save the same number of
     tensors whether it gathers a flat row or reuses one.
+
+    The result is no view, of which torch.compile would make another graph.
 
     Args:
         places: The places of the selected states, without repetitions unless `index` is given.
@@ -269,10 +268,10 @@ class Select(torch.autograd.Function):
         ctx.places = places
         ctx.index = index
         ctx.shape = states.shape
-        return states.index_select(0, places)
+        return states.index_select(1, places)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         if ctx.index is None:
-            return grad.new_zeros(ctx.shape).index_copy(0, ctx.places, grad), None, None
-        return grad.index_select(0, ctx.index), None, None
+            return grad.new_zeros(ctx.shape).index_copy(1, ctx.places, grad), None, None
+        return grad.index_select(1, ctx.index), None, None

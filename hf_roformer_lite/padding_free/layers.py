@@ -136,10 +136,10 @@ def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, DocumentMask):
-            make = arguments_of if value.is_traced else arguments_outside_of_graphs
-            return make(layer, args, kwargs)
+    masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
+    if masks:
+        make = arguments_of if masks[0].is_traced else arguments_outside_of_graphs
+        return make(layer, args, kwargs)
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
     mask = given.get("attention_mask")
     has_plan = (
