@@ -73,8 +73,7 @@ def make_plan(
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
     mask = values.get("attention_mask")
-    # A tagger labels the source, even if its configuration is that of an encoder–decoder.
-    has_target = model.config.is_encoder_decoder and switch.head != "token"
+    has_target = computes_target(model, switch)
     plan = Plan(
         computes_padding=needs_padding(model, switch, given),
         base=base,
@@ -86,11 +85,7 @@ def make_plan(
     )
     if is_tracing() or plan.computes_padding:
         return plan
-    if mask is not None and given["attention_mask"].ndim == 4:
-        # Layers find the plan by the memory of the mask that the model hands on to them, so no other
-        # call may use this memory.
-        given["attention_mask"] = given["attention_mask"].clone()
-        given["attention_mask"].untyped_storage().padding_free_plan = plan
+    leave_with_mask(plan, given)
     labels = values.get("labels")
     if labels is not None and labels.ndim == 2:
         if not has_cache:
@@ -99,6 +94,21 @@ def make_plan(
             plan.labelled = keep_labelled(model, switch, given, labels, has_cache)
             plan.stack = stack
     return plan
+
+
+def computes_target(model: PreTrainedModel, switch: Switch) -> bool:
+    """Whether a model is an encoder–decoder. A tagger labels the source, even if its configuration
+    is that of an encoder–decoder."""
+    return model.config.is_encoder_decoder and switch.head != "token"
+
+
+def leave_with_mask(plan: Plan, given: dict[str, Any]) -> None:
+    """Leave the plan with a mask of four dimensions, which the model hands on to its layers. They
+    find the plan by the memory of the mask, so no other call may use this memory."""
+    mask = given.get("attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.ndim == 4:
+        given["attention_mask"] = mask.clone()
+        given["attention_mask"].untyped_storage().padding_free_plan = plan
 
 
 def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:

@@ -261,6 +261,14 @@ class DocumentMask:
             return False
         return is_nearly_full(self.is_real)
 
+    def or_dense(self) -> "DocumentMask | torch.Tensor | None":
+        """This mask, or the ordinary one if it is known that layers compute padding."""
+        # The keys of cross-attention may all be real although the queries are padded.
+        may_be_cross_attention = self.plan.has_target and not self.is_causal
+        if may_be_cross_attention or not self.computes_padding():
+            return self
+        return self.dense()
+
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
         if "flat" not in self._made:
@@ -304,6 +312,11 @@ class DocumentMask:
         return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 
+def has_earlier_tokens(q_offset: int | torch.Tensor, kv_offset: int) -> bool:
+    """Whether a cache may hold tokens before those of a batch."""
+    return isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
+
+
 def padding_free_mask(
     batch_size: int,
     q_length: int,
@@ -326,8 +339,7 @@ def padding_free_mask(
         "attention_mask": attention_mask,
         **options,
     }
-    has_offset = isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
-    if q_length <= 1 or has_offset:
+    if q_length <= 1 or has_earlier_tokens(q_offset, kv_offset):
         arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
         return make_dense(**arguments)
     # sdpa may leave out a causal mask, but not a mask of cross-attention.
@@ -341,10 +353,7 @@ def padding_free_mask(
         return make_dense(**arguments)  # Without a mask, a graph has no padding.
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
-    mask = DocumentMask(plan, make_dense=make_dense, **arguments)
-    # The keys of cross-attention may all be real although the queries are padded.
-    may_be_cross_attention = plan.has_target and not mask.is_causal
-    return mask.dense() if mask.computes_padding() and not may_be_cross_attention else mask
+    return DocumentMask(plan, make_dense=make_dense, **arguments).or_dense()
 
 
 AttentionMaskInterface.register(NAME, padding_free_mask)
