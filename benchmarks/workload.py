@@ -21,7 +21,7 @@ MIN_ROW_TOKENS = 4
 # LengthGroupedSampler.
 POOL = 50
 # The number of tokens of texts in BERT's WordPiece vocabulary of 30,522: of the 23,279 paragraphs
-# of 17 English books (the Gutenberg selection of NLTK), and of the 5,452 training questions of TREC.
+# of 17 English books (the Gutenberg selection of NLTK), and of TREC's 5,452 training questions.
 # These are quantiles: the minimum, every twentieth part, and the maximum, or a figure that
 # represents the longest paragraphs.
 # fmt: off

@@ -142,10 +142,11 @@ def enter_layer(
         return make(layer, args, kwargs)
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
     mask = given.get("attention_mask")
-    has_plan = (
-        isinstance(mask, torch.Tensor) and mask.ndim == 4 and plan_of(layer, mask) is not None
-    )
-    return arguments_of(layer, args, kwargs) if has_plan else None
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
+        return None
+    plan = plan_of(layer, mask)
+    may_be_flat_row = plan is not None and not plan.computes_padding
+    return arguments_of(layer, args, kwargs) if may_be_flat_row else None
 
 
 def leave_layer(
@@ -311,8 +312,9 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
     """
     holder: Any = mask if is_tracing(mask) else mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
-    if plan is None and current.plan is not None and name_in_transformers(layer) in OWN_MASKS:
-        plan = holder.padding_free_plan = current.plan
+    if plan is None and name_in_transformers(layer) in OWN_MASKS:
+        plan = Plan(computes_padding=True) if current.plan is None else current.plan
+        holder.padding_free_plan = plan
     return plan
 
 

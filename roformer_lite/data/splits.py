@@ -132,9 +132,11 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     train = rows["train"]
     known = reader.keys(train)
     for split, own_rows in rows.items():
+        if split == "train":
+            continue
         own = reader.keys(own_rows)
         is_seen = np.isin(own, known)
-        if split == "train" or not is_seen.any():
+        if not is_seen.any():
             continue
         marked[split] = own_rows.add_column(SEEN, is_seen)
         first = int(is_seen.argmax())

@@ -327,7 +327,7 @@ class Recipe(ABC):
         """The metrics on the validation data during training."""
         return ["loss", *self.metric_names]
 
-    def check_metric(self, args: TrainingArguments, best: str | None) -> None:
+    def check_metric(self, args: TrainingArguments, best: Any) -> None:
         """Reject a metric that is not available for the data.
 
         Args:

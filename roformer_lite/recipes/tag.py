@@ -422,9 +422,11 @@ class Tag(LabelRecipe):
         field = fitted["test"]
         names = list(self.labels)
         tagged = {}
-        for split in list(rows)[1:]:
-            sentences, _ = self.examples(rows[split])
-            tagged[split] = [[names[number] for number in field.tag(words)] for words in sentences]
+        for split, own_rows in rows.items():
+            if split != "train":
+                sentences, _ = self.examples(own_rows)
+                numbers = map(field.tag, sentences)
+                tagged[split] = [[names[number] for number in own] for own in numbers]
         return {WordTagger.name: tagged}
 
     # What the card shows.

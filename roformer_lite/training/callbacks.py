@@ -1,5 +1,6 @@
-"""Callbacks for the stock Trainer: a clock with lines of progress, the best checkpoint, averaged weights, a guard against
-diverged trainings, and masks that are the same when a training continues."""
+"""Callbacks for the stock Trainer: a clock with lines of progress, the best checkpoint, averaged
+weights, a guard against diverged trainings, and masks that are the same when a training
+continues."""
 
 import copy
 import math
@@ -51,10 +52,14 @@ class TrainingClock(TrainerCallback, ExportableState):
     ) -> None:
         self.begin = time.monotonic()
 
+    @property
+    def elapsed(self) -> float:
+        """The seconds of the training until now."""
+        return self.seconds + time.monotonic() - self.begin
+
     def state(self) -> dict[str, Any]:
         """The part of `trainer_state.json` that belongs to the clock."""
-        seconds = self.seconds + time.monotonic() - self.begin
-        return {"args": {"seconds": seconds}, "attributes": {}}
+        return {"args": {"seconds": self.elapsed}, "attributes": {}}
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -69,7 +74,7 @@ class TrainingClock(TrainerCallback, ExportableState):
         if args.max_steps > 0:
             place = f"Step {state.global_step:,}/{state.max_steps:,}"
         if "loss" in logs:
-            seconds_of_step = self.state()["args"]["seconds"] / max(state.global_step, 1)
+            seconds_of_step = self.elapsed / max(state.global_step, 1)
             seconds = math.ceil(seconds_of_step * (state.max_steps - state.global_step))
             facts.append(f"{timedelta(seconds=seconds)} left")
         print(f"{place}: {', '.join(facts)}", file=sys.stderr)
@@ -82,8 +87,8 @@ def seconds_of(state: TrainerState) -> float:
 
 
 class BestCheckpoint(TrainerCallback):
-    """Keeps the best evaluated model as a checkpoint, and saves a last one at the end, so that nothing
-    is lost if the final evaluation fails or is killed.
+    """Keeps the best evaluated model as a checkpoint, and saves a last one at the end, so that
+    nothing is lost if the final evaluation fails or is killed.
 
     The Trainer would also regard a model as the best that was evaluated, but not saved. It saves
     the absolute path of a checkpoint, and forgets it if the directory was moved before the training

@@ -64,8 +64,9 @@ class TrainingDirectory:
 
         Raises:
             InputError: if another process holds the directory, if it can't be created, if there is
-                a finished model or an unfinished training with other options or files. `overwrite_output_dir` allows discarding models and trainings; a
-                training without a checkpoint is always discarded.
+                a finished model or an unfinished training with other options or files.
+                `overwrite_output_dir` allows discarding models and trainings; a training without a
+                checkpoint is always discarded.
         """
         data = self.path / f"data-{args.process_index}"
         with ExitStack() as held:
