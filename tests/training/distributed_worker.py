@@ -15,6 +15,7 @@ import torch.distributed as dist
 from conftest import build, stack_config
 from tiny_models import tiny_model
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from toy_training import arguments, make_batch, make_model, make_rows
 from transformers import PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
@@ -36,10 +37,12 @@ def with_trainer(kind: str, model: PreTrainedModel, out: Path) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
+def with_loop(kind: str, model: torch.nn.Module, is_labelled: bool = True) -> list[float]:
     """Train with a hand-written loop on one batch of all rows and return the loss of every step."""
     batch = make_batch(kind)
     items = (batch["labels"] != -100).sum()
+    if not is_labelled:
+        batch["labels"] = torch.full_like(batch["labels"], -100)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(STEPS):
@@ -122,6 +125,11 @@ def main(out: Path) -> None:
         for is_free in (False, True):
             model = padding_free(tiny_model(name).double(), is_free)
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(model))
+            model = padding_free(tiny_model(name).double(), is_free)
+            # The second process has a batch without labels.
+            results[f"ddp/{name}/{is_free}"] = with_loop(
+                kind, DistributedDataParallel(model), is_labelled=dist.get_rank() == 0
+            )
     for name in PARALLEL:
         model = load(name, out, tp_size=2)
         if model.can_generate():

@@ -106,11 +106,11 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
         )
 
 
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
 @pytest.mark.parametrize("name", STOCK)
-def test_padding_free_in_shards_equals_stock(name, two):
-    """Both train in double precision, so that they agree to the last digits. Data-parallel
-    processes are compared in tests/padding_free/test_two_processes.py."""
-    stock, free = (two[f"fsdp/{name}/{is_free}"] for is_free in (False, True))
+def test_padding_free_in_two_processes_equals_stock(way, name, two):
+    """Both train in double precision, so that they agree to the last digits."""
+    stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
     assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
     torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
 
