@@ -265,6 +265,9 @@ def test_every_way_leads_to_the_same_template(flags, trained, tmp_path):
             for part in template.split():
                 expected += ids_of_texts.get(part) or [int(part)]
             assert encoding["input_ids"] == expected
+        # The space before a word is not among its characters.
+        spans = other("the dog", return_offsets_mapping=True)["offset_mapping"]
+        assert (3, 7) not in spans and any(start == 4 for start, _ in spans)
     for other in (tokenizer, given, loaded, new):
         assert (other.add_bos_token, other.add_eos_token) == flags
         assert other(text_target="the dog")["input_ids"][-1] == 3
