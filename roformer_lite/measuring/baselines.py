@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..baseline.ngrams import NgramClassifier, NgramFeatures
+from ..baseline.ngrams import NgramClassifier, fit_ngrams
 from ..data.sampling import MAX_ROWS, sample_rows
 
 # The predictions by baseline and split, in the form that `Recipe.measured` takes.
@@ -63,9 +63,9 @@ def regression_baselines(train: Examples, measured: Mapping[str, Sequence[str]])
     from sklearn.linear_model import Ridge
 
     texts, numbers = _sampled(train)
-    features = NgramFeatures.fit(texts)
-    model = Ridge().fit(features.of(texts), numbers)
-    predicted = {split: model.predict(features.of(own)) for split, own in measured.items()}
+    features = fit_ngrams(texts)
+    model = Ridge().fit(features.transform(texts), numbers)
+    predicted = {split: model.predict(features.transform(own)) for split, own in measured.items()}
     return {"ridge regression on n-grams": predicted}
 
 
