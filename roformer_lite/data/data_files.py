@@ -48,31 +48,26 @@ def file_format(path: str | Path) -> str:
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers from 1, without line ends and without a byte order
-    mark.
+def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """The origin `file:line` of each line of a file, and the line without its end. The first line
+    has no byte order mark.
 
     Raises:
         InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    for number, text in _read(path):
-        yield number, text.rstrip("\r\n")
+    for origin, line in _read(path):
+        yield origin, line.rstrip("\r\n")
 
 
-def read_lines(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}`, one for each line, including blank lines."""
-    for number, text in numbered_lines(path):
-        yield {"text": text, "origin": f"{path}:{number}"}
-
-
-def _read(path: str | Path) -> Iterator[tuple[int, str]]:
+def _read(path: str | Path) -> Iterator[tuple[str, str]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
         with _opened(path) as stream:
-            for number, text in lines_of(stream, str(path)):
-                yield number, text
+            for line in lines_of(stream, str(path)):
+                number += 1
+                yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
     except OSError as error:
@@ -92,8 +87,8 @@ def begins_with_mark(path: str | Path) -> bool:
         return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
-def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of lines from 1, and the lines with their line ends.
+def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the origin `name:line` of each line, and the line with its end.
 
     Args:
         stream: Bytes of UTF-8.
@@ -103,16 +98,17 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
         raw = stream.readline(MAX_LINE_BYTES)
         if not raw:
             return
+        origin = f"{name}:{number}"
         if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
             raise InputError(
-                f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes, too long for "
+                f"{origin}: the line is longer than {MAX_LINE_BYTES:,} bytes, too long for "
                 "one text; divide it into lines"
             )
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
+                f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
                 f"is not UTF-8; {_conversion(raw)}"
             ) from error
         if number == 1:
@@ -120,9 +116,9 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
                 raise InputError(
-                    f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
+                    f"{origin}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
                 )
-        yield number, text
+        yield origin, text
 
 
 def _conversion(raw: bytes) -> str:
@@ -181,7 +177,7 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     if not Path(path).is_file():
         return DELIMITERS[0]
     header = ""
-    for line in islice(_lines_with_ends(path), MAX_HEADER_LINES):
+    for _, line in islice(_read(path), MAX_HEADER_LINES):
         header += line
         # A line break between double quotes does not end the header.
         if header.strip() and header.count('"') % 2 == 0:
@@ -192,15 +188,10 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
-def _lines_with_ends(path: str | Path) -> Iterator[str]:
-    return (line for _, line in _read(path))
-
-
 def _read_objects(path: str | Path) -> Iterator[Row]:
-    for number, line in numbered_lines(path):
+    for origin, line in read_lines(path):
         if not line.strip():
             continue
-        origin = f"{path}:{number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -219,8 +210,7 @@ def _read_delimited(
     path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
 ) -> Iterator[Row]:
     columns = list(column_names or ())
-    for number, values in _records(path, column_names, delimiter):
-        origin = f"{path}:{number}"
+    for origin, values in _records(path, column_names, delimiter):
         if not values and len(columns) != 1:
             continue
         if not columns:
@@ -243,22 +233,23 @@ def _read_delimited(
 
 def _records(
     path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line of each record, and its fields. An empty line has none."""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the origin of the first line of each record, and its fields. An empty line has none."""
     # Quotes have no meaning in a .tsv file.
     if file_format(path) == ".tsv" and delimiter in (None, "\t"):
-        for number, line in numbered_lines(path):
-            yield number, line.split("\t") if line else []
+        for origin, line in read_lines(path):
+            yield origin, line.split("\t") if line else []
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
     delimiter = delimiter or delimiter_of(path, column_names)
     # A line end within quotes belongs to the field.
-    records = csv.reader(_lines_with_ends(path), delimiter=delimiter, strict=True)
+    lines = (line for _, line in _read(path))
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for values in records:
-            yield first_line, values
+            yield f"{path}:{first_line}", values
             first_line = records.line_num + 1
     except csv.Error as error:
         raise InputError(
@@ -304,7 +295,7 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
 
 def _sentences(path: str | Path) -> Iterator[list[tuple[str, list[str]]]]:
     """The lines between blank lines, as origin and columns."""
-    lines = ((f"{path}:{number}", fields_of(line)) for number, line in numbered_lines(path))
+    lines = ((origin, fields_of(line)) for origin, line in read_lines(path))
     for has_fields, sentence in groupby(lines, key=lambda line: any(line[1])):
         if has_fields:
             yield list(sentence)

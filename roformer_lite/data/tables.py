@@ -4,7 +4,6 @@ the answers to them."""
 import csv
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, TextIO
 
 from ..errors import InputError
@@ -49,15 +48,8 @@ class TableWriter:
         self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
         self.columns: list[str] = []
 
-    def begin(self, columns: Iterable[str]) -> None:
-        """Write the header, unless it is already there or the format has none."""
-        if self.kind == ".jsonl" or self.columns:
-            return
-        self.columns = list(columns)
-        self._write_cells(self.columns, quoted=_DELIMITER)
-
     def write(self, row: dict[str, Any], origin: str = "") -> None:
-        """Write a row.
+        """Write a row, and before the first one the header, if the format has one.
 
         Args:
             row: The values by column.
@@ -70,7 +62,9 @@ class TableWriter:
         if self.kind == ".jsonl":
             self.stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             return
-        self.begin(row)
+        if not self.columns:
+            self.columns = list(row)
+            self._write_cells(self.columns, quoted=_DELIMITER)
         if list(row) != self.columns:
             raise InputError(
                 f"{origin}: the columns are {', '.join(row)}, but those of the first row are "
