@@ -21,7 +21,6 @@ from ..data.data_files import (
     lines_of,
     read_lines,
     read_table,
-    row_of,
 )
 from ..data.tables import TableWriter, with_answer
 from ..errors import InputError
@@ -99,7 +98,7 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
         if not isinstance(given, Mapping):
             parts = given if are_pairs and not isinstance(given, str) else [given]
             given = dict(zip(columns, parts, strict=False))
-        yield row_of(dict(given), f"row {number}")
+        yield {"columns": dict(given), "origin": f"row {number}"}
 
 
 def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
@@ -110,7 +109,7 @@ def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
         lines = read_lines(files.input_file)
     else:
         lines = lines_of(sys.stdin.buffer, "<stdin>")
-    return ({"text": line.rstrip("\r\n"), "origin": origin} for origin, line in lines)
+    return ({"columns": {"text": line.rstrip("\r\n")}, "origin": origin} for origin, line in lines)
 
 
 def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
@@ -158,7 +157,7 @@ def _answered(
 
 
 def _input_of_line(recipe: Recipe, row: Row) -> Any:
-    line = row["text"]
+    line = row["columns"]["text"]
     try:
         return recipe.input_of_line(line) if line.strip() else ""
     except InputError as error:

@@ -1,8 +1,7 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns and of `origin`, the place it came from, written as
-`file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
-finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
+A row is a dictionary with the `columns` of the file by name and the `origin`, the place it came
+from, written as `file:line`. All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
 and lines that are too long for one text raise an error.
 """
 
@@ -27,8 +26,6 @@ TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 DELIMITERS = (",", ";", "\t", "|")
 # The column names of a table may contain line breaks, but do not span more lines than this.
 MAX_HEADER_LINES = 20
-# A column that the user calls `origin` has this name in a row.
-_USERS_ORIGIN = "\0origin"
 # JSON can escape surrogates, but no encoding can write them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # This is the largest number of float32.
@@ -203,7 +200,7 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
                 f"{origin}: an escape such as \\ud800 is only part of a character, which is not "
                 "valid text"
             )
-        yield row_of(value, origin)
+        yield {"columns": value, "origin": origin}
 
 
 def _read_delimited(
@@ -228,7 +225,7 @@ def _read_delimited(
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: "
                 f"{listed(columns)}"
             )
-        yield row_of(dict(zip(columns, values, strict=True)), origin)
+        yield {"columns": dict(zip(columns, values, strict=True)), "origin": origin}
 
 
 def _records(
@@ -258,14 +255,6 @@ def _records(
         ) from error
 
 
-def row_of(columns: dict[str, Any], origin: str) -> Row:
-    """A row of the user's columns that came from `origin`."""
-    row = {**columns, "origin": origin}
-    if "origin" in columns:
-        row[_USERS_ORIGIN] = columns["origin"]
-    return row
-
-
 def read_tagged(path: str | Path) -> Iterator[Row]:
     """Rows `{"tokens", "tags", "origin"}` from a column file: one token per line, and a blank line
     after each sentence.
@@ -285,7 +274,15 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
             if fields[0] == "-DOCSTART-":
                 continue
             width = width or len(fields)
-            _check_fields(fields, width, origin)
+            if len(fields) < 2 or len(fields) != width:
+                raise InputError(
+                    f"{origin}: the number of columns is {len(fields)}, and {width} in the first "
+                    "line; each line needs the same columns, separated by a tab or spaces, with "
+                    "the token in the first and the tag in the last one (remove comments)"
+                )
+            for name, field in (("token", fields[0]), ("tag", fields[-1])):
+                if not field.strip():
+                    raise InputError(f"{origin}: the {name} is empty")
             row.setdefault("origin", origin)
             row["tokens"].append(fields[0])
             row["tags"].append(fields[-1])
@@ -312,29 +309,6 @@ def fields_of(line: str) -> list[str]:
     return [field for field in line.split(" ") if field]
 
 
-def _check_fields(fields: list[str], width: int, origin: str) -> None:
-    """Check that a line has as many columns as the first one, with a token and a tag."""
-    if len(fields) < 2 or len(fields) != width:
-        raise InputError(
-            f"{origin}: the number of columns is {len(fields)}, and {width} in the first line; each "
-            "line needs the same columns, separated by a tab or spaces, with the token in the first "
-            "and the tag in the last one (remove comments)"
-        )
-    for name, field in (("token", fields[0]), ("tag", fields[-1])):
-        if not field.strip():
-            raise InputError(f"{origin}: the {name} is empty")
-
-
-def columns_of(row: Row) -> dict[str, Any]:
-    """The columns of a row with the names of the user's file."""
-    columns = dict(row)
-    if _USERS_ORIGIN in row:
-        columns["origin"] = columns.pop(_USERS_ORIGIN)
-    else:
-        columns.pop("origin", None)
-    return columns
-
-
 def value_of(row: Row, column: str, option: str = "") -> Any:
     """The value of `column`, which may be a path into nested objects, such as `translation.en`. An
     error names the `option` that chooses the column.
@@ -342,7 +316,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
     Raises:
         InputError: if the row has no such column; it lists the existing ones.
     """
-    columns = columns_of(row)
+    columns = row["columns"]
     if column in columns:
         return columns[column]
     value: Any = columns

@@ -23,7 +23,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from ..options.tasks import DataArguments
-from .data_files import Row, row_of
+from .data_files import Row
 from .duplicates import SEEN, groups_of
 from .reader import Reader
 
@@ -261,10 +261,9 @@ def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator
         return value
 
     for number, row in enumerate(dataset):
-        row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield reader.select_columns(
-            row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
-        )
+        columns = {column: named(value, dataset.features[column]) for column, value in row.items()}
+        origin = f"{args.dataset_name} [{dataset.split}] row {number}"
+        yield reader.select_columns({"columns": columns, "origin": origin})
 
 
 def _collect_rows(name: str, rows: Iterator[Row], reader: Reader, cache_dir: Path) -> Dataset:

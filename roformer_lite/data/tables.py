@@ -7,7 +7,7 @@ import re
 from typing import Any, TextIO
 
 from ..errors import InputError
-from .data_files import DELIMITERS, TABLE_FORMATS, Row, columns_of, file_format
+from .data_files import DELIMITERS, Row
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
 _BREAK = re.compile(r"\t|\r\n|\r|\n")
@@ -15,18 +15,6 @@ _BREAK = re.compile(r"\t|\r\n|\r|\n")
 _RETURN = re.compile(r"\r")
 # Readers might recognise another delimiter in a header without quotation marks.
 _DELIMITER = re.compile(f"[{''.join(DELIMITERS)}]")
-
-
-def check_table_name(option: str, path: str) -> None:
-    """Reject a file whose suffix is not that of a table.
-
-    Raises:
-        InputError: with the option and the suffixes of tables.
-    """
-    if file_format(path) not in TABLE_FORMATS:
-        raise InputError(
-            f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)}"
-        )
 
 
 class TableWriter:
@@ -94,7 +82,7 @@ def with_answer(row: Row, answer: dict[str, Any], prefix: str) -> dict[str, Any]
     Raises:
         InputError: if the row already has a column of the answer.
     """
-    columns = columns_of(row)
+    columns = dict(row["columns"])
     for name, value in answer.items():
         name = prefix + name
         if name in columns:
