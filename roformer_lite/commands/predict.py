@@ -97,6 +97,10 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
     for number, given in enumerate(inputs, start=1):
         if not isinstance(given, Mapping):
             parts = given if are_pairs and not isinstance(given, str) else [given]
+            if len(parts) > len(columns):
+                raise InputError(
+                    f"row {number}: {len(parts)} texts, but this model reads {len(columns)}"
+                )
             given = dict(zip(columns, parts, strict=False))
         yield {"columns": dict(given), "origin": f"row {number}"}
 

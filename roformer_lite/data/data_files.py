@@ -340,8 +340,12 @@ def listed(columns: Iterable[str]) -> str:
 def number_of(value: Any) -> float | None:
     """A value of a table as a number, or None if it is not a number that float32, and therefore a
     model, can represent. A decimal comma is understood, unless it might separate thousands."""
-    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
-        value = value.replace(",", ".")
+    if isinstance(value, str):
+        # Python would read 2020_1 as the number 20201.
+        if "_" in value:
+            return None
+        if _DECIMAL_COMMA.fullmatch(value.strip()):
+            value = value.replace(",", ".")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
