@@ -163,7 +163,7 @@ def read_table(
     return _read_delimited(path, column_names, delimiter)
 
 
-def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) -> str:
+def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
     """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
     character among comma, semicolon, tab and vertical bar that occurs most often in the header,
     outside double quotes; with `column_names`, it is the one that divides the first line into as
