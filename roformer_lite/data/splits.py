@@ -218,9 +218,9 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     # The library raises many kinds of errors: no such dataset, no network, no such configuration.
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
-    names = {split: getattr(args, f"{split}_split") for split in wanted}
     found = {}
-    for split, name in names.items():
+    for split in wanted:
+        name = getattr(args, f"{split}_split")
         is_needed = split == wanted[0] or args.is_given(f"{split}_split")
         if name not in loaded:
             if is_needed:
