@@ -68,9 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_module("transformers").logging.disable_progress_bar()
         command = import_module(f".commands.{arguments.command}", __package__)
         command.main(*given)
-    except InputError as error:
-        _print_error(arguments.command, str(error))
-        return 2
     except KeyboardInterrupt:
         message = f"\nroformer-lite {arguments.command}: interrupted"
         if arguments.command == "train":
@@ -81,23 +78,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    # Errors of the machine have many types. All other errors pass with their traceback.
+    # Errors of the machine have many types. What has no message passes with its traceback.
     except Exception as error:
-        message = _resource_error(error)
+        message = _message_about(error)
         if not message:
             raise
-        _print_error(arguments.command, message)
+        print(f"roformer-lite {arguments.command}: error: {message}", file=sys.stderr)
         return 2
     return 0
 
 
-def _print_error(command: str, message: str) -> None:
-    print(f"roformer-lite {command}: error: {message}", file=sys.stderr)
-
-
-def _resource_error(error: BaseException) -> str:
-    """A message for errors of the machine or of a library, such as a lack of memory; empty for all
+def _message_about(error: BaseException) -> str:
+    """A message about invalid input, or about the machine, such as a lack of memory; empty for all
     other errors."""
+    if isinstance(error, InputError):
+        return str(error)
     # torch has an `OutOfMemoryError` of its own.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return (

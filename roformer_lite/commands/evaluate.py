@@ -67,7 +67,7 @@ def evaluate_model(
         rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
         recipe = recipe.for_rows(saved, rows)
         found = evaluate(
-            replace(saved, recipe=recipe),
+            saved,
             recipe,
             split="test",
             rows=rows,

@@ -21,7 +21,6 @@ from ..data.data_files import (
     lines_of,
     read_lines,
     read_table,
-    row_of,
 )
 from ..data.tables import TableWriter, with_answer
 from ..errors import InputError
@@ -57,10 +56,10 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
         columns = _text_columns(saved.recipe, files) if files.reads_table else []
         answered = _answered(saved, rows, columns, files, options, bar.update)
         if files.reads_table:
-            _write_table(saved, answered, files, options, output)
+            _write_table(answered, files, output)
         else:
             for _, shown in answered:
-                output.write("\n" if shown is None else f"{shown.line}\n")
+                output.write(f"{shown.line}\n")
         output.flush()
 
 
@@ -88,7 +87,7 @@ def predictions(
         rows = _rows_of_input(files)
         columns = columns if files.reads_table else []
     return [
-        with_answer(row, _cells(saved, shown, options), files.prefix)
+        with_answer(row, shown.columns, files.prefix)
         for row, shown in _answered(saved, rows, columns, files, options)
     ]
 
@@ -98,8 +97,12 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
     for number, given in enumerate(inputs, start=1):
         if not isinstance(given, Mapping):
             parts = given if are_pairs and not isinstance(given, str) else [given]
+            if len(parts) > len(columns):
+                raise InputError(
+                    f"row {number}: {len(parts)} texts, but this model reads {len(columns)}"
+                )
             given = dict(zip(columns, parts, strict=False))
-        yield row_of(dict(given), f"row {number}")
+        yield {"columns": dict(given), "origin": f"row {number}"}
 
 
 def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
@@ -107,9 +110,10 @@ def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
     if files.reads_table:
         return read_table(files.input_file or "", files.column_names, files.delimiter)
     if files.input_file is not None:
-        return read_lines(files.input_file)
-    lines = lines_of(sys.stdin.buffer, "<stdin>")
-    return ({"text": line.rstrip("\r\n"), "origin": f"<stdin>:{number}"} for number, line in lines)
+        lines = read_lines(files.input_file)
+    else:
+        lines = lines_of(sys.stdin.buffer, "<stdin>")
+    return ({"columns": {"text": line.rstrip("\r\n")}, "origin": origin} for origin, line in lines)
 
 
 def _open(files: ReadingArguments, options: dict[str, Any], directory: str) -> SavedModel:
@@ -132,8 +136,8 @@ def _answered(
     files: ReadingArguments,
     options: dict[str, Any],
     report: Callable[[int], Any] | None = None,
-) -> Iterator[tuple[Row, Shown | None]]:
-    """Rows with their predictions, which are None for rows without text.
+) -> Iterator[tuple[Row, Shown]]:
+    """Rows with their predictions. Those for rows without text are empty.
 
     Args:
         saved: The model.
@@ -144,6 +148,7 @@ def _answered(
         report: As for `SavedModel.answers`.
     """
     recipe = saved.recipe
+    empty = Shown(line="", columns=dict.fromkeys(recipe.answer_columns(options)))
     remaining = iter(rows)
     while chunk := list(islice(remaining, files.batch_size * _BATCHES_AT_ONCE)):
         if columns:
@@ -152,30 +157,19 @@ def _answered(
             inputs = [_input_of_line(recipe, row) for row in chunk]
         answers = saved.answers(inputs, files.batch_size, options, report)
         for row, answer in zip(chunk, answers, strict=True):
-            yield row, None if answer is None else recipe.show(answer, options)
+            yield row, empty if answer is None else recipe.show(answer, options)
 
 
 def _input_of_line(recipe: Recipe, row: Row) -> Any:
-    line = row["text"]
+    line = row["columns"]["text"]
     try:
         return recipe.input_of_line(line) if line.strip() else ""
     except InputError as error:
         raise InputError(f"{row['origin']}: {error}") from None
 
 
-def _cells(saved: SavedModel, shown: Shown | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a prediction, which are None for a row without text."""
-    if shown is None:
-        return dict.fromkeys(saved.recipe.answer_columns(options))
-    return shown.columns
-
-
 def _write_table(
-    saved: SavedModel,
-    answered: Iterable[tuple[Row, Shown | None]],
-    files: ReadingArguments,
-    options: dict[str, Any],
-    output: TextIO,
+    answered: Iterable[tuple[Row, Shown]], files: ReadingArguments, output: TextIO
 ) -> None:
     """Write a table. It has the format of the input, including the delimiter and the byte order
     mark, unless `--output_file` has another suffix."""
@@ -192,7 +186,6 @@ def _write_table(
     table = TableWriter(output, kind, delimiter)
     row = None
     for row, shown in answered:
-        cells = _cells(saved, shown, options)
-        table.write(with_answer(row, cells, files.prefix), row["origin"])
+        table.write(with_answer(row, shown.columns, files.prefix), row["origin"])
     if row is None:
         raise InputError(f"{path}: the table has no rows")

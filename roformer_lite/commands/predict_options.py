@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..data.data_files import TABLE_FORMATS, file_format
-from ..data.tables import check_table_name
 from ..errors import (
     InputError,
     check_file,
@@ -72,8 +71,12 @@ class ReadingArguments(TableArguments, DeviceArguments):
             InputError: with the option and the remedy.
         """
         if self.reads_table:
-            if self.output_file is not None:
-                check_table_name("--output_file", self.output_file)
+            target = self.output_file
+            if target is not None and file_format(target) not in TABLE_FORMATS:
+                raise InputError(
+                    f"--output_file {target}: a table needs a name that ends in "
+                    f"{', '.join(TABLE_FORMATS)}"
+                )
             return
         of_tables = ("text_column", "text_pair_column", "prefix", "column_names", "delimiter")
         refuse_ignored(

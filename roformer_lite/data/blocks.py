@@ -89,7 +89,7 @@ def blocks(
 ) -> Iterator[dict[str, list[int]]]:
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
     # The type of a list of numbers is also that of a single one.
-    borders: Any = tokenizer.convert_tokens_to_ids(list(document_tokens(tokenizer)))
+    borders: Any = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
     start, end = borders
     pieces = _tokenized(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):

@@ -1,8 +1,7 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns and of `origin`, the place it came from, written as
-`file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
-finds it.) All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
+A row is a dictionary with the `columns` of the file by name and the `origin`, the place it came
+from, written as `file:line`. All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
 and lines that are too long for one text raise an error.
 """
 
@@ -27,8 +26,6 @@ TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 DELIMITERS = (",", ";", "\t", "|")
 # The column names of a table may contain line breaks, but do not span more lines than this.
 MAX_HEADER_LINES = 20
-# A column that the user calls `origin` has this name in a row.
-_USERS_ORIGIN = "\0origin"
 # JSON can escape surrogates, but no encoding can write them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # This is the largest number of float32.
@@ -48,31 +45,26 @@ def file_format(path: str | Path) -> str:
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers from 1, without line ends and without a byte order
-    mark.
+def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """The origin `file:line` of each line of a file, and the line without its end. The first line
+    has no byte order mark.
 
     Raises:
         InputError: if the file cannot be opened or decompressed, is empty, or has a line that is
             not UTF-8, or longer than 16 MiB.
     """
-    for number, text in _read(path):
-        yield number, text.rstrip("\r\n")
+    for origin, line in _read(path):
+        yield origin, line.rstrip("\r\n")
 
 
-def read_lines(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}`, one for each line, including blank lines."""
-    for number, text in numbered_lines(path):
-        yield {"text": text, "origin": f"{path}:{number}"}
-
-
-def _read(path: str | Path) -> Iterator[tuple[int, str]]:
+def _read(path: str | Path) -> Iterator[tuple[str, str]]:
     """Yield the lines of a file like `lines_of`."""
     number = 0
     try:
         with _opened(path) as stream:
-            for number, text in lines_of(stream, str(path)):
-                yield number, text
+            for line in lines_of(stream, str(path)):
+                number += 1
+                yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
     except OSError as error:
@@ -92,8 +84,8 @@ def begins_with_mark(path: str | Path) -> bool:
         return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
-def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of lines from 1, and the lines with their line ends.
+def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the origin `name:line` of each line, and the line with its end.
 
     Args:
         stream: Bytes of UTF-8.
@@ -103,16 +95,17 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
         raw = stream.readline(MAX_LINE_BYTES)
         if not raw:
             return
+        origin = f"{name}:{number}"
         if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
             raise InputError(
-                f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes, too long for "
+                f"{origin}: the line is longer than {MAX_LINE_BYTES:,} bytes, too long for "
                 "one text; divide it into lines"
             )
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
+                f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
                 f"is not UTF-8; {_conversion(raw)}"
             ) from error
         if number == 1:
@@ -120,9 +113,9 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
                 raise InputError(
-                    f"{name}:{number}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
+                    f"{origin}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
                 )
-        yield number, text
+        yield origin, text
 
 
 def _conversion(raw: bytes) -> str:
@@ -170,7 +163,7 @@ def read_table(
     return _read_delimited(path, column_names, delimiter)
 
 
-def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) -> str:
+def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
     """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
     character among comma, semicolon, tab and vertical bar that occurs most often in the header,
     outside double quotes; with `column_names`, it is the one that divides the first line into as
@@ -181,7 +174,7 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     if not Path(path).is_file():
         return DELIMITERS[0]
     header = ""
-    for line in islice(_lines_with_ends(path), MAX_HEADER_LINES):
+    for _, line in islice(_read(path), MAX_HEADER_LINES):
         header += line
         # A line break between double quotes does not end the header.
         if header.strip() and header.count('"') % 2 == 0:
@@ -192,15 +185,10 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None = None) ->
     return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
 
 
-def _lines_with_ends(path: str | Path) -> Iterator[str]:
-    return (line for _, line in _read(path))
-
-
 def _read_objects(path: str | Path) -> Iterator[Row]:
-    for number, line in numbered_lines(path):
+    for origin, line in read_lines(path):
         if not line.strip():
             continue
-        origin = f"{path}:{number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -212,15 +200,14 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
                 f"{origin}: an escape such as \\ud800 is only part of a character, which is not "
                 "valid text"
             )
-        yield row_of(value, origin)
+        yield {"columns": value, "origin": origin}
 
 
 def _read_delimited(
     path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
 ) -> Iterator[Row]:
     columns = list(column_names or ())
-    for number, values in _records(path, column_names, delimiter):
-        origin = f"{path}:{number}"
+    for origin, values in _records(path, column_names, delimiter):
         if not values and len(columns) != 1:
             continue
         if not columns:
@@ -238,41 +225,34 @@ def _read_delimited(
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: "
                 f"{listed(columns)}"
             )
-        yield row_of(dict(zip(columns, values, strict=True)), origin)
+        yield {"columns": dict(zip(columns, values, strict=True)), "origin": origin}
 
 
 def _records(
     path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line of each record, and its fields. An empty line has none."""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the origin of the first line of each record, and its fields. An empty line has none."""
     # Quotes have no meaning in a .tsv file.
     if file_format(path) == ".tsv" and delimiter in (None, "\t"):
-        for number, line in numbered_lines(path):
-            yield number, line.split("\t") if line else []
+        for origin, line in read_lines(path):
+            yield origin, line.split("\t") if line else []
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
     delimiter = delimiter or delimiter_of(path, column_names)
     # A line end within quotes belongs to the field.
-    records = csv.reader(_lines_with_ends(path), delimiter=delimiter, strict=True)
+    lines = (line for _, line in _read(path))
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for values in records:
-            yield first_line, values
+            yield f"{path}:{first_line}", values
             first_line = records.line_num + 1
     except csv.Error as error:
         raise InputError(
             f"{path}:{first_line}: {error}; a field with a double quote or a line break must stand "
             "in double quotes, and a double quote in it is doubled"
         ) from error
-
-
-def row_of(columns: dict[str, Any], origin: str) -> Row:
-    """A row of the user's columns that came from `origin`."""
-    row = {**columns, "origin": origin}
-    if "origin" in columns:
-        row[_USERS_ORIGIN] = columns["origin"]
-    return row
 
 
 def read_tagged(path: str | Path) -> Iterator[Row]:
@@ -294,7 +274,15 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
             if fields[0] == "-DOCSTART-":
                 continue
             width = width or len(fields)
-            _check_fields(fields, width, origin)
+            if len(fields) < 2 or len(fields) != width:
+                raise InputError(
+                    f"{origin}: the number of columns is {len(fields)}, and {width} in the first "
+                    "line; each line needs the same columns, separated by a tab or spaces, with "
+                    "the token in the first and the tag in the last one (remove comments)"
+                )
+            for name, field in (("token", fields[0]), ("tag", fields[-1])):
+                if not field.strip():
+                    raise InputError(f"{origin}: the {name} is empty")
             row.setdefault("origin", origin)
             row["tokens"].append(fields[0])
             row["tags"].append(fields[-1])
@@ -304,7 +292,7 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
 
 def _sentences(path: str | Path) -> Iterator[list[tuple[str, list[str]]]]:
     """The lines between blank lines, as origin and columns."""
-    lines = ((f"{path}:{number}", fields_of(line)) for number, line in numbered_lines(path))
+    lines = ((origin, fields_of(line)) for origin, line in read_lines(path))
     for has_fields, sentence in groupby(lines, key=lambda line: any(line[1])):
         if has_fields:
             yield list(sentence)
@@ -321,29 +309,6 @@ def fields_of(line: str) -> list[str]:
     return [field for field in line.split(" ") if field]
 
 
-def _check_fields(fields: list[str], width: int, origin: str) -> None:
-    """Check that a line has as many columns as the first one, with a token and a tag."""
-    if len(fields) < 2 or len(fields) != width:
-        raise InputError(
-            f"{origin}: the number of columns is {len(fields)}, and {width} in the first line; each "
-            "line needs the same columns, separated by a tab or spaces, with the token in the first "
-            "and the tag in the last one (remove comments)"
-        )
-    for name, field in (("token", fields[0]), ("tag", fields[-1])):
-        if not field.strip():
-            raise InputError(f"{origin}: the {name} is empty")
-
-
-def columns_of(row: Row) -> dict[str, Any]:
-    """The columns of a row with the names of the user's file."""
-    columns = dict(row)
-    if _USERS_ORIGIN in row:
-        columns["origin"] = columns.pop(_USERS_ORIGIN)
-    else:
-        columns.pop("origin", None)
-    return columns
-
-
 def value_of(row: Row, column: str, option: str = "") -> Any:
     """The value of `column`, which may be a path into nested objects, such as `translation.en`. An
     error names the `option` that chooses the column.
@@ -351,7 +316,7 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
     Raises:
         InputError: if the row has no such column; it lists the existing ones.
     """
-    columns = columns_of(row)
+    columns = row["columns"]
     if column in columns:
         return columns[column]
     value: Any = columns
@@ -375,8 +340,12 @@ def listed(columns: Iterable[str]) -> str:
 def number_of(value: Any) -> float | None:
     """A value of a table as a number, or None if it is not a number that float32, and therefore a
     model, can represent. A decimal comma is understood, unless it might separate thousands."""
-    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
-        value = value.replace(",", ".")
+    if isinstance(value, str):
+        # Python would read 2020_1 as the number 20201.
+        if "_" in value:
+            return None
+        if _DECIMAL_COMMA.fullmatch(value.strip()):
+            value = value.replace(",", ".")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

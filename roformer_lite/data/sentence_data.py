@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .data_files import Row, columns_of, listed, number_of, text_of, value_of
+from .data_files import Row, listed, number_of, text_of, value_of
 from .sampling import sample_rows
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
     Raises:
         InputError: if the row lacks the columns of its kind, or those of any kind.
     """
-    columns = columns_of(row)
+    columns = row["columns"]
     fitting = [name for name in kinds if set(KINDS[name]) <= set(columns)]
     if kind is None and not fitting:
         choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)

@@ -23,7 +23,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from ..options.tasks import DataArguments
-from .data_files import Row, row_of
+from .data_files import Row
 from .duplicates import SEEN, groups_of
 from .reader import Reader
 
@@ -218,9 +218,9 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     # The library raises many kinds of errors: no such dataset, no network, no such configuration.
     except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
-    names = {split: getattr(args, f"{split}_split") for split in wanted}
     found = {}
-    for split, name in names.items():
+    for split in wanted:
+        name = getattr(args, f"{split}_split")
         is_needed = split == wanted[0] or args.is_given(f"{split}_split")
         if name not in loaded:
             if is_needed:
@@ -261,10 +261,9 @@ def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator
         return value
 
     for number, row in enumerate(dataset):
-        row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield reader.select_columns(
-            row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
-        )
+        columns = {column: named(value, dataset.features[column]) for column, value in row.items()}
+        origin = f"{args.dataset_name} [{dataset.split}] row {number}"
+        yield reader.select_columns({"columns": columns, "origin": origin})
 
 
 def _collect_rows(name: str, rows: Iterator[Row], reader: Reader, cache_dir: Path) -> Dataset:

@@ -4,11 +4,10 @@ the answers to them."""
 import csv
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, TextIO
 
 from ..errors import InputError
-from .data_files import DELIMITERS, TABLE_FORMATS, Row, columns_of, file_format
+from .data_files import DELIMITERS, Row
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
 _BREAK = re.compile(r"\t|\r\n|\r|\n")
@@ -16,18 +15,6 @@ _BREAK = re.compile(r"\t|\r\n|\r|\n")
 _RETURN = re.compile(r"\r")
 # Readers might recognise another delimiter in a header without quotation marks.
 _DELIMITER = re.compile(f"[{''.join(DELIMITERS)}]")
-
-
-def check_table_name(option: str, path: str) -> None:
-    """Reject a file whose suffix is not that of a table.
-
-    Raises:
-        InputError: with the option and the suffixes of tables.
-    """
-    if file_format(path) not in TABLE_FORMATS:
-        raise InputError(
-            f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)}"
-        )
 
 
 class TableWriter:
@@ -49,15 +36,8 @@ class TableWriter:
         self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
         self.columns: list[str] = []
 
-    def begin(self, columns: Iterable[str]) -> None:
-        """Write the header, unless it is already there or the format has none."""
-        if self.kind == ".jsonl" or self.columns:
-            return
-        self.columns = list(columns)
-        self._write_cells(self.columns, quoted=_DELIMITER)
-
     def write(self, row: dict[str, Any], origin: str = "") -> None:
-        """Write a row.
+        """Write a row, and before the first one the header, if the format has one.
 
         Args:
             row: The values by column.
@@ -70,7 +50,9 @@ class TableWriter:
         if self.kind == ".jsonl":
             self.stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             return
-        self.begin(row)
+        if not self.columns:
+            self.columns = list(row)
+            self._write_cells(self.columns, quoted=_DELIMITER)
         if list(row) != self.columns:
             raise InputError(
                 f"{origin}: the columns are {', '.join(row)}, but those of the first row are "
@@ -100,7 +82,7 @@ def with_answer(row: Row, answer: dict[str, Any], prefix: str) -> dict[str, Any]
     Raises:
         InputError: if the row already has a column of the answer.
     """
-    columns = columns_of(row)
+    columns = dict(row["columns"])
     for name, value in answer.items():
         name = prefix + name
         if name in columns:

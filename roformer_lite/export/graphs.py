@@ -153,6 +153,9 @@ def _save_onnx(program: Any, path: Path) -> None:
             f"{path.name} would have {weights:,} bytes of weights, but the limit of an ONNX file is "
             "2 GiB"
         )
+    for node in program.graph.all_nodes():
+        # It names the files of torch and of this package on this machine.
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
     onnx_ir.save(program, path)
 
 

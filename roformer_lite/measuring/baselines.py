@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..baseline.ngrams import NgramClassifier, NgramFeatures
+from ..baseline.ngrams import NgramClassifier, fit_ngrams, ngrams_of
 from ..data.sampling import MAX_ROWS, sample_rows
 
 # The predictions by baseline and split, in the form that `Recipe.measured` takes.
@@ -63,9 +63,9 @@ def regression_baselines(train: Examples, measured: Mapping[str, Sequence[str]])
     from sklearn.linear_model import Ridge
 
     texts, numbers = _sampled(train)
-    features = NgramFeatures.fit(texts)
-    model = Ridge().fit(features.of(texts), numbers)
-    predicted = {split: model.predict(features.of(own)) for split, own in measured.items()}
+    features = fit_ngrams(texts)
+    model = Ridge().fit(features.transform(texts), numbers)
+    predicted = {split: model.predict(features.transform(own)) for split, own in measured.items()}
     return {"ridge regression on n-grams": predicted}
 
 
@@ -77,11 +77,10 @@ def text_to_text_baselines(train: Pairs, measured: Mapping[str, Sequence[str]]) 
         train: Sources and targets to remember; at most 100,000 pairs are used.
         measured: Sources of each split to evaluate.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
     known_sources, known_targets = _sampled(train)
-    features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
+    features = ngrams_of({"characters": {}})
     memory = NearestNeighbors(n_neighbors=1, metric="cosine")
     memory.fit(features.fit_transform(known_sources))
     copied = {split: list(sources) for split, sources in measured.items()}

@@ -29,10 +29,6 @@ MAX_SWAPS_AT_ONCE = 5_000_000
 ROUNDING = 1e-9
 
 
-def as_they_are(rows: np.ndarray) -> np.ndarray:
-    return rows
-
-
 # Metrics are compared by identity, as arrays are neither equal nor hashable as a whole.
 @dataclass(frozen=True, eq=False)
 class RowMetric:
@@ -42,12 +38,13 @@ class RowMetric:
         rows: The numbers of each row, `(rows, numbers)`. A row is what may be swapped between
             systems: a row of the data, a sentence, a query or a block of text.
         of_sums: The metrics for several sums of statistics, `(sums, statistics)` to `(sums,)`.
-        statistics_of: The statistics of all rows, `(rows, statistics)`, from their numbers.
+        statistics_of: The statistics of all rows, `(rows, statistics)`, from their numbers. By
+            default, these are the same.
     """
 
     rows: np.ndarray
     of_sums: Callable[[np.ndarray], np.ndarray]
-    statistics_of: Callable[[np.ndarray], np.ndarray] = as_they_are
+    statistics_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     @property
     def statistics(self) -> np.ndarray:

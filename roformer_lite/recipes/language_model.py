@@ -53,11 +53,11 @@ class LanguageModelReader(Reader):
             if file_format(path) != ".txt":
                 yield from super().read_rows([path])
                 continue
-            for row in read_lines(path):
+            for origin, text in read_lines(path):
                 if self.options.line_by_line:
-                    yield {**row, "document": row["origin"]}
+                    yield {"text": text, "document": origin, "origin": origin}
                 else:
-                    yield {"text": row["text"] + "\n", "document": path, "origin": row["origin"]}
+                    yield {"text": f"{text}\n", "document": path, "origin": origin}
 
     def select_columns(self, row: Row) -> Row:
         return {

@@ -4,7 +4,6 @@ The loop of generation is transformers' `generate`, so that all its options work
 compute its steps.
 """
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
 
 # The keys and values of earlier tokens are called `cache` from transformers 5.24 on, and
 # `past_key_values` before.
-_OUTPUTS = {field.name for field in fields(CausalLMOutputWithPast)}
-_NAME_OF_CACHE = "cache" if "cache" in _OUTPUTS else "past_key_values"
+_NAME_OF_CACHE = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
 
 
 class OnnxModel(GenerationMixin):
     """A model that onnxruntime computes, with as many threads as torch would use.
 
     Args:
-        graphs: Objects of transformers' `OnnxModelRunner`: one graph called `model`. A model that generates has `prefill`, which reads the
-            prompt, `decode`, which reads one more token, and possibly `encoder`.
+        graphs: Objects of transformers' `OnnxModelRunner`: one graph called `model`. A model that
+            generates has `prefill`, which reads the prompt, `decode`, which reads one more token,
+            and possibly `encoder`.
         config: The configuration of the model.
         generation_config: The generation configuration that was saved with the model.
     """

@@ -9,7 +9,6 @@ saved model is run: `trust_remote_code` is off, and files of torch are read with
 """
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -344,11 +343,11 @@ def sentence_modules(name: str | Path) -> list[str]:
 
 
 @contextmanager
-def without_reports(lowest: int = logging.ERROR) -> Iterator[None]:
-    """Context in which transformers logs no messages below the level `lowest`. The default leaves
-    out its table of missing and unexpected tensors, because the caller reports these."""
+def without_reports() -> Iterator[None]:
+    """Context in which transformers only logs errors. This leaves out its table of missing and
+    unexpected tensors, because the caller reports these."""
     level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(lowest)
+    transformers.logging.set_verbosity_error()
     try:
         yield
     finally:

@@ -148,3 +148,9 @@ def test_rows_without_the_column_and_with_a_column_of_the_answer(place):
         predict("model", [{"text": "a"}, {"review": "a"}], device="cpu")
     with pytest.raises(InputError, match="row 1: .*'label'.*--prefix"):
         predict("model", ROWS, device="cpu")
+
+
+def test_no_text_of_an_input_is_left_out_in_silence(place):
+    save_model("pairs", Path("model"))
+    with pytest.raises(InputError, match="row 2: 3 texts, but this model reads 2"):
+        predict("model", [("a", "b"), ("a", "b", "c")], device="cpu")

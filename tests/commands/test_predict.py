@@ -25,7 +25,7 @@ from transformers import (
 from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
-from roformer_lite.data.data_files import columns_of, read_table
+from roformer_lite.data.data_files import read_table
 from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
 from roformer_lite.saved.saved_model import load_model
@@ -76,7 +76,7 @@ def lines_of(model: Path, *options: str) -> list[str]:
 
 def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]:
     predict(model, source, target, "--text_column", "review", *options)
-    return [columns_of(row) for row in read_table(target)]
+    return [row["columns"] for row in read_table(target)]
 
 
 @pytest.mark.parametrize("kind", ["classify", "number", "tag", "mlm", "seq2seq"])

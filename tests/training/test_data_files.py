@@ -17,9 +17,8 @@ from datasets import Dataset, DatasetDict
 from program import TINY, evaluated, run, train
 
 from roformer_lite.data.data_files import (
-    columns_of,
     number_of,
-    numbered_lines,
+    read_lines,
     read_table,
     read_tagged,
     text_of,
@@ -48,9 +47,11 @@ def write(tmp_path):
 
 def test_lines_lose_their_ends_and_nothing_else(write):
     content = "\ufeffone\r\n two \u2028still two\x85\n\nfour"
-    expected = [(1, "one"), (2, " two \u2028still two\x85"), (3, ""), (4, "four")]
-    assert list(numbered_lines(write("a.txt", content))) == expected
-    assert list(numbered_lines(write("a.txt.gz", content))) == expected
+    expected = ["one", " two \u2028still two\x85", "", "four"]
+    for name in ("a.txt", "a.txt.gz"):
+        path = write(name, content)
+        found = [(f"{path}:{number}", line) for number, line in enumerate(expected, start=1)]
+        assert list(read_lines(path)) == found
 
 
 @pytest.mark.parametrize(("by_line", "documents"), [(True, 2), (False, 1)])
@@ -66,7 +67,7 @@ def test_lines_too_long_for_a_text_are_refused(write):
     path = write("a.txt.gz", "a\n" + "x" * 2**24)
     message = r"a\.txt\.gz:2: the line is longer than 16,777,216 bytes.*divide it into lines"
     with pytest.raises(InputError, match=message):
-        list(numbered_lines(path))
+        list(read_lines(path))
     # An open quote makes all lines that follow a part of its field.
     table = write("a.csv.gz", 'a\n"' + ("x" * 2**20 + "\n") * 17)
     with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
@@ -75,9 +76,9 @@ def test_lines_too_long_for_a_text_are_refused(write):
 
 def test_tsv_takes_quotes_as_text(write):
     rows = list(read_table(write("a.tsv", 'en\tde\n"Hi"\rhe said\t"\n\nx\ty\n')))
-    assert rows == [
-        {"en": '"Hi"\rhe said', "de": '"', "origin": rows[0]["origin"]},
-        {"en": "x", "de": "y", "origin": rows[1]["origin"]},
+    assert [row["columns"] for row in rows] == [
+        {"en": '"Hi"\rhe said', "de": '"'},
+        {"en": "x", "de": "y"},
     ]
     assert [row["origin"].rpartition(":")[2] for row in rows] == ["2", "4"]
 
@@ -85,7 +86,7 @@ def test_tsv_takes_quotes_as_text(write):
 def test_csv_fields_may_span_lines_and_the_first_counts(write):
     path = write("a.csv", 'text,label\n"two\nlines, ""quoted""",a\nplain,b\n')
     rows = list(read_table(path))
-    assert rows[0]["text"] == 'two\nlines, "quoted"'
+    assert rows[0]["columns"]["text"] == 'two\nlines, "quoted"'
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
 
 
@@ -128,14 +129,14 @@ def test_cells_of_a_table_are_read_as_they_are(width, line_end, write):
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator=line_end, quoting=csv.QUOTE_ALL)
     writer.writerows([names, *rows])
-    found = [columns_of(row) for row in read_table(write("a.csv", stream.getvalue()))]
+    found = [row["columns"] for row in read_table(write("a.csv", stream.getvalue()))]
     assert found == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_blank_line_of_a_single_column_is_an_empty_cell(name, write):
     rows = list(read_table(write(name, "text\na\n\nb\n")))
-    assert [columns_of(row)["text"] for row in rows] == ["a", "", "b"]
+    assert [row["columns"]["text"] for row in rows] == ["a", "", "b"]
 
 
 def labelled(task: str, names: list[str]) -> DatasetDict:
@@ -178,15 +179,15 @@ def test_a_label_of_two_lines_is_shown_in_one(problem_type):
 
 def test_whole_numbers_of_type_float_are_labels():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any"))
-    row = {"text": "a", "label": 1.0, "origin": "x"}
+    row = {"columns": {"text": "a", "label": 1.0}, "origin": "x"}
     assert reader.select_columns(row)["labels"] == ["1"]
     with pytest.raises(InputError, match="--problem_type regression"):
-        reader.select_columns({**row, "label": 0.5})
+        reader.select_columns({"columns": {"text": "a", "label": 0.5}, "origin": "x"})
 
 
 def test_separators_alone_stand_for_no_label():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any", label_separator=";"))
-    rows = [{"text": "a", "label": label, "origin": "x"} for label in (";", " a;b ")]
+    rows = [{"columns": {"text": "a", "label": label}, "origin": "x"} for label in (";", " a;b ")]
     assert [reader.select_columns(row)["labels"] for row in rows] == [[], ["a", "b"]]
 
 
@@ -251,21 +252,21 @@ def test_all_rows_decide_whether_a_row_may_have_several_labels(
 def test_the_header_says_how_columns_are_separated(case, line_end, write):
     path = write("a.csv", case["file"].replace("\n", line_end))
     (row,) = read_table(path)
-    cells = list(columns_of(row).values())
+    cells = list(row["columns"].values())
     assert cells == [cell.replace("\n", line_end) for cell in case["cells"]]
-    assert not any("\ufeff" in name for name in columns_of(row))
+    assert not any("\ufeff" in name for name in row["columns"])
 
 
 def test_delimiters_that_are_passed(write):
     """The option counts, whatever the header or the suffix says. Without a header line, the number
     of columns counts."""
     (row,) = read_table(write("a.csv", "a;b;c,d\n1;2,3\n"), delimiter=",")
-    assert columns_of(row) == {"a;b;c": "1;2", "d": "3"}
+    assert row["columns"] == {"a;b;c": "1;2", "d": "3"}
     (row,) = read_table(write("a.tsv", 'a;b\n"x;\ty";z\n'), delimiter=";")
-    assert columns_of(row) == {"a": "x;\ty", "b": "z"}
+    assert row["columns"] == {"a": "x;\ty", "b": "z"}
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
-        assert row["label"] == "pos" and row["text"][:3] == "Yes"
+        assert row["columns"]["label"] == "pos" and row["columns"]["text"][:3] == "Yes"
     assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
 
 
@@ -317,7 +318,7 @@ def test_the_command_for_another_encoding_works(case, write):
     converted = subprocess.run([*command, path], capture_output=True, check=True).stdout
     (row,) = read_table(write("b.csv", converted))
     expected = content.decode(encoding.lower()).lstrip("\ufeff").splitlines()[1]
-    assert re.split("[,;\t]", expected) == list(columns_of(row).values())
+    assert re.split("[,;\t]", expected) == list(row["columns"].values())
 
 
 def test_columns_with_similar_names_are_suggested(write):
