@@ -32,10 +32,7 @@ def trained(
     text_iterator: Iterable[str] | Iterable[list[str]],
     vocab_size: int,
     is_bound: bool = False,
-    length: int | None = None,
     min_frequency: int = 2,
-    new_special_tokens: list[Any] | None = None,
-    special_tokens_map: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Any:
     """Train a new tokenizer of the same kind as `tokenizer`, a `RoFormerLiteTokenizer`.
@@ -44,8 +41,8 @@ def trained(
         vocab_size: The number of entries. If special tokens and alphabet already need more, the
             tokenizer has more, with a warning.
         is_bound: Whether to raise an error in that case.
-        length: The number of texts, for the progress bar.
-        kwargs: Further arguments of the trainer in `tokenizers`.
+        min_frequency: Pairs that occur less often are not merged.
+        kwargs: Further arguments of transformers' `train_new_from_iterator`.
 
     Raises:
         ValueError: if `vocab_size` is too small and `is_bound` is set, if there is no text, or for
@@ -61,10 +58,7 @@ def trained(
         tokenizer,
         texts,
         vocab_size,
-        length,
         min_frequency=min_frequency,
-        new_special_tokens=new_special_tokens,
-        special_tokens_map=special_tokens_map,
         **kwargs,
     )
     # The ids of the special tokens may have changed.
