@@ -69,7 +69,6 @@ def cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
-    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`. Without labels the result is
@@ -92,10 +91,10 @@ def cross_entropy(
         logits,
         labels,
         reduction="sum",
-        ignore_index=ignore_index,
+        ignore_index=IGNORE_INDEX,
         label_smoothing=label_smoothing,
     )
-    num_labelled = (labels != ignore_index).sum()
+    num_labelled = (labels != IGNORE_INDEX).sum()
     return mean_of_items(total, num_labelled, num_items_in_batch)
 
 

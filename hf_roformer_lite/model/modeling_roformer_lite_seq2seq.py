@@ -11,7 +11,6 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import filled
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
@@ -291,25 +290,15 @@ class RoFormerLiteForConditionalGeneration(
             hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
         else:
             labels = ignore_padding(labels, decoder_attention_mask)
-        logits, loss = self.logits_and_loss(
+        return self.language_model_output(
+            Seq2SeqLMOutput,
+            outputs,
             hidden_states,
             labels=labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        output = Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            **{CACHE_NAME: outputs.get(CACHE_NAME)},
-        )
-        return output if logits is not None else without_logits(output)
 
 
 # All classes of a bundle of a pair, as in `heads_roformer_lite.py`.
