@@ -27,9 +27,8 @@ from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .generation import PaddedGenerationMixin
 from .losses import (
     IGNORE_INDEX,
-    check_classes,
-    check_shape,
     cross_entropy,
+    flat_classes,
     linear_cross_entropy,
     mean_of_items,
     sequence_loss,
@@ -115,9 +114,7 @@ class LMHeadMixin:
             logits = self.lm_head(self.lm_transform(hidden_states))
             loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
             return (None if skips_logits else logits), loss
-        check_shape("labels", labels, hidden_states.shape[:-1])
-        check_classes(labels)
-        labels = labels.to(device=hidden_states.device, dtype=torch.long).flatten()
+        labels = flat_classes(labels, hidden_states)
         indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         states = hidden_states.flatten(0, 1).index_select(0, indices)
         states = self.lm_transform(states)  # (n, embedding_size)

@@ -48,6 +48,18 @@ def check_classes(labels: torch.Tensor) -> None:
         )
 
 
+def flat_classes(labels: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """The classes `(...)` of `states` `(..., width)` as a vector of integers on the same device.
+
+    Raises:
+        ValueError: for labels of another shape, even if their number is right, and for labels that
+            are not integers.
+    """
+    check_shape("labels", labels, states.shape[:-1])
+    check_classes(labels)
+    return labels.to(device=states.device, dtype=torch.long).flatten()
+
+
 def mean_of_items(
     total: torch.Tensor,
     num_items: int | torch.Tensor,
@@ -79,12 +91,9 @@ def cross_entropy(
             et al. 2015, arXiv:1512.00567).
 
     Raises:
-        ValueError: for labels of another shape, even if their number is right, and for labels that
-            are not integers.
+        ValueError: as in `flat_classes`.
     """
-    check_shape("labels", labels, logits.shape[:-1])
-    check_classes(labels)
-    labels = labels.to(device=logits.device, dtype=torch.long).flatten()
+    labels = flat_classes(labels, logits)
     logits = logits.flatten(0, -2)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
