@@ -31,6 +31,7 @@ def trained(
     tokenizer: Any,
     text_iterator: Iterable[str] | Iterable[list[str]],
     vocab_size: int,
+    *args: Any,
     is_bound: bool = False,
     min_frequency: int = 2,
     **kwargs: Any,
@@ -42,7 +43,7 @@ def trained(
             tokenizer has more, with a warning.
         is_bound: Whether to raise an error in that case.
         min_frequency: Pairs that occur less often are not merged.
-        kwargs: Further arguments of transformers' `train_new_from_iterator`.
+        args, kwargs: Further arguments of transformers' `train_new_from_iterator`.
 
     Raises:
         ValueError: if `vocab_size` is too small and `is_bound` is set, if there is no text, or for
@@ -58,6 +59,7 @@ def trained(
         tokenizer,
         texts,
         vocab_size,
+        *args,
         min_frequency=min_frequency,
         **kwargs,
     )

@@ -202,10 +202,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         self,
         text_iterator: Iterable[str] | Iterable[list[str]],
         vocab_size: int,
-        length: int | None = None,
-        new_special_tokens: list[Any] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        min_frequency: int = 2,
+        *args: Any,
         **kwargs: Any,
     ) -> "RoFormerLiteTokenizer":
         """
@@ -213,8 +210,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text.
 
         The arguments are the same as in the base class; `text_iterator` yields texts or lists of
-        texts. `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in
-        `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
+        texts. `min_frequency` (2 by default) is the same as in `train`, and all other arguments go to
+        the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
         `vocab_size` if the alphabet already is, and a warning says so.
 
         Raises:
@@ -224,10 +221,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             self,
             text_iterator,
             vocab_size,
-            length=length,
-            min_frequency=min_frequency,
-            new_special_tokens=new_special_tokens,
-            special_tokens_map=special_tokens_map,
+            *args,
             **kwargs,
         )
 
