@@ -73,7 +73,16 @@ NAMES_OF_TRANSFORMERS = (
 
 
 class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
-    """The common part of both configurations: bundles of code, and checks of names and values."""
+    """The common part of both configurations: bundles of code, fields, and checks of names and
+    values."""
+
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
+
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
 
     def require(self, holds: bool, field: str, what: str) -> None:
         """Reject the value of `field` unless `holds` is true; `what` describes the valid values.
@@ -235,7 +244,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"sparse_prediction": "skip_logits"}
     base_model_tp_plan = TensorParallelPlan()
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = FSDP_PLAN
@@ -290,13 +298,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     is_decoder: bool = False
     add_cross_attention: bool = False
     cross_attention_hidden_size: int | None = None
-    tie_word_embeddings: bool = True
     skip_logits: bool = True
     initializer_range: float | int = 0.02
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
 
     @classmethod
     def from_preset(cls, name: str, **fields: Any) -> "RoFormerLiteConfig":

@@ -50,7 +50,6 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
     # The two stacks have plans of their own.
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}
@@ -58,12 +57,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     encoder: dict[str, Any] | PreTrainedConfig | None = None
     decoder: dict[str, Any] | PreTrainedConfig | None = None
     is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
     share_embeddings: bool = False
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
     decoder_start_token_id: int | None = 2
 
     @classmethod
