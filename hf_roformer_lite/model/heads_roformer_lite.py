@@ -96,39 +96,41 @@ class LMHeadMixin:
             return skip_logits
         return self.training and self.config.get_text_config(decoder=True).skip_logits
 
-    def logits_and_loss(
+    def language_model_output(
         self,
+        output_class: Any,
+        outputs: ModelOutput,
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
-        skip_logits: bool | None = None,
-        num_items_in_batch: int | torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The logits `(B, L, vocab)`, or None if they are skipped, and the loss, or None without
-        labels. The labels `(B, L)` are aligned with the `hidden_states` `(B, L, hidden)`."""
+        skip_logits: bool | None,
+        num_items_in_batch: int | torch.Tensor | None,
+        smoothing: float,
+    ) -> Any:
+        """The output with logits and loss.
+
+        Args:
+            outputs: The outputs of the stack, or of both stacks.
+            hidden_states: `(B, L, hidden)`, those of its last states that need logits.
+            labels: `(B, L)`, aligned with the states. Without labels there is no loss.
+        """
         if labels is None:
-            return self.lm_head(self.lm_transform(hidden_states)), None
+            logits = self.lm_head(self.lm_transform(hidden_states))
+            return output_of_head(output_class, outputs, logits=logits)
         skips_logits = self.skips_logits(skip_logits)
         # In a graph, shapes cannot depend on the number of labels.
-        if not skips_logits or is_tracing(hidden_states):
+        if skips_logits and not is_tracing(hidden_states):
+            labels = flat_classes(labels, hidden_states)
+            indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+            states = hidden_states.flatten(0, 1).index_select(0, indices)
+            states = self.lm_transform(states)  # (n, embedding_size)
+            total = linear_cross_entropy(states, self.lm_head, labels[indices], smoothing)
+            loss = mean_of_items(total, len(indices), num_items_in_batch)
+        else:
             logits = self.lm_head(self.lm_transform(hidden_states))
-            loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
-            return (None if skips_logits else logits), loss
-        labels = flat_classes(labels, hidden_states)
-        indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-        states = hidden_states.flatten(0, 1).index_select(0, indices)
-        states = self.lm_transform(states)  # (n, embedding_size)
-        total = linear_cross_entropy(states, self.lm_head, labels[indices], smoothing)
-        return None, mean_of_items(total, len(indices), num_items_in_batch)
-
-    def language_model_output(
-        self, output_class: Any, outputs: ModelOutput, hidden_states: torch.Tensor, **options: Any
-    ) -> Any:
-        """The output with the logits and loss of `hidden_states`, a part of the `outputs` of the
-        layers. The `options` are the arguments of `logits_and_loss`."""
-        logits, loss = self.logits_and_loss(hidden_states, **options)
-        output = output_of_head(output_class, outputs, loss=loss, logits=logits)
-        return output if logits is not None else without_logits(output)
+            loss = cross_entropy(logits, labels, num_items_in_batch, smoothing)
+        if skips_logits:
+            return without_logits(output_of_head(output_class, outputs, loss=loss))
+        return output_of_head(output_class, outputs, loss=loss, logits=logits)
 
 
 def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
