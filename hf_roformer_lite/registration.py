@@ -27,8 +27,9 @@ TABLES_OF_NAMES = {
 }
 
 
-def register_auto_classes() -> None:
-    """Register configurations, models and tokenizers with the Auto classes."""
+def register_all() -> None:
+    """Register configurations, models and tokenizers with the Auto classes, and the targets of
+    adapters with PEFT; called when the package is imported."""
     package = import_module(__package__)
     for model_type, class_names in AUTO_CLASSES.items():
         classes = {auto: getattr(package, name) for auto, name in class_names.items()}
@@ -43,9 +44,4 @@ def register_auto_classes() -> None:
         # The class that is registered last becomes the default.
         for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):
             transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
-
-
-def register_all() -> None:
-    """Register everything; called when the package is imported."""
-    register_auto_classes()
     register_peft_targets()

@@ -36,10 +36,10 @@ class PaddedGenerationMixin(GenerationMixin):
         """
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         is_pair = self.config.is_encoder_decoder
-        attention_mask = kwargs.get("decoder_attention_mask" if is_pair else "attention_mask")
+        prefix = "decoder_" if is_pair else ""
+        attention_mask = kwargs.get(f"{prefix}attention_mask")
         if not is_padding_mask(attention_mask):
             return inputs
-        prefix = "decoder_" if is_pair else ""
         states = inputs.get(f"{prefix}inputs_embeds")
         given = inputs[f"{prefix}input_ids"] if states is None else states
         length = given.shape[1]

@@ -29,7 +29,6 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     # The base class declares the configuration of one stack. Transformers takes the class of the
     # configuration from this annotation.
     config: RoFormerLiteSeq2SeqConfig  # type: ignore[assignment]
-    main_input_name = "input_ids"
     _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
@@ -259,16 +258,16 @@ class RoFormerLiteForConditionalGeneration(
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
                 target = decoder_input_ids
             check_shape("labels", labels, target.shape[:2])
-        has_plain_target = (
-            decoder_attention_mask is None and decoder_position_ids is None and cache is None
-        )
-        if labels is not None and has_plain_target and self.skips_logits(skip_logits):
-            # No token of a causal row depends on later ones, so nothing after the last label needs
-            # to be computed.
-            is_labelled = labels != IGNORE_INDEX
-            decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
-            # Scaled rotary tables depend on the largest position, so all tokens keep a position.
-            decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
+            has_plain_target = (
+                decoder_attention_mask is None and decoder_position_ids is None and cache is None
+            )
+            if has_plain_target and self.skips_logits(skip_logits):
+                # No token of a causal row depends on later ones, so nothing after the last label
+                # needs to be computed.
+                is_labelled = labels != IGNORE_INDEX
+                decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
+                # Scaled rotary tables depend on the largest position, so all tokens keep one.
+                decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
