@@ -313,8 +313,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         self._check_rope_is_used(kwargs)
         # Transformers completes the dictionary in place, and the caller may use it again.
         self.rope_parameters = copy.deepcopy(self.rope_parameters)
-        self._derive_widths()
-        self._derive_layers()
+        self._derive_fields()
         if not self.vocab_size:
             for field in TOKEN_IDS:
                 setattr(self, field, None)
@@ -336,7 +335,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 f"position_embedding_type={self.position_embedding_type!r}."
             )
 
-    def _derive_widths(self) -> None:
+    def _derive_fields(self) -> None:
+        """Replace each None by the value that other fields suggest."""
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
         if self.num_key_value_heads is None:
@@ -354,8 +354,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 "unless head_dim is set",
             )
             self.head_dim = self.hidden_size // self.num_attention_heads
-
-    def _derive_layers(self) -> None:
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
         if self.layer_types is None:
@@ -495,12 +493,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 field="embedding_size",
                 what="even, for sinusoidal positions",
             )
-        if self.position_embedding_type == "rope":
-            self._check_rope()
-
-    def _check_rope(self) -> None:
-        """Reject parameters that transformers accepts or only warns about. transformers itself
-        rejects missing ones."""
+        if self.position_embedding_type != "rope":
+            return
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:
