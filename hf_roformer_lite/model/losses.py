@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
 from ..padding_free.layers import MAP_HOOKS
+from .packing import check_shape
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 # The number of rows of logits that are computed at a time on a CPU. Fewer rows make the matrix
@@ -22,16 +23,6 @@ CHUNK_ROWS = 256
 # The number of logits that are computed at a time on other devices, where every chunk launches
 # kernels: 256 MiB in float32.
 CHUNK_LOGITS = 2**26
-
-
-def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Reject a tensor of another shape.
-
-    Raises:
-        ValueError: with the name and both shapes.
-    """
-    if tuple(tensor.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
 
 
 def check_classes(labels: torch.Tensor) -> None:

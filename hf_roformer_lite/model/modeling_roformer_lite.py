@@ -39,12 +39,14 @@ from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .hub import RemoteCode
 from .packing import (
     check_attention_mask,
+    check_shape,
     count_positions,
     find_packed_documents,
     is_padding_mask,
     is_paged,
     last_documents,
     number_tokens,
+    real_tokens,
     same_document,
     without_full_mask,
 )
@@ -452,7 +454,7 @@ class RoFormerLiteAttention(nn.Module):
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         # If the matrix is cut among processes, there are fewer heads here.
-        return states.unflatten(-1, (states.shape[-1] // self.head_dim, self.head_dim))
+        return states.unflatten(-1, (-1, self.head_dim))
 
 
 class RoFormerLiteMLP(nn.Module):
@@ -805,10 +807,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "token_type_ids: this model has no segments (type_vocab_size=0); leave them out."
             )
         if isinstance(attention_mask, torch.Tensor):
-            num_cached = cache.get_seq_length() if isinstance(cache, Cache) else 0
-            check_attention_mask(
-                attention_mask, batch_size=given.shape[0], length=given.shape[1], past=num_cached
-            )
+            check_attention_mask(attention_mask, given, cache)
 
     def check_kwargs(
         self,
@@ -886,10 +885,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """The mask for the attention function in cross-attention."""
         if encoder_hidden_states is None:
             return None
-        shape = tuple(encoder_hidden_states.shape[:2])
-        if encoder_attention_mask is not None and tuple(encoder_attention_mask.shape) != shape:
-            given = tuple(encoder_attention_mask.shape)
-            raise ValueError(f"encoder_attention_mask has shape {given}; it must be {shape}.")
+        if encoder_attention_mask is not None:
+            shape = encoder_hidden_states.shape[:2]
+            check_shape("encoder_attention_mask", encoder_attention_mask, shape)
         encoder_documents = find_packed_documents(
             encoder_hidden_states,
             attention_mask=encoder_attention_mask,
@@ -964,10 +962,10 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
     length = hidden_states.shape[1]
     if not is_padding_mask(attention_mask) or (length == 1 and attention_mask.shape[1] > 1):
         return hidden_states
-    is_padding = attention_mask[:, -length:].to(hidden_states.device) == 0
-    if not is_tracing(hidden_states) and not bool(is_padding.any()):
+    is_real = real_tokens(attention_mask, hidden_states)
+    if not is_tracing(hidden_states) and bool(is_real.all()):
         return hidden_states
-    without = hidden_states.masked_fill(is_padding[..., None], 0.0)
+    without = hidden_states.masked_fill(~is_real[..., None], 0.0)
     share_flat_row(hidden_states, without)
     return without
 

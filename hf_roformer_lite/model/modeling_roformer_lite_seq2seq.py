@@ -16,9 +16,9 @@ from .configuration_roformer_lite import filled
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .generation import PaddedGenerationMixin
 from .heads_roformer_lite import LMHeadMixin, ignore_padding, keep_positions
-from .losses import IGNORE_INDEX, check_classes, check_shape
+from .losses import IGNORE_INDEX, check_classes
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
-from .packing import is_padding_mask
+from .packing import check_shape, is_padding_mask
 
 logger = logging.get_logger(__name__)
 
