@@ -67,7 +67,6 @@ def trained(
     new.backend_tokenizer.post_processor = new.template()
     new.add_bos_token = tokenizer.add_bos_token
     new.add_eos_token = tokenizer.add_eos_token
-    new.update_post_processor()
     if new.vocab_size > vocab_size:
         message = (
             f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text "

@@ -90,7 +90,6 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             strip_accents=strip_accents,
             **kwargs,
         )
-        self.update_post_processor()
 
     def update_post_processor(self) -> None:
         """Make the template `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs, with token
