@@ -27,10 +27,12 @@ TABLES_OF_NAMES = {
 }
 
 
-def register_auto_classes() -> None:
-    """Register configurations, models and tokenizers with the Auto classes."""
-    for model_type, paths in AUTO_CLASSES.items():
-        classes = {auto: class_at(path) for auto, path in paths.items()}
+def register_all() -> None:
+    """Register configurations, models and tokenizers with the Auto classes, and the targets of
+    adapters with PEFT; called when the package is imported."""
+    package = import_module(__package__)
+    for model_type, class_names in AUTO_CLASSES.items():
+        classes = {auto: getattr(package, name) for auto, name in class_names.items()}
         config = classes.pop("AutoConfig")
         transformers.AutoConfig.register(model_type, config, exist_ok=True)
         for auto, model in classes.items():
@@ -42,16 +44,4 @@ def register_auto_classes() -> None:
         # The class that is registered last becomes the default.
         for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):
             transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
-
-
-def class_at(path: str) -> type:
-    """The class that a "file.Class" of `AUTO_CLASSES` names."""
-    file, _, name = path.partition(".")
-    module = import_module(f".model.{file}", package=__package__)
-    return getattr(module, name)
-
-
-def register_all() -> None:
-    """Register everything; called when the package is imported."""
-    register_auto_classes()
     register_peft_targets()

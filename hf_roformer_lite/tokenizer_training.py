@@ -31,11 +31,9 @@ def trained(
     tokenizer: Any,
     text_iterator: Iterable[str] | Iterable[list[str]],
     vocab_size: int,
+    *args: Any,
     is_bound: bool = False,
-    length: int | None = None,
     min_frequency: int = 2,
-    new_special_tokens: list[Any] | None = None,
-    special_tokens_map: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Any:
     """Train a new tokenizer of the same kind as `tokenizer`, a `RoFormerLiteTokenizer`.
@@ -44,8 +42,8 @@ def trained(
         vocab_size: The number of entries. If special tokens and alphabet already need more, the
             tokenizer has more, with a warning.
         is_bound: Whether to raise an error in that case.
-        length: The number of texts, for the progress bar.
-        kwargs: Further arguments of the trainer in `tokenizers`.
+        min_frequency: Pairs that occur less often are not merged.
+        args, kwargs: Further arguments of transformers' `train_new_from_iterator`.
 
     Raises:
         ValueError: if `vocab_size` is too small and `is_bound` is set, if there is no text, or for
@@ -61,17 +59,14 @@ def trained(
         tokenizer,
         texts,
         vocab_size,
-        length,
+        *args,
         min_frequency=min_frequency,
-        new_special_tokens=new_special_tokens,
-        special_tokens_map=special_tokens_map,
         **kwargs,
     )
     # The ids of the special tokens may have changed.
     new.backend_tokenizer.post_processor = new.template()
     new.add_bos_token = tokenizer.add_bos_token
     new.add_eos_token = tokenizer.add_eos_token
-    new.update_post_processor()
     if new.vocab_size > vocab_size:
         message = (
             f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text "

@@ -5,7 +5,6 @@ The argument is called `cache` from 5.24 on, as in this package, and `past_key_v
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -27,23 +26,16 @@ def accepts_past_key_values(forward: Forward) -> Forward:
     """Make `forward` accept its `cache` under the name `past_key_values` as well. From transformers
     5.24 on, this older name is deprecated, with the warning of its own models."""
 
-    @wraps(forward)
-    def renamed(*args: Any, **kwargs: Any) -> Any:
-        cache = kwargs.pop("past_key_values", None)
-        if cache is not None and kwargs.get("cache") is None:
-            kwargs["cache"] = cache
-        return forward(*args, **kwargs)
-
-    if CACHE_NAME == "cache":
-        deprecate = deprecate_kwarg("past_key_values", version="5.40.0", new_name="cache")
-        renamed = deprecate(forward)
+    # No version of transformers warns of a name that was deprecated in an earlier version.
+    version = "5.40.0" if CACHE_NAME == "cache" else "5.0.0"
+    renamed = deprecate_kwarg("past_key_values", version=version, new_name="cache")(forward)
     # PEFT looks for the older name among the parameters.
     signature = inspect.signature(forward)
     parameters = list(signature.parameters.values())
     older_name = inspect.Parameter("past_key_values", inspect.Parameter.KEYWORD_ONLY, default=None)
     parameters.insert(len(parameters) - 1, older_name)  # The last one is **kwargs.
-    renamed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return renamed  # type: ignore[return-value]
+    renamed.__signature__ = signature.replace(parameters=parameters)
+    return renamed
 
 
 def update_cache(
@@ -58,9 +50,7 @@ def update_cache(
     Args:
         kwargs: Further arguments of the attention function. A paged cache changes them in place.
     """
-    if not isinstance(cache, PagedAttentionCache):
-        return cache.update(key, value, layer_idx)
-    if ATTENTION_WRITES_PAGED_CACHE:
+    if ATTENTION_WRITES_PAGED_CACHE and isinstance(cache, PagedAttentionCache):
         kwargs["cache"] = cache
         return key, value
     return cache.update(key, value, layer_idx, kwargs=kwargs)

@@ -73,7 +73,16 @@ NAMES_OF_TRANSFORMERS = (
 
 
 class RoFormerLiteBaseConfig(RemoteCode, PreTrainedConfig):
-    """The common part of both configurations: bundles of code, and checks of names and values."""
+    """The common part of both configurations: bundles of code, fields, and checks of names and
+    values."""
+
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
+
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
 
     def require(self, holds: bool, field: str, what: str) -> None:
         """Reject the value of `field` unless `holds` is true; `what` describes the valid values.
@@ -235,7 +244,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"sparse_prediction": "skip_logits"}
     base_model_tp_plan = TensorParallelPlan()
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = FSDP_PLAN
@@ -290,13 +298,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     is_decoder: bool = False
     add_cross_attention: bool = False
     cross_attention_hidden_size: int | None = None
-    tie_word_embeddings: bool = True
     skip_logits: bool = True
     initializer_range: float | int = 0.02
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
 
     @classmethod
     def from_preset(cls, name: str, **fields: Any) -> "RoFormerLiteConfig":
@@ -310,8 +313,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         self._check_rope_is_used(kwargs)
         # Transformers completes the dictionary in place, and the caller may use it again.
         self.rope_parameters = copy.deepcopy(self.rope_parameters)
-        self._derive_widths()
-        self._derive_layers()
+        self._derive_fields()
         if not self.vocab_size:
             for field in TOKEN_IDS:
                 setattr(self, field, None)
@@ -333,7 +335,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 f"position_embedding_type={self.position_embedding_type!r}."
             )
 
-    def _derive_widths(self) -> None:
+    def _derive_fields(self) -> None:
+        """Replace each None by the value that other fields suggest."""
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
         if self.num_key_value_heads is None:
@@ -351,8 +354,6 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 "unless head_dim is set",
             )
             self.head_dim = self.hidden_size // self.num_attention_heads
-
-    def _derive_layers(self) -> None:
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
         if self.layer_types is None:
@@ -492,12 +493,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
                 field="embedding_size",
                 what="even, for sinusoidal positions",
             )
-        if self.position_embedding_type == "rope":
-            self._check_rope()
-
-    def _check_rope(self) -> None:
-        """Reject parameters that transformers accepts or only warns about. transformers itself
-        rejects missing ones."""
+        if self.position_embedding_type != "rope":
+            return
         by_type = self.rope_parameters_of_layers()
         kinds = set(self.layer_types or ())
         if None not in by_type and set(by_type) != kinds:

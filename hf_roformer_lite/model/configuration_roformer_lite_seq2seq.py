@@ -50,7 +50,6 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     """
 
     model_type = "roformer_lite_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
     # The two stacks have plans of their own.
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}
@@ -58,12 +57,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     encoder: dict[str, Any] | PreTrainedConfig | None = None
     decoder: dict[str, Any] | PreTrainedConfig | None = None
     is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
     share_embeddings: bool = False
-    use_cache: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
     decoder_start_token_id: int | None = 2
 
     @classmethod
@@ -123,36 +117,27 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
 
     def validate_architecture(self) -> None:
         """Reject stacks and token ids that do not fit together."""
-        self._check_stacks()
-        self._check_token_ids()
-
-    def _check_stacks(self) -> None:
         encoder, decoder = self.stacks()
         if decoder.layer_style != "standard":
             raise ValueError(
                 f"decoder.layer_style={decoder.layer_style!r} has no cross-attention "
                 "in addition to self-attention."
             )
-        if not self.share_embeddings:
-            return
         for field in ("vocab_size", "embedding_size"):
             encoder_value = getattr(encoder, field)
             decoder_value = getattr(decoder, field)
             self.require(
-                encoder_value == decoder_value,
+                not self.share_embeddings or encoder_value == decoder_value,
                 field="share_embeddings",
                 what=f"False, or {field} the same on both sides, "
                 f"not {encoder_value} and {decoder_value}",
             )
-
-    def _check_token_ids(self) -> None:
         for field in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             self.require(
                 getattr(self, field) is not None,
                 field=field,
                 what="a token id, as generation needs it",
             )
-        _, decoder = self.stacks()
         if not decoder.vocab_size:
             return
         last = decoder.vocab_size - 1

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers.generation import GenerationMixin
 
-from .packing import is_padding_mask, positions_of_real_tokens
+from .packing import is_padding_mask, last_places, positions_of_real_tokens
 
 
 class PaddedGenerationMixin(GenerationMixin):
@@ -36,10 +36,10 @@ class PaddedGenerationMixin(GenerationMixin):
         """
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         is_pair = self.config.is_encoder_decoder
-        attention_mask = kwargs.get("decoder_attention_mask" if is_pair else "attention_mask")
+        prefix = "decoder_" if is_pair else ""
+        attention_mask = kwargs.get(f"{prefix}attention_mask")
         if not is_padding_mask(attention_mask):
             return inputs
-        prefix = "decoder_" if is_pair else ""
         states = inputs.get(f"{prefix}inputs_embeds")
         given = inputs[f"{prefix}input_ids"] if states is None else states
         length = given.shape[1]
@@ -66,9 +66,9 @@ def find_last_tokens(attention_mask: torch.Tensor, length: int) -> torch.Tensor 
         ValueError: if a row ends with padding, and its last token is not among these positions.
     """
     num_past = attention_mask.shape[1] - length
-    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    tokens = places.where(attention_mask != 0, -1).cummax(dim=1).values[:, num_past:]
-    is_after_a_token = (tokens >= 0) & (tokens != places[num_past:])
+    is_real = attention_mask != 0
+    tokens = last_places(is_real)[:, num_past:]
+    is_after_a_token = (tokens >= 0) & ~is_real[:, num_past:]
     if not bool(is_after_a_token.any()):
         return None
     if bool((is_after_a_token & (tokens < num_past))[:, -1].any()):

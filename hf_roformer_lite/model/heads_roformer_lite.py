@@ -17,18 +17,18 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from ..padding_free.outputs import without_logits
-from .compatibility import CACHE_NAME, accepts_past_key_values
+from .compatibility import accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .generation import PaddedGenerationMixin
 from .losses import (
     IGNORE_INDEX,
-    check_classes,
-    check_shape,
     cross_entropy,
+    flat_classes,
     linear_cross_entropy,
     mean_of_items,
     sequence_loss,
@@ -36,6 +36,13 @@ from .losses import (
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, make_norm
 from .packing import find_packed_documents, is_padding_mask
 from .pooling import pool
+
+
+def output_of_head(output_class: Any, outputs: ModelOutput, **own_fields: Any) -> Any:
+    """The output of a head: its own fields, and all others as in the `outputs` of the stack."""
+    fields = {name: outputs.get(name) for name in output_class.__dataclass_fields__}
+    fields.update(own_fields)
+    return output_class(**fields)
 
 
 class RoFormerLiteLMTransform(nn.Module):
@@ -89,32 +96,41 @@ class LMHeadMixin:
             return skip_logits
         return self.training and self.config.get_text_config(decoder=True).skip_logits
 
-    def logits_and_loss(
+    def language_model_output(
         self,
+        output_class: Any,
+        outputs: ModelOutput,
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
-        skip_logits: bool | None = None,
-        num_items_in_batch: int | torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The logits `(B, L, vocab)`, or None if they are skipped, and the loss, or None without
-        labels. The labels `(B, L)` are aligned with the `hidden_states` `(B, L, hidden)`."""
+        skip_logits: bool | None,
+        num_items_in_batch: int | torch.Tensor | None,
+        smoothing: float,
+    ) -> Any:
+        """The output with logits and loss.
+
+        Args:
+            outputs: The outputs of the stack, or of both stacks.
+            hidden_states: `(B, L, hidden)`, those of its last states that need logits.
+            labels: `(B, L)`, aligned with the states. Without labels there is no loss.
+        """
         if labels is None:
-            return self.lm_head(self.lm_transform(hidden_states)), None
+            logits = self.lm_head(self.lm_transform(hidden_states))
+            return output_of_head(output_class, outputs, logits=logits)
         skips_logits = self.skips_logits(skip_logits)
         # In a graph, shapes cannot depend on the number of labels.
-        if not skips_logits or is_tracing(hidden_states):
+        if skips_logits and not is_tracing(hidden_states):
+            labels = flat_classes(labels, hidden_states)
+            indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+            states = hidden_states.flatten(0, 1).index_select(0, indices)
+            states = self.lm_transform(states)  # (n, embedding_size)
+            total = linear_cross_entropy(states, self.lm_head, labels[indices], smoothing)
+            loss = mean_of_items(total, len(indices), num_items_in_batch)
+        else:
             logits = self.lm_head(self.lm_transform(hidden_states))
-            loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
-            return (None if skips_logits else logits), loss
-        check_shape("labels", labels, hidden_states.shape[:-1])
-        check_classes(labels)
-        labels = labels.to(device=hidden_states.device, dtype=torch.long).flatten()
-        indices = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-        states = hidden_states.flatten(0, 1).index_select(0, indices)
-        states = self.lm_transform(states)  # (n, embedding_size)
-        total = linear_cross_entropy(states, self.lm_head, labels[indices], smoothing)
-        return None, mean_of_items(total, len(indices), num_items_in_batch)
+            loss = cross_entropy(logits, labels, num_items_in_batch, smoothing)
+        if skips_logits:
+            return without_logits(output_of_head(output_class, outputs, loss=loss))
+        return output_of_head(output_class, outputs, loss=loss, logits=logits)
 
 
 def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
@@ -199,20 +215,15 @@ class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
         )
         if labels is not None:
             labels = ignore_padding(labels, attention_mask)
-        logits, loss = self.logits_and_loss(
+        return self.language_model_output(
+            MaskedLMOutput,
+            outputs,
             outputs.last_hidden_state,
             labels=labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        output = MaskedLMOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-        return output if logits is not None else without_logits(output)
 
 
 class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGenerationMixin):
@@ -307,22 +318,15 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
             hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
-        logits, loss = self.logits_and_loss(
+        return self.language_model_output(
+            CausalLMOutputWithCrossAttentions,
+            outputs,
             hidden_states,
             labels=shift_labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        output = CausalLMOutputWithCrossAttentions(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            cross_attentions=outputs.cross_attentions,
-            **{CACHE_NAME: outputs.get(CACHE_NAME)},
-        )
-        return output if logits is not None else without_logits(output)
 
 
 class RoFormerLiteClassificationHead(nn.Module):
@@ -433,12 +437,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss(logits, labels, attention_mask, num_items_in_batch)
-        return self.output_class(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return output_of_head(self.output_class, outputs, loss=loss, logits=logits)
 
     def loss(
         self,
@@ -447,7 +446,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         attention_mask: Any,
         num_items_in_batch: int | torch.Tensor | None,
     ) -> torch.Tensor:
-        return cross_entropy(logits, labels, num_items_in_batch)
+        return cross_entropy(logits, ignore_padding(labels, attention_mask), num_items_in_batch)
 
     def logits(
         self,
@@ -549,15 +548,6 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     output_class = TokenClassifierOutput
     pools_tokens = False
 
-    def loss(
-        self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        attention_mask: Any,
-        num_items_in_batch: int | torch.Tensor | None,
-    ) -> torch.Tensor:
-        return cross_entropy(logits, ignore_padding(labels, attention_mask), num_items_in_batch)
-
 
 class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
     """Finds the first and the last token of the answer in the text (SQuAD)."""
@@ -602,17 +592,16 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
                 (start_logits, start_positions),
                 (end_logits, end_positions),
             ):
-                positions = positions.view(-1).clamp(min=0, max=length)
-                losses.append(
-                    cross_entropy(logits, positions, num_items_in_batch, ignore_index=length)
-                )
+                positions = positions.view(-1).clamp(min=0)
+                positions = positions.masked_fill(positions >= length, IGNORE_INDEX)
+                losses.append(cross_entropy(logits, positions, num_items_in_batch))
             loss = (losses[0] + losses[1]) / 2
-        return QuestionAnsweringModelOutput(
+        return output_of_head(
+            QuestionAnsweringModelOutput,
+            outputs,
             loss=loss,
             start_logits=start_logits,
             end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
         )
 
 

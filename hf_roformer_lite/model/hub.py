@@ -12,23 +12,23 @@ from typing import Any
 HEADS = "heads_roformer_lite"
 SEQ2SEQ = "modeling_roformer_lite_seq2seq"
 REFERENCE_LAYERS = "reference_layers"
-# The "file.Class" behind each Auto class, by model type. These are registered, and written into
-# the `auto_map` of a config.json.
+# The class behind each Auto class, by model type. These are registered, and written into the
+# `auto_map` of a config.json.
 AUTO_CLASSES: dict[str, dict[str, str]] = {
     "roformer_lite": {
-        "AutoConfig": "configuration_roformer_lite.RoFormerLiteConfig",
-        "AutoModel": "modeling_roformer_lite.RoFormerLiteModel",
-        "AutoModelForMaskedLM": f"{HEADS}.RoFormerLiteForMaskedLM",
-        "AutoModelForCausalLM": f"{HEADS}.RoFormerLiteForCausalLM",
-        "AutoModelForSequenceClassification": f"{HEADS}.RoFormerLiteForSequenceClassification",
-        "AutoModelForTokenClassification": f"{HEADS}.RoFormerLiteForTokenClassification",
-        "AutoModelForQuestionAnswering": f"{HEADS}.RoFormerLiteForQuestionAnswering",
-        "AutoModelForMultipleChoice": f"{HEADS}.RoFormerLiteForMultipleChoice",
+        "AutoConfig": "RoFormerLiteConfig",
+        "AutoModel": "RoFormerLiteModel",
+        "AutoModelForMaskedLM": "RoFormerLiteForMaskedLM",
+        "AutoModelForCausalLM": "RoFormerLiteForCausalLM",
+        "AutoModelForSequenceClassification": "RoFormerLiteForSequenceClassification",
+        "AutoModelForTokenClassification": "RoFormerLiteForTokenClassification",
+        "AutoModelForQuestionAnswering": "RoFormerLiteForQuestionAnswering",
+        "AutoModelForMultipleChoice": "RoFormerLiteForMultipleChoice",
     },
     "roformer_lite_seq2seq": {
-        "AutoConfig": "configuration_roformer_lite_seq2seq.RoFormerLiteSeq2SeqConfig",
-        "AutoModel": f"{SEQ2SEQ}.RoFormerLiteSeq2SeqModel",
-        "AutoModelForSeq2SeqLM": f"{SEQ2SEQ}.RoFormerLiteForConditionalGeneration",
+        "AutoConfig": "RoFormerLiteSeq2SeqConfig",
+        "AutoModel": "RoFormerLiteSeq2SeqModel",
+        "AutoModelForSeq2SeqLM": "RoFormerLiteForConditionalGeneration",
     },
 }
 
@@ -84,11 +84,8 @@ class RemoteCode:
     def classes(self) -> dict[str, Any]:
         """The `auto_map` of a bundle: the "file.Class" behind each Auto class."""
         file = self.file_of_classes()
-        classes = {}
-        for auto, path in AUTO_CLASSES[self.configuration().model_type].items():
-            name = path.partition(".")[2]
-            classes[auto] = f"{file}.{name}"
-        return classes
+        names = AUTO_CLASSES[self.configuration().model_type]
+        return {auto: f"{file}.{name}" for auto, name in names.items()}
 
     @property
     def remote_code(self) -> bool:
@@ -156,6 +153,3 @@ class RemoteCodeTokenizer(RemoteCode):
         # class of this kind in the first one.
         name = f"{self.file_of_classes()}.{type(self).__name__}"
         return {"AutoTokenizer": [name, None]}
-
-
-__all__ = ["AUTO_CLASSES", "RemoteCode", "RemoteCodeTokenizer", "code_of_bundle"]

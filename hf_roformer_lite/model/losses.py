@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
 from ..padding_free.layers import MAP_HOOKS
+from .packing import check_shape
 
 IGNORE_INDEX = -100  # The label that losses ignore.
 # The number of rows of logits that are computed at a time on a CPU. Fewer rows make the matrix
@@ -22,16 +23,6 @@ CHUNK_ROWS = 256
 # The number of logits that are computed at a time on other devices, where every chunk launches
 # kernels: 256 MiB in float32.
 CHUNK_LOGITS = 2**26
-
-
-def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Reject a tensor of another shape.
-
-    Raises:
-        ValueError: with the name and both shapes.
-    """
-    if tuple(tensor.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
 
 
 def check_classes(labels: torch.Tensor) -> None:
@@ -46,6 +37,18 @@ def check_classes(labels: torch.Tensor) -> None:
             "labels or numbers, set config.problem_type to "
             '"multi_label_classification" or "regression".'
         )
+
+
+def flat_classes(labels: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """The classes `(...)` of `states` `(..., width)` as a vector of integers on the same device.
+
+    Raises:
+        ValueError: for labels of another shape, even if their number is right, and for labels that
+            are not integers.
+    """
+    check_shape("labels", labels, states.shape[:-1])
+    check_classes(labels)
+    return labels.to(device=states.device, dtype=torch.long).flatten()
 
 
 def mean_of_items(
@@ -69,7 +72,6 @@ def cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
-    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`. Without labels the result is
@@ -80,22 +82,19 @@ def cross_entropy(
             et al. 2015, arXiv:1512.00567).
 
     Raises:
-        ValueError: for labels of another shape, even if their number is right, and for labels that
-            are not integers.
+        ValueError: as in `flat_classes`.
     """
-    check_shape("labels", labels, logits.shape[:-1])
-    check_classes(labels)
-    labels = labels.to(device=logits.device, dtype=torch.long).flatten()
+    labels = flat_classes(labels, logits)
     logits = logits.flatten(0, -2)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
         logits,
         labels,
         reduction="sum",
-        ignore_index=ignore_index,
+        ignore_index=IGNORE_INDEX,
         label_smoothing=label_smoothing,
     )
-    num_labelled = (labels != ignore_index).sum()
+    num_labelled = (labels != IGNORE_INDEX).sum()
     return mean_of_items(total, num_labelled, num_items_in_batch)
 
 

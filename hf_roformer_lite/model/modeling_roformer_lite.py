@@ -39,12 +39,14 @@ from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .hub import RemoteCode
 from .packing import (
     check_attention_mask,
+    check_shape,
     count_positions,
     find_packed_documents,
     is_padding_mask,
     is_paged,
     last_documents,
     number_tokens,
+    real_tokens,
     same_document,
     without_full_mask,
 )
@@ -406,19 +408,18 @@ class RoFormerLiteAttention(nn.Module):
         query = self.make_query(hidden_states)
         if position_embeddings is not None:
             query = rotate(query, *position_embeddings)
-        layers = cache
-        cached: Any = None  # The layers of caches have no type in common.
+        layers: Any = cache  # The layers of caches have no type in common.
+        is_cached = False
         if isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
             if self.is_cross_attention:
                 layers = cache.cross_attention_cache
-                if cache.is_updated.get(self.layer_idx, False):
-                    cached = layers.layers[self.layer_idx]
+                is_cached = cache.is_updated.get(self.layer_idx, False)
                 cache.is_updated[self.layer_idx] = True
 
-        if cached is not None:
-            key = cached.keys
-            value = cached.values
+        if is_cached:
+            key = layers.layers[self.layer_idx].keys
+            value = layers.layers[self.layer_idx].values
         else:
             source = hidden_states if key_value_states is None else key_value_states
             key, value = self.make_key_and_value(source)
@@ -453,7 +454,7 @@ class RoFormerLiteAttention(nn.Module):
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         # If the matrix is cut among processes, there are fewer heads here.
-        return states.unflatten(-1, (states.shape[-1] // self.head_dim, self.head_dim))
+        return states.unflatten(-1, (-1, self.head_dim))
 
 
 class RoFormerLiteMLP(nn.Module):
@@ -523,57 +524,52 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
         Tensors that need gradients come first, so that they can be given by position, as reentrant
         checkpointing requires.
         """
-        branch, _ = self.self_attn(
-            self.normalise(self.self_attn_norm, hidden_states, "pre"),
+        hidden_states = self.add_branch(
+            hidden_states,
+            self.self_attn_norm,
+            self.self_attn,
+            self.attention_branch_dropout,
             attention_mask=attention_mask,
             position_embeddings=position_embeddings,
             value_position_embeddings=value_position_embeddings,
             cache=cache,
             **kwargs,
         )
-        hidden_states = self.add_branch(
-            hidden_states, branch, dropout=self.attention_branch_dropout, norm=self.self_attn_norm
-        )
-
         if encoder_hidden_states is not None:
-            branch, _ = self.cross_attn(
-                self.normalise(self.cross_attn_norm, hidden_states, "pre"),
+            hidden_states = self.add_branch(
+                hidden_states,
+                self.cross_attn_norm,
+                self.cross_attn,
+                self.attention_branch_dropout,
                 key_value_states=encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
                 **kwargs,
             )
-            hidden_states = self.add_branch(
-                hidden_states,
-                branch,
-                dropout=self.attention_branch_dropout,
-                norm=self.cross_attn_norm,
-            )
-
-        branch = self.mlp(self.normalise(self.mlp_norm, hidden_states, "pre"))
-        return self.add_branch(
-            hidden_states, branch, dropout=self.mlp_branch_dropout, norm=self.mlp_norm
-        )
+        return self.add_branch(hidden_states, self.mlp_norm, self.mlp, self.mlp_branch_dropout)
 
     def add_branch(
         self,
         hidden_states: torch.Tensor,
-        branch: torch.Tensor,
-        dropout: float,
         norm: nn.Module | None,
+        module: nn.Module,
+        dropout: float,
+        **arguments: Any,
     ) -> torch.Tensor:
-        """Add a residual branch, and apply `norm` if it comes after the branch."""
+        """Add the output of a `module` with further `arguments` to the states, with the norm before
+        it or after the sum."""
+        inputs = hidden_states
+        if norm is not None and self.norm_placement == "pre":
+            inputs = norm(inputs)
+        branch = module(inputs, **arguments)
+        if isinstance(branch, tuple):
+            branch, _ = branch  # Attention also returns its probabilities.
         if self.training:
             branch = F.dropout(branch, p=dropout)
-        return self.normalise(norm, hidden_states + branch, "post")
-
-    def normalise(
-        self, norm: nn.Module | None, hidden_states: torch.Tensor, placement: str
-    ) -> torch.Tensor:
-        """Apply a norm if the norms of this layer have this `placement`, `pre` or `post`."""
-        if norm is None or placement != self.norm_placement:
-            return hidden_states
-        return norm(hidden_states)
+        hidden_states = hidden_states + branch
+        if norm is not None and self.norm_placement == "post":
+            hidden_states = norm(hidden_states)
+        return hidden_states
 
 
 # The class of the layers by `layer_style`. `reference_layers.py`, which few models need, adds its
@@ -811,10 +807,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "token_type_ids: this model has no segments (type_vocab_size=0); leave them out."
             )
         if isinstance(attention_mask, torch.Tensor):
-            num_cached = cache.get_seq_length() if isinstance(cache, Cache) else 0
-            check_attention_mask(
-                attention_mask, batch_size=given.shape[0], length=given.shape[1], past=num_cached
-            )
+            check_attention_mask(attention_mask, given, cache)
 
     def check_kwargs(
         self,
@@ -892,10 +885,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """The mask for the attention function in cross-attention."""
         if encoder_hidden_states is None:
             return None
-        shape = tuple(encoder_hidden_states.shape[:2])
-        if encoder_attention_mask is not None and tuple(encoder_attention_mask.shape) != shape:
-            given = tuple(encoder_attention_mask.shape)
-            raise ValueError(f"encoder_attention_mask has shape {given}; it must be {shape}.")
+        if encoder_attention_mask is not None:
+            shape = encoder_hidden_states.shape[:2]
+            check_shape("encoder_attention_mask", encoder_attention_mask, shape)
         encoder_documents = find_packed_documents(
             encoder_hidden_states,
             attention_mask=encoder_attention_mask,
@@ -970,10 +962,10 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
     length = hidden_states.shape[1]
     if not is_padding_mask(attention_mask) or (length == 1 and attention_mask.shape[1] > 1):
         return hidden_states
-    is_padding = attention_mask[:, -length:].to(hidden_states.device) == 0
-    if not is_tracing(hidden_states) and not bool(is_padding.any()):
+    is_real = real_tokens(attention_mask, hidden_states)
+    if not is_tracing(hidden_states) and bool(is_real.all()):
         return hidden_states
-    without = hidden_states.masked_fill(is_padding[..., None], 0.0)
+    without = hidden_states.masked_fill(~is_real[..., None], 0.0)
     share_flat_row(hidden_states, without)
     return without
 

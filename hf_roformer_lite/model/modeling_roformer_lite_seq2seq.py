@@ -11,15 +11,14 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ..padding_free.outputs import without_logits
 from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import filled
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .generation import PaddedGenerationMixin
 from .heads_roformer_lite import LMHeadMixin, ignore_padding, keep_positions
-from .losses import IGNORE_INDEX, check_classes, check_shape
+from .losses import IGNORE_INDEX, check_classes
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
-from .packing import is_padding_mask
+from .packing import check_shape, is_padding_mask
 
 logger = logging.get_logger(__name__)
 
@@ -30,7 +29,6 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     # The base class declares the configuration of one stack. Transformers takes the class of the
     # configuration from this annotation.
     config: RoFormerLiteSeq2SeqConfig  # type: ignore[assignment]
-    main_input_name = "input_ids"
     _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
@@ -260,16 +258,16 @@ class RoFormerLiteForConditionalGeneration(
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
                 target = decoder_input_ids
             check_shape("labels", labels, target.shape[:2])
-        has_plain_target = (
-            decoder_attention_mask is None and decoder_position_ids is None and cache is None
-        )
-        if labels is not None and has_plain_target and self.skips_logits(skip_logits):
-            # No token of a causal row depends on later ones, so nothing after the last label needs
-            # to be computed.
-            is_labelled = labels != IGNORE_INDEX
-            decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
-            # Scaled rotary tables depend on the largest position, so all tokens keep a position.
-            decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
+            has_plain_target = (
+                decoder_attention_mask is None and decoder_position_ids is None and cache is None
+            )
+            if has_plain_target and self.skips_logits(skip_logits):
+                # No token of a causal row depends on later ones, so nothing after the last label
+                # needs to be computed.
+                is_labelled = labels != IGNORE_INDEX
+                decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
+                # Scaled rotary tables depend on the largest position, so all tokens keep one.
+                decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -291,25 +289,15 @@ class RoFormerLiteForConditionalGeneration(
             hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
         else:
             labels = ignore_padding(labels, decoder_attention_mask)
-        logits, loss = self.logits_and_loss(
+        return self.language_model_output(
+            Seq2SeqLMOutput,
+            outputs,
             hidden_states,
             labels=labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
         )
-        output = Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            **{CACHE_NAME: outputs.get(CACHE_NAME)},
-        )
-        return output if logits is not None else without_logits(output)
 
 
 # All classes of a bundle of a pair, as in `heads_roformer_lite.py`.

@@ -28,18 +28,32 @@ def without_full_mask(attention_mask: Any, cache: Any) -> Any:
     return None if is_full else attention_mask
 
 
-def check_attention_mask(
-    attention_mask: torch.Tensor, batch_size: int, length: int, past: int
-) -> None:
-    """Reject a mask that does not have one column for each token, including those in the cache, or
-    whose numbers might be meant to be added to the scores.
+def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Reject a tensor of another shape.
+
+    Raises:
+        ValueError: with the name and both shapes.
+    """
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
+
+
+def cached_length(cache: Any) -> int:
+    """The number of tokens in a cache; 0 in the cache of a server, which passes all positions."""
+    return cache.get_seq_length() if isinstance(cache, Cache) else 0
+
+
+def check_attention_mask(attention_mask: torch.Tensor, given: torch.Tensor, cache: Any) -> None:
+    """Reject a mask that does not have one column for each of the tokens `given`, `(B, L, ...)`, and
+    those in the cache, or whose numbers might be meant to be added to the scores.
 
     Raises:
         ValueError: with the shapes.
     """
+    batch_size, length = given.shape[:2]
     fits = False
     if attention_mask.ndim == 2:
-        fits = tuple(attention_mask.shape) == (batch_size, past + length)
+        fits = tuple(attention_mask.shape) == (batch_size, cached_length(cache) + length)
         if attention_mask.is_floating_point():
             fits = fits and bool(((attention_mask == 0) | (attention_mask == 1)).all())
     if attention_mask.ndim == 4:
@@ -50,6 +64,19 @@ def check_attention_mask(
             f"{(batch_size, length)}, longer by the tokens in the cache, with 1 for tokens and 0 "
             "for padding; or have four dimensions, as floating point or boolean."
         )
+
+
+def real_tokens(attention_mask: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Whether each of the tokens `given`, `(B, L, ...)`, is real, `(B, L)`, by a mask
+    `(B, past + L)`."""
+    return attention_mask[:, -given.shape[1] :].to(given.device) != 0
+
+
+def last_places(holds: torch.Tensor) -> torch.Tensor:
+    """The last place at or before each place of a row where `holds` is true, `(B, L)`; -1 if there
+    is none."""
+    places = torch.arange(holds.shape[1], device=holds.device)
+    return places.where(holds, -1).cummax(dim=1).values
 
 
 def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -66,13 +93,11 @@ def count_positions(
     """The positions of the tokens `given`, `(B, L)`, or `(1, L)` if all rows have the same."""
     length = given.shape[1]
     if documents is not None:
-        indices = torch.arange(length, device=given.device).expand_as(documents)
         is_first = documents != F.pad(documents[:, :-1], pad=(1, 0), value=-1)
-        return indices - indices.masked_fill(~is_first, 0).cummax(dim=1).values
+        return torch.arange(length, device=given.device) - last_places(is_first)
     if is_padding_mask(attention_mask):
         return positions_of_real_tokens(attention_mask.to(given.device))[:, -length:]
-    past = cache.get_seq_length() if isinstance(cache, Cache) else 0
-    return (torch.arange(length, device=given.device) + past).unsqueeze(0)
+    return (torch.arange(length, device=given.device) + cached_length(cache)).unsqueeze(0)
 
 
 def find_packed_documents(
@@ -122,8 +147,7 @@ def find_packed_documents(
     if attention_mask is None:
         begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
     else:
-        is_real = attention_mask[:, -shape[1] :].to(device) != 0
-        begins = restarts_between_padding(position_ids, is_real)
+        begins = restarts_between_padding(position_ids, real_tokens(attention_mask, given))
     if not is_tracing(position_ids) and not bool(begins.any()):
         return None
     begins = begins | (torch.arange(shape[1], device=device) == 0)
@@ -133,9 +157,7 @@ def find_packed_documents(
 def restarts_between_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Whether a token is real and its position is not greater than that of the real token before
     it, `(B, L)`. Padding may stand between the two."""
-    columns = torch.arange(is_real.shape[1], device=is_real.device).expand_as(is_real)
-    last_real = columns.masked_fill(~is_real, -1).cummax(dim=1).values
-    last_real = F.pad(last_real[:, :-1], pad=(1, 0), value=-1)  # before each token; -1: none
+    last_real = F.pad(last_places(is_real)[:, :-1], pad=(1, 0), value=-1)  # before each token
     previous = position_ids.gather(1, last_real.clamp(min=0))
     return is_real & (last_real >= 0) & (position_ids <= previous)
 
@@ -182,8 +204,7 @@ def number_tokens(
         rows = torch.arange(1, given.shape[0] + 1, device=given.device)
         documents = rows[:, None].expand(given.shape[:2])
     if is_padding_mask(attention_mask):
-        is_real = attention_mask[:, -given.shape[1] :].to(given.device) != 0
-        documents = documents * is_real
+        documents = documents * real_tokens(attention_mask, given)
     return documents
 
 

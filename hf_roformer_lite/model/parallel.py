@@ -82,6 +82,3 @@ class DistributedLoading:
 
             register_fsdp_forward_method(model, "generate")
         return model
-
-
-__all__ = ["FSDP_PLAN", "DistributedLoading", "TensorParallelPlan"]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from .packing import is_padding_mask, number_tokens
+from .packing import is_padding_mask, number_tokens, real_tokens
 
 
 def pool(
@@ -21,7 +21,6 @@ def pool(
         attention_mask: `(B, L)`, nonzero for real tokens. Other masks do not show where padding is.
         documents: `(B, L)`, as `find_packed_documents` numbers them. None: a row is a document.
     """
-    length = hidden_states.shape[1]
     if documents is not None and not is_tracing(hidden_states):
         return pool_packed(hidden_states, how, attention_mask, documents)
     if not is_padding_mask(attention_mask):
@@ -30,14 +29,13 @@ def pool(
         return hidden_states[:, 0 if how == "cls" else -1]
     # Half precision can't hold long sums.
     exact = torch.promote_types(hidden_states.dtype, torch.float32)
-    is_real = attention_mask[:, -length:].to(hidden_states.device) != 0
-    weights = is_real.to(exact)  # (B, L)
+    weights = real_tokens(attention_mask, hidden_states).to(exact)  # (B, L)
     if how == "mean":
         total = (hidden_states * weights[..., None]).sum(dim=1)
         return (total / weights.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
     indices = weights.argmax(dim=1)
     if how == "last":
-        indices = length - 1 - weights.flip(1).argmax(dim=1)
+        indices = weights.shape[1] - 1 - weights.flip(1).argmax(dim=1)
     return hidden_states[torch.arange(len(indices), device=indices.device), indices]
 
 

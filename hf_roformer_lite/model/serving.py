@@ -74,6 +74,3 @@ def _check_pooling(config: RoFormerLiteConfig, pooled: str | None) -> None:
             f"classifier_pooling={pooling!r}, but vLLM would use {pooled}: "
             f"start vLLM with --pooler-config '{option}'. vLLM supports CLS, LAST and MEAN."
         )
-
-
-__all__ = ["check_vllm"]

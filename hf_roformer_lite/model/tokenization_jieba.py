@@ -7,12 +7,17 @@ from types import ModuleType
 from typing import Any
 
 import tokenizers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from .hub import RemoteCodeTokenizer
-from .tokenization_roformer_lite import SPECIAL_TOKEN_OF, make_template
+from .tokenization_roformer_lite import (
+    SPECIAL_TOKEN_OF,
+    make_template,
+    replaced_parts,
+    wordpiece_backend,
+)
 
 SPACES_AROUND_CHINESE = normalizers.BertNormalizer(
     clean_text=False,
@@ -72,22 +77,19 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         kwargs = {**SPECIAL_TOKEN_OF, **kwargs}
         if not isinstance(vocab, dict):
             vocab = models.WordPiece.read_file(os.fspath(vocab))
-        backend = Tokenizer(models.WordPiece(vocab, unk_token=str(kwargs["unk_token"])))
-        backend.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
+        backend = wordpiece_backend(
+            vocab,
+            str(kwargs["unk_token"]),
             handle_chinese_chars=False,
             strip_accents=strip_accents,
             lowercase=do_lower_case,
         )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
         super().__init__(
             tokenizer_object=backend,
             do_lower_case=do_lower_case,
             strip_accents=strip_accents,
             **kwargs,
         )
-        self.update_post_processor()
 
     def update_post_processor(self) -> None:
         """Make the template `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs, with token
@@ -116,12 +118,8 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         # during this call.
         with jieba_lock:
             words = pre_tokenizers.PreTokenizer.custom(JiebaWords(self))
-            before = self.backend_tokenizer.pre_tokenizer
-            self.backend_tokenizer.pre_tokenizer = words
-            try:
+            with replaced_parts(self.backend_tokenizer, pre_tokenizer=words):
                 return super()._encode_plus(*args, **kwargs)
-            finally:
-                self.backend_tokenizer.pre_tokenizer = before
 
 
 class JiebaWords:

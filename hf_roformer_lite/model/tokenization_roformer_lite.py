@@ -202,10 +202,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         self,
         text_iterator: Iterable[str] | Iterable[list[str]],
         vocab_size: int,
-        length: int | None = None,
-        new_special_tokens: list[Any] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        min_frequency: int = 2,
+        *args: Any,
         **kwargs: Any,
     ) -> "RoFormerLiteTokenizer":
         """
@@ -213,8 +210,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text.
 
         The arguments are the same as in the base class; `text_iterator` yields texts or lists of
-        texts. `min_frequency` is the same as in `train`, and `kwargs` go to the trainer in
-        `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
+        texts. `min_frequency` (2 by default) is the same as in `train`, and all other arguments go to
+        the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
         `vocab_size` if the alphabet already is, and a warning says so.
 
         Raises:
@@ -224,10 +221,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             self,
             text_iterator,
             vocab_size,
-            length=length,
-            min_frequency=min_frequency,
-            new_special_tokens=new_special_tokens,
-            special_tokens_map=special_tokens_map,
+            *args,
             **kwargs,
         )
 
@@ -244,20 +238,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         is_lossless = not isinstance(self.backend_tokenizer.model, models.WordPiece)
         if is_lossless and kwargs.get("is_split_into_words"):
             parts["normalizer"] = SPACE_BEFORE_WORD
-        with self._replaced(**parts):
+        with replaced_parts(self.backend_tokenizer, **parts):
             return super()._encode_plus(*args, **kwargs)
-
-    @contextmanager
-    def _replaced(self, **parts: Any) -> Iterator[None]:
-        """Replace parts of the backend, and put the old ones back even after an error."""
-        before = {name: getattr(self.backend_tokenizer, name) for name in parts}
-        try:
-            for name, part in parts.items():
-                setattr(self.backend_tokenizer, name, part)
-            yield
-        finally:
-            for name, part in before.items():
-                setattr(self.backend_tokenizer, name, part)
 
     def update_post_processor(self) -> None:
         """Make the template for `add_bos_token` and `add_eos_token` when one of them is set. The
@@ -301,6 +283,19 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         )
 
 
+@contextmanager
+def replaced_parts(backend: Tokenizer, **parts: Any) -> Iterator[None]:
+    """Replace parts of a backend, and put the old ones back even after an error."""
+    before = {name: getattr(backend, name) for name in parts}
+    try:
+        for name, part in parts.items():
+            setattr(backend, name, part)
+        yield
+    finally:
+        for name, part in before.items():
+            setattr(backend, name, part)
+
+
 def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
     """The pipeline of an algorithm, with only the special tokens in its vocabulary."""
     if algorithm == "bpe":
@@ -311,15 +306,20 @@ def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | Non
         backend.decoder = decoders.ByteLevel()
     else:
         vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        backend.normalizer = normalizers.BertNormalizer(
-            strip_accents=strip_accents,
-            lowercase=lowercase,
+        backend = wordpiece_backend(
+            vocabulary, "[UNK]", strip_accents=strip_accents, lowercase=lowercase
         )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.post_processor = make_template(backend, start="[CLS]", end="[SEP]")
+    return backend
+
+
+def wordpiece_backend(vocabulary: dict[str, int], unk_token: str, **options: Any) -> Tokenizer:
+    """BERT's pipeline, without a template. The `options` are those of its normalizer."""
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unk_token))
+    backend.normalizer = normalizers.BertNormalizer(**options)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
     return backend
 
 
