@@ -5,7 +5,7 @@ The command line, a file and a program create the same object. Nothing here impo
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .common import (
     ModelArguments,
     PublishingOptions,
     TrainingOptions,
+    given_options,
 )
 from .parser import CommandParser
 from .tasks import TASK_ARGUMENTS, TaskArguments
@@ -64,7 +65,7 @@ class Run:
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
-        self.data.check_combination(self.model, self.training)
+        self.data.check_combination(self.training)
 
     @property
     def task(self) -> str:
@@ -91,7 +92,7 @@ class Run:
         """The task, and the options that differ from their defaults."""
         found = {"task": self.task}
         for options in (self.data, self.model, self.training, self.card):
-            found |= _given(options)
+            found |= given_options(options)
         return found
 
     def save(self, folder: Path) -> None:
@@ -181,17 +182,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{', '.join(TASK_ARGUMENTS)}"
         )
     return content
-
-
-def _given(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults."""
-    found: dict[str, Any] = {}
-    for option in fields(options):
-        value = getattr(options, option.name)
-        # The default of every list and mapping is empty.
-        if value not in (option.default, [], {}):
-            found[option.name] = value
-    return found
 
 
 def shown_command(words: Sequence[str]) -> str:

@@ -439,13 +439,19 @@ class Recipe(ABC):
         report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
-        if self.truncates(saved):
+        if self.truncates(saved.positions, saved.tokenizer):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
         return saved.in_batches(inputs, batch_size, answer, report)
 
-    def truncates(self, saved: LoadedModel) -> bool:
-        """Whether a saved model reads only the beginning of a text that is too long."""
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether a model reads only the beginning of a text that is too long. Others read it in
+        overlapping windows, or reject it.
+
+        Args:
+            positions: The number of positions in the table of the model; None without a table.
+            tokenizer: Its tokenizer.
+        """
         return False
 
     @abstractmethod

@@ -262,13 +262,10 @@ class Classify(LabelRecipe):
             columns.append(self.options.text_pair_column)
         return columns
 
-    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """A table of positions limits what a model can read, so it reads windows. For pairs, and
         with tokenizers written in Python, it reads only the beginning."""
-        return positions is not None and tokenizer.is_fast and not self.takes_pairs
-
-    def truncates(self, saved: LoadedModel) -> bool:
-        return not self.reads_windows(saved.positions, saved.tokenizer)
+        return positions is None or not tokenizer.is_fast or self.takes_pairs
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
@@ -306,9 +303,9 @@ class Classify(LabelRecipe):
         if self.takes_pairs:
             texts = [pair[0] for pair in inputs]
             second = [pair[1] for pair in inputs]
-        options: dict[str, Any] = {"truncation": True}
-        if self.reads_windows(saved.positions, saved.tokenizer):
-            options = window_options(saved.tokenizer)
+        options = window_options(saved.tokenizer)
+        if self.truncates(saved.positions, saved.tokenizer):
+            options = {"truncation": True}
         encoded = saved.tokenizer(texts, second, **options)
         numbers = encoded.pop("overflow_to_sample_mapping", range(len(inputs)))
         logits = saved.logits(encoded, batch_size=len(inputs))

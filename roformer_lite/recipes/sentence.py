@@ -219,7 +219,7 @@ class SentenceRecipe(Recipe):
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 
-    def truncates(self, saved: LoadedModel) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         return True
 
     # Measuring.

@@ -146,7 +146,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # Answering.
 
-    def truncates(self, saved: LoadedModel) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         return True
 
     def text_columns(self) -> list[str]:

@@ -50,7 +50,8 @@ def train(run: Run) -> dict[str, Any] | None:
         start = convert_sentence_encoder(run, args, cache / "encoder")
         name = start.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if not shows_progress_bars(args):
+        shows_progress_bars = args.should_save and sys.stderr.isatty() and not args.disable_tqdm
+        if not shows_progress_bars:
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, start is not run)
@@ -96,11 +97,6 @@ def train(run: Run) -> dict[str, Any] | None:
         if not args.should_save:
             return None
         return save_finished_model(finished, directory)
-
-
-def shows_progress_bars(args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data."""
-    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(
