@@ -54,7 +54,7 @@ class Run:
         data, model, training, card: The options by group.
         whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
             all seeds.
-        filled: The training options that `with_defaults` of `training/defaults.py` has filled in.
+        filled: The options that `with_defaults` of `training/defaults.py` has filled in.
     """
 
     data: TaskArguments
@@ -94,6 +94,11 @@ class Run:
         for options in (self.data, self.model, self.training, self.card):
             found |= given_options(options)
         return found
+
+    @property
+    def given(self) -> set[str]:
+        """The names of the options that were given."""
+        return self.content().keys() - self.filled
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`."""

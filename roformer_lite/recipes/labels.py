@@ -230,8 +230,9 @@ class LabelRecipe(AnsweringRecipe):
 
     # What the card shows.
 
-    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+    def sentence_on_lengths(self, start: Start) -> str:
         length = start.tokenizer.model_max_length
+        train = start.encoded["train"]
         num_cut = sum(number >= length for number in self.lengths(train))
         sentence = (
             f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} of "

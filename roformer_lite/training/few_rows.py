@@ -71,8 +71,7 @@ def decide(
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
     if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
-    given = run.content().keys() - run.filled
-    may_stop = not run.data.join_baseline and given.isdisjoint(FINE_TUNING_OPTIONS)
+    may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
     learns_all = may_stop and from_sentence_encoder
     return FewRows(
         min_rows_to_split=MAX_CONTRASTIVE_ROWS if learns_all else MIN_ROWS_TO_SPLIT,

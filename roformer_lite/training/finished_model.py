@@ -69,11 +69,11 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     recipe = finished.recipe
     args = finished.trainer.args
     batch_size = args.per_device_eval_batch_size
-    splits = {split: rows for split, rows in finished.rows.items() if split != "train"}
+    splits = {split: rows for split, rows in finished.start.rows.items() if split != "train"}
     found = Measurements(recipe)
     validated = finished.validated
     if validated is not None and validated.folds:
-        found.evaluations.append(validated.evaluation(recipe, finished.rows["train"]))
+        found.evaluations.append(validated.evaluation(recipe, finished.start.rows["train"]))
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})

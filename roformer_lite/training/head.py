@@ -120,7 +120,7 @@ def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
     layer.bias.copy_(torch.from_numpy(np.log(odds)))
 
 
-def fit_head(trainer: Trainer, train: Dataset) -> None:
+def fit_head(trainer: Trainer) -> None:
     """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
 
@@ -129,8 +129,8 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     suitable layer keeps its random weights.
 
     Args:
-        trainer: The trainer, before it trains. If there are several processes, each does the same.
-        train: The encoded training data, of which about 20,000 texts or words are used.
+        trainer: The trainer, before it trains. About 20,000 texts or words of its training data are
+            used. If there are several processes, each does the same.
     """
     model = trainer.model
     layer = output_layer(model)
@@ -143,7 +143,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
         return
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).
-    states, labels = _labelled_states(trainer, train, layer)
+    states, labels = _labelled_states(trainer, layer)
     mean = states.mean(dim=0)
     states = states - mean
     scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
@@ -167,11 +167,10 @@ def output_layer(model: PreTrainedModel) -> nn.Linear | None:
 
 
 @torch.no_grad()
-def _labelled_states(
-    trainer: Trainer, train: Dataset, layer: nn.Linear
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     """The inputs of the last layer for shuffled training data, and their labels."""
     model: Any = trainer.model
+    train: Any = trainer.train_dataset
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     states: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []

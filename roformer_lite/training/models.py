@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     PreTrainedModel,
@@ -23,6 +24,7 @@ from ..options.run import Run
 from ..recipes.base import Recipe, Start
 from ..saved.saved_model import (
     check_vocabulary,
+    leave_out_segments,
     load_with_new_head,
     max_positions,
 )
@@ -34,13 +36,17 @@ def make_start(
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     given: PreTrainedConfig | None,
+    rows: DatasetDict,
 ) -> Start:
-    """Make a pretrained model with a head for the recipe, or a new model of the requested size.
+    """Make a pretrained model with a head for the recipe, or a new model of the requested size, and
+    encode the data for it.
 
     Args:
-        run, recipe, args: The run, its task, which has found the labels, and its arguments.
+        run, recipe, args: The run with its defaults filled in, its task, which has found the
+            labels, and its arguments.
         tokenizer: The tokenizer. A pretrained model must have embeddings of all its tokens.
         given: The configuration of the pretrained model, if there is one.
+        rows: The data.
 
     Raises:
         InputError: if the fields of the configuration are inconsistent, or a model cannot be
@@ -70,9 +76,18 @@ def make_start(
         ) from error
     positions = max_positions(model)
     if positions is not None:
-        recipe = recipe.limited_to(positions, run.data)
+        recipe = recipe.limited_to(positions, run.given)
         tokenizer.model_max_length = recipe.max_length
+    leave_out_segments(tokenizer, model.config)
+    encoded = {
+        split: recipe.encode(part, tokenizer, training=split == "train")
+        for split, part in rows.items()
+    }
     start = Start(
+        run=run,
+        args=args,
+        rows=rows,
+        encoded=DatasetDict(encoded),
         recipe=recipe,
         model=model,
         tokenizer=tokenizer,
@@ -80,7 +95,7 @@ def make_start(
         has_own_class=model.config.model_type in AUTO_CLASSES,
         trained=model,
     )
-    return recipe.wrapped(start, name, args.device)
+    return recipe.wrapped(start)
 
 
 def new_model(
