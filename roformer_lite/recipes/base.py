@@ -590,10 +590,13 @@ class AnsweringRecipe(Recipe):
     ) -> dict[str, Any]:
         """Model inputs and labels of some rows, as in `encode`."""
 
-    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def answers_for(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> list[Any]:
+        """The predictions of a saved model for labelled data."""
         inputs = [self.input_of_row(row) for row in rows]
-        answers = self.answers(saved, inputs, batch_size, options={})
-        return self.measured_answers(answers, rows)
+        return self.answers(saved, inputs, batch_size, options={})
+
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+        return self.measured_answers(self.answers_for(saved, rows, batch_size), rows)
 
     def measured_answers(self, answers: list[Any], rows: Dataset) -> Measured:
         """The metrics of predictions, with the prediction for each row.

@@ -41,12 +41,15 @@ class LoadedModel:
         tokenizer: The saved tokenizer.
         positions: The maximum number of positions; None if there is no limit.
         joined: The baseline that joins the answer of the model; None for the model alone.
+        known: The logits of earlier batches, if the same rows will be read again; None if they are
+            not to be kept.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
     positions: int | None = None
     joined: JoinedBaseline | None = None
+    known: dict[str, list[np.ndarray]] | None = None
 
     @torch.inference_mode()
     def in_batches(
@@ -90,6 +93,9 @@ class LoadedModel:
             batch_size: The number of texts from which the rows were made. So many rows are read at
                 once, or a few more.
         """
+        batch_of_rows = str(encoded)
+        if self.known is not None and batch_of_rows in self.known:
+            return self.known[batch_of_rows]
         names = list(encoded)
         rows = [
             dict(zip(names, values, strict=True)) for values in zip(*encoded.values(), strict=True)
@@ -101,12 +107,18 @@ class LoadedModel:
             batch: Any = collate(rows[start : start + step])
             logits = self.model(**batch.to(self.model.device)).logits
             found.extend(logits.double().cpu().numpy())
+        if self.known is not None:
+            self.known[batch_of_rows] = found
         return found
+
+    def encoded(self, inputs: Sequence[Input], **options: Any) -> BatchEncoding:
+        """The output of the tokenizer for texts, or for pairs of texts."""
+        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
+        return self.tokenizer(texts, **options)
 
     def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
         """The number of tokens of each text, or of each pair of texts."""
-        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
-        encoded = self.tokenizer(texts, truncation=False, verbose=False, **options)
+        encoded = self.encoded(inputs, truncation=False, verbose=False, **options)
         return [len(ids) for ids in encoded["input_ids"]]
 
     def warn_of_truncation(self, inputs: Sequence[Input]) -> None:

@@ -4,8 +4,6 @@ It measures the model, and decides whether the model is fine-tuned after its hea
 fold, a copy of the untrained model is trained on the other folds as the model itself is on all rows.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from copy import copy, deepcopy
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from sklearn.model_selection import PredefinedSplit, StratifiedGroupKFold
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
@@ -24,7 +22,6 @@ from ..evaluation import Evaluation
 from ..measuring.significance import Baselines
 from ..output import write_json
 from ..recipes.base import Start
-from ..recipes.classify import Classify
 from .callbacks import BestCheckpoint, TrainingClock
 from .fit import fit, make_trainer
 from .head import fit_head
@@ -87,8 +84,10 @@ class CrossValidation:
             "but without the rows of the same fold."
         )
 
-    def evaluation(self, recipe: Classify, rows: Dataset) -> Evaluation:
+    def evaluation(self, start: Start) -> Evaluation:
         """The evaluation of the logits on the training rows."""
+        recipe: Any = start.recipe
+        rows = start.rows["train"]
         answers = recipe.answers_of_logits(np.array(self.logits))
         measured = recipe.measured_answers(answers, rows)
         return Evaluation(
@@ -98,13 +97,10 @@ class CrossValidation:
             report=recipe.report(measured.outcomes),
         )
 
-    def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:
-        """The baselines, trained and measured in the same folds.
-
-        Args:
-            recipe: The task.
-            rows: The training rows.
-        """
+    def baselines(self, start: Start) -> Baselines:
+        """The baselines, trained and measured in the same folds."""
+        recipe = start.recipe
+        rows = start.rows["train"]
         predicted: dict[str, np.ndarray] = {}
         for learned, held_out in PredefinedSplit(self.folds).split():
             train = rows.select(learned)
@@ -171,7 +167,7 @@ def cross_validate(untrained: Start, pairs: PairTraining) -> CrossValidation:
         heads = _run_folds(folds, untrained, trains=False)
         accuracies = {"head": heads.fitted_accuracy}
         if untrained.run.training.baselines:
-            for name, by_split in heads.baselines(untrained.recipe, rows).items():
+            for name, by_split in heads.baselines(untrained).items():
                 accuracies[name] = by_split[SPLIT].metrics["accuracy"]
         shown = ", ".join(f"{name} {accuracy:.4f}" for name, accuracy in accuracies.items())
         found = CrossValidation(

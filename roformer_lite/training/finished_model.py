@@ -73,27 +73,25 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     found = Measurements(recipe)
     validated = finished.validated
     if validated is not None and validated.folds:
-        found.evaluations.append(validated.evaluation(recipe, finished.start.rows["train"]))
+        found.evaluations.append(validated.evaluation(finished.start))
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
-    saved = open_model(folder, device=str(args.device))
+    # The threshold, the weight and the figures of the encoder alone need the same logits.
+    saved = replace(open_model(folder, device=str(args.device)), known={})
     validation = splits.get("validation")
     if finished.joined is not None:
-        of_encoder = saved.recipe.with_threshold(saved, validation, batch_size)
+        alone = saved.recipe.with_threshold(saved, validation, batch_size)
         for split, rows in splits.items():
-            alone = of_encoder.for_rows(saved, rows)
             measured = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined["validation"]
         found.join = recipe.choose_join(saved, baseline, validation, batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
     found.recipe = recipe.with_threshold(saved, validation, batch_size)
-    settings = found.recipe.settings()
-    tuned = type(recipe).of_model(saved.recipe.options, saved.model.config, settings)
-    saved = replace(saved, recipe=tuned)
+    tuned = saved.recipe.with_threshold(saved, validation, batch_size)
     for split, rows in splits.items():
-        prepared = saved.recipe.for_rows(saved, rows)
+        prepared = tuned.for_rows(saved, rows)
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
         if split == "validation" and finished.joined is not None:

@@ -57,7 +57,7 @@ def train(run: Run) -> dict[str, Any] | None:
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-        tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"], run.checkpoints)
+        tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"])
         start = make_start(options, recipe, args, tokenizer, given, rows)
         if start.has_new_head or name is None:
             start_at_log_odds(start.model, start.encoded["train"])
@@ -71,7 +71,7 @@ def train(run: Run) -> dict[str, Any] | None:
         pairs, validated = train_in_stages(start, trainer, few_rows, checkpoint)
         leave_process_group(trainer)
         if validated is not None and validated.folds and run.training.baselines:
-            in_folds = validated.baselines(start.recipe, rows["train"])
+            in_folds = validated.baselines(start)
             baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
         if generation_config is not None:
             start.model.generation_config = generation_config

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -26,6 +28,7 @@ from roformer_lite.baseline.join import Join, choose_join
 from roformer_lite.baseline.ngrams import NgramClassifier
 from roformer_lite.baseline.sequences import best_sequence, legal_transitions
 from roformer_lite.errors import InputError
+from roformer_lite.recipes.loaded_model import LoadedModel
 
 SMALL = f"classify {TINY} --max_steps 4 --seed 0"
 COLOURS = ["red", "green", "blue", "white"]
@@ -246,6 +249,39 @@ def test_an_exported_graph_is_joined_by_the_same_baseline(kind, tmp_path):
     for answer, of_graph in zip(ours, theirs, strict=True):
         expected = answer if kind.startswith("tag") else pytest.approx(answer, abs=1e-4)
         assert of_graph == expected
+
+
+@pytest.mark.parametrize("kind", ["classify", "several labels", "tag"])
+def test_the_encoder_reads_each_row_once_in_the_end(kind, tmp_path, monkeypatch):
+    """The weight, the threshold, the figures of the encoder and the final ones share its logits."""
+    rows = rows_of(60, separator="+" if kind == "several labels" else "")
+    command = SMALL
+    options = {}
+    if kind == "several labels":
+        options["label_separator"] = "+"
+    if kind == "tag":
+        command = SMALL.replace("classify", "tag")
+        rows = [
+            {"tokens": row["text"].split(), "tags": [f"B-{row['label']}", "O", "O", "O"]}
+            for row in rows
+        ]
+    read = Counter()
+    logits_of = LoadedModel.logits
+
+    def counted(saved, encoded, batch_size):
+        def model(**inputs):
+            read[len(inputs["input_ids"])] += 1
+            return saved.model(**inputs)
+
+        model.device = saved.model.device
+        return logits_of(replace(saved, model=model), encoded, batch_size)
+
+    monkeypatch.setattr(LoadedModel, "logits", counted)
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    validation = write_rows(tmp_path / "validation.jsonl", rows[:40])
+    test = write_rows(tmp_path / "test.jsonl", rows[:20])
+    train(command, data, tmp_path / "m", validation_file=validation, test_file=test, **options)
+    assert read == {2: 1, 40: 1, 20: 1}
 
 
 def test_rows_without_known_labels_do_not_choose(tmp_path):
