@@ -119,7 +119,7 @@ class Run:
         """The command line of this run in a form suited to a public card."""
         options = self.content()
         words = ["roformer-lite", "train", options.pop("task"), *command_words(options)]
-        return shown_command(words)
+        return shlex.join(map(without_directory, words))
 
 
 def parse_run(task: str, words: Sequence[str]) -> Run:
@@ -189,15 +189,10 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def shown_command(words: Sequence[str]) -> str:
-    """A command line in a form suited to a public card: absolute paths are reduced to their last
-    part."""
-
-    def without_directory(word: str) -> str:
-        # An argument of transformers may be a path as well, such as `deepspeed=/home/me/ds.json`.
-        name, equals, value = word.rpartition("=")
-        path = Path(value)
-        is_path = path.is_absolute() or value.startswith("~")
-        return f"{name}{equals}{path.name}" if is_path and path.name.strip() else word
-
-    return shlex.join(map(without_directory, words))
+def without_directory(word: str) -> str:
+    """A word of a command line, in which an absolute path is reduced to its last part."""
+    # An argument of transformers may be a path as well, such as `deepspeed=/home/me/ds.json`.
+    name, equals, value = word.rpartition("=")
+    path = Path(value)
+    is_path = path.is_absolute() or value.startswith("~")
+    return f"{name}{equals}{path.name}" if is_path and path.name.strip() else word

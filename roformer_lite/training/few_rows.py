@@ -5,8 +5,6 @@ does (Tunstall et al. 2022, arXiv:2209.11055). It may then be better without fur
 cross-validation finds out, so that no rows need to be held out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from datasets import DatasetDict

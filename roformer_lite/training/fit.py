@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from datasets import Dataset
 from transformers import TrainerState
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError
 from ..output import is_disk_full
-from ..recipes.base import Recipe, Start
+from ..recipes.base import Start
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE, step_of
@@ -79,7 +78,11 @@ def complete_arguments(start: Start) -> None:
     if "validation" not in start.rows:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
-    tokens = _mean_length(recipe, train) if recipe.has_labels else 0.0
+    # The mean length of a row.
+    tokens = 0.0
+    if recipe.has_labels:
+        sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
+        tokens = sum(recipe.lengths(sample)) / len(sample)
     if options.num_train_epochs is None:
         args.num_train_epochs = epochs_for(len(train), tokens * len(train))
     if "per_device_train_batch_size" in start.run.filled and tokens:
@@ -88,12 +91,6 @@ def complete_arguments(start: Start) -> None:
     if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
-
-
-def _mean_length(recipe: Recipe, train: Dataset) -> float:
-    """The mean number of tokens of at most 1,000 random rows."""
-    sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
-    return sum(recipe.lengths(sample)) / len(sample)
 
 
 def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = True) -> None:

@@ -5,34 +5,30 @@ The gradients of a random head would first distort a trained encoder. If the hea
 fine-tuning changes the encoder much less (Kumar et al. 2022, ICLR, arXiv:2202.10054).
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 from transformers import (
     PreTrainedModel,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..data.blocks import batches
+from ..options.run import Run
 from ..saved.saved_model import load_config, read_optional_object
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import Trainer, TrainingArguments
-
-    from ..options.run import Run
 
 # The head is fitted on about this many texts or words.
 MAX_FITTED_ITEMS = 20_000

@@ -105,25 +105,19 @@ def new_model(
     overrides: Mapping[str, Any],
 ) -> PreTrainedModel:
     """A model with random weights. If no size is chosen, the task may choose some fields."""
-    fields = {**_token_ids(tokenizer, recipe.config_class), "vocab_size": len(tokenizer)}
+    fields = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "vocab_size": len(tokenizer),
+    }
+    if "decoder_start_token_id" in recipe.config_class.__dataclass_fields__:
+        fields["decoder_start_token_id"] = tokenizer.cls_token_id
     if not size:
         fields |= recipe.new_model
     fields |= {**recipe.config_fields(), **overrides}
     config = recipe.config_class.from_preset(size or "mini", **fields)
     return recipe.auto_model.from_config(config)
-
-
-def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrainedConfig]
-) -> dict[str, int | None]:
-    ids = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
-    if "decoder_start_token_id" in config_class.__dataclass_fields__:
-        ids["decoder_start_token_id"] = tokenizer.cls_token_id
-    return ids
 
 
 def check_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> None:
