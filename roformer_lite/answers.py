@@ -20,6 +20,7 @@ from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
+from .options.common import given_options
 from .options.parser import CommandParser
 from .options.values import command_words
 from .output import RESULTS_FILE
@@ -110,7 +111,7 @@ def open_model(
     positions = positions_of(model, config)
     if positions is not None:
         # A checkpoint of another program does not say how long the texts of its training were.
-        recipe = recipe.limited_to(positions, recipe.options)
+        recipe = recipe.limited_to(positions, given_options(recipe.options))
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
         if hasattr(model, "max_seq_length"):
             model.max_seq_length = min(model.max_seq_length or positions, positions)

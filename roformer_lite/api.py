@@ -91,21 +91,7 @@ def predict(
 
     if options.get("output_file") is not None:
         raise InputError("output_file is for the command; `predict` returns the table")
-    _check_inputs(inputs, options.get("input_file"))
-    given = parse([str(model), *command_words(options)], has_rows=inputs is not None)
-
-    from .commands.predict import predictions
-
-    return predictions(*given, inputs=() if inputs is None else inputs)
-
-
-def _check_inputs(inputs: Any, input_file: Any) -> None:
-    """Reject what is not a list of inputs.
-
-    Raises:
-        InputError: with the remedy.
-    """
-    if (inputs is None) == (input_file is None):
+    if (inputs is None) == (options.get("input_file") is None):
         raise InputError("pass either a list of texts or rows, or input_file")
     # The elements of these would be characters or names of columns.
     if isinstance(inputs, str | Mapping) or hasattr(inputs, "columns"):
@@ -113,3 +99,8 @@ def _check_inputs(inputs: Any, input_file: Any) -> None:
             f"the inputs are a {type(inputs).__name__}; pass a list of texts or of rows (for a "
             'DataFrame, `frame.to_dict("records")`), or name a file with input_file'
         )
+    given = parse([str(model), *command_words(options)], has_rows=inputs is not None)
+
+    from .commands.predict import predictions
+
+    return predictions(*given, inputs=() if inputs is None else inputs)

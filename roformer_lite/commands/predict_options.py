@@ -78,9 +78,9 @@ class ReadingArguments(TableArguments, DeviceArguments):
                     f"{', '.join(TABLE_FORMATS)}"
                 )
             return
-        of_tables = ("text_column", "text_pair_column", "prefix", "column_names", "delimiter")
         refuse_ignored(
-            {name: getattr(self, name) or None for name in of_tables},
+            self,
+            ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"),
             given="lines of text",
             why="which are no table; --input_file must be a .csv, .tsv or .jsonl file",
         )
@@ -122,8 +122,8 @@ class AnsweringArguments:
         check_number("threshold", self.threshold, minimum=0, maximum=1)
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         if self.beams is not None:
-            sampling = {"top_k": self.top_k, "seed": self.seed}
-            refuse_ignored(sampling, given=f"--beams {self.beams}", why="which does not sample")
+            given = f"--beams {self.beams}"
+            refuse_ignored(self, ("top_k", "seed"), given, why="which does not sample")
 
 
 def parse(

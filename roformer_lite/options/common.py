@@ -6,7 +6,8 @@ for a default that depends on other options and is filled in by a property or by
 Nothing here imports torch, so that `--help` and error messages appear quickly.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_file, check_number
@@ -17,9 +18,21 @@ from .values import words_of
 MAX_SEED = 2**32 - 1
 
 
-def refuse_ignored(options: dict[str, Any], given: str, why: str) -> None:
-    """Reject `options` that have a value, because the option `given` makes them ineffective."""
-    ignored = [f"--{name} {value}" for name, value in options.items() if value is not None]
+def given_options(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults."""
+    found: dict[str, Any] = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
+        # The default of every list and mapping is empty.
+        if value not in (option.default, [], {}):
+            found[option.name] = value
+    return found
+
+
+def refuse_ignored(options: Any, names: Sequence[str], given: str, why: str) -> None:
+    """Reject given options with these names, because the option `given` makes them ineffective."""
+    values = given_options(options)
+    ignored = [f"--{name} {values[name]}" for name in names if name in values]
     if ignored:
         raise InputError(
             f"{' '.join(ignored)} has no effect with {given}, {why}; leave out one of the two"
@@ -95,7 +108,8 @@ class DataArguments(TableArguments):
         check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
         if self.validation_fraction and self.validation_file:
             refuse_ignored(
-                {"validation_fraction": self.validation_fraction},
+                self,
+                ["validation_fraction"],
                 given="--validation_file",
                 why="whose rows are used",
             )
@@ -104,9 +118,9 @@ class DataArguments(TableArguments):
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"
             )
         if self.dataset_name is None:
-            names = ("dataset_config_name", "train_split", "validation_split", "test_split")
             refuse_ignored(
-                {name: getattr(self, name) for name in names if self.is_given(name)},
+                self,
+                ("dataset_config_name", "train_split", "validation_split", "test_split"),
                 given="--train_file",
                 why="which names files and not a dataset on the Hub",
             )
@@ -116,7 +130,7 @@ class DataArguments(TableArguments):
 
     def is_given(self, name: str) -> bool:
         """Whether the option `name` differs from its default."""
-        return getattr(self, name) != getattr(type(self), name)
+        return name in given_options(self)
 
 
 @dataclass
@@ -148,18 +162,14 @@ class ModelArguments:
     model_name_or_path: str | None = None
 
     def __post_init__(self):
+        new_tokenizer = ("vocab_size", "tokenizer_algorithm")
         if self.tokenizer is not None:
-            refuse_ignored(self.new_tokenizer, "--tokenizer", "which is used as it is")
+            refuse_ignored(self, new_tokenizer, "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
         if self.model_name_or_path is not None:
-            new = {"size": self.size, "tokenizer": self.tokenizer, **self.new_tokenizer}
-            refuse_ignored(new, "--model_name_or_path", "which has its own size and tokenizer")
-
-    @property
-    def new_tokenizer(self) -> dict[str, Any]:
-        """The options of a new tokenizer that were given."""
-        names = ("vocab_size", "tokenizer_algorithm")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+            new = ("size", "tokenizer", *new_tokenizer)
+            why = "which has its own size and tokenizer"
+            refuse_ignored(self, new, "--model_name_or_path", why)
 
 
 @dataclass

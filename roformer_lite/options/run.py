@@ -5,7 +5,7 @@ The command line, a file and a program create the same object. Nothing here impo
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .common import (
     ModelArguments,
     PublishingOptions,
     TrainingOptions,
+    given_options,
 )
 from .parser import CommandParser
 from .tasks import TASK_ARGUMENTS, TaskArguments
@@ -53,7 +54,7 @@ class Run:
         data, model, training, card: The options by group.
         whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
             all seeds.
-        filled: The training options that `with_defaults` of `training/defaults.py` has filled in.
+        filled: The options that `with_defaults` of `training/defaults.py` has filled in.
     """
 
     data: TaskArguments
@@ -64,7 +65,7 @@ class Run:
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
-        self.data.check_combination(self.model, self.training)
+        self.data.check_combination(self.training)
 
     @property
     def task(self) -> str:
@@ -91,8 +92,13 @@ class Run:
         """The task, and the options that differ from their defaults."""
         found = {"task": self.task}
         for options in (self.data, self.model, self.training, self.card):
-            found |= _given(options)
+            found |= given_options(options)
         return found
+
+    @property
+    def given(self) -> set[str]:
+        """The names of the options that were given."""
+        return self.content().keys() - self.filled
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`."""
@@ -113,7 +119,7 @@ class Run:
         """The command line of this run in a form suited to a public card."""
         options = self.content()
         words = ["roformer-lite", "train", options.pop("task"), *command_words(options)]
-        return shown_command(words)
+        return shlex.join(map(without_directory, words))
 
 
 def parse_run(task: str, words: Sequence[str]) -> Run:
@@ -183,26 +189,10 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def _given(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults."""
-    found: dict[str, Any] = {}
-    for option in fields(options):
-        value = getattr(options, option.name)
-        # The default of every list and mapping is empty.
-        if value not in (option.default, [], {}):
-            found[option.name] = value
-    return found
-
-
-def shown_command(words: Sequence[str]) -> str:
-    """A command line in a form suited to a public card: absolute paths are reduced to their last
-    part."""
-
-    def without_directory(word: str) -> str:
-        # An argument of transformers may be a path as well, such as `deepspeed=/home/me/ds.json`.
-        name, equals, value = word.rpartition("=")
-        path = Path(value)
-        is_path = path.is_absolute() or value.startswith("~")
-        return f"{name}{equals}{path.name}" if is_path and path.name.strip() else word
-
-    return shlex.join(map(without_directory, words))
+def without_directory(word: str) -> str:
+    """A word of a command line, in which an absolute path is reduced to its last part."""
+    # An argument of transformers may be a path as well, such as `deepspeed=/home/me/ds.json`.
+    name, equals, value = word.rpartition("=")
+    path = Path(value)
+    is_path = path.is_absolute() or value.startswith("~")
+    return f"{name}{equals}{path.name}" if is_path and path.name.strip() else word

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
-from .common import (
-    DataArguments,
-    ModelArguments,
-    TrainingOptions,
-)
+from .common import DataArguments, TrainingOptions
 
 # The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
 MIN_TEXT_LENGTH = 3
@@ -47,8 +43,8 @@ class TaskArguments(DataArguments):
     packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
 
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        """Reject options of model and training that can't be combined with those of the data.
+    def check_combination(self, training: TrainingOptions) -> None:
+        """Reject options of the training that can't be combined with those of the data.
 
         Raises:
             InputError: naming both.
@@ -279,8 +275,8 @@ class SentenceDataArguments(TaskArguments):
         super().__post_init__()
         check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
 
-    def check_combination(self, model: ModelArguments, training: TrainingOptions) -> None:
-        super().check_combination(model, training)
+    def check_combination(self, training: TrainingOptions) -> None:
+        super().check_combination(training)
         if training.max_tokens_per_batch or training.word_dropout:
             raise InputError(
                 f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -36,6 +36,7 @@ from ..measuring.baselines import Predictions
 from ..measuring.metrics import Metrics
 from ..measuring.report import LabelReport, Outcome
 from ..measuring.significance import Measured
+from ..options.run import Run
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved.saved_model import load_complete_model, model_class_of
 from .loaded_model import Input, LoadedModel, is_empty, line_of
@@ -71,6 +72,9 @@ class Start:
     """What the start of a training has decided.
 
     Args:
+        run: The run with its defaults filled in.
+        args: The arguments of the Trainer.
+        rows, encoded: The data as rows and as model inputs.
         recipe: The task with the labels in the order of the model, and with lengths for which the
             model has positions.
         model: The transformers model to train.
@@ -80,6 +84,10 @@ class Start:
         trained: The module to train: the model, or the model of sentence-transformers around it.
     """
 
+    run: Run
+    args: TrainingArguments
+    rows: DatasetDict
+    encoded: DatasetDict
     recipe: Recipe
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -200,12 +208,12 @@ class Recipe(ABC):
         """
         return self
 
-    def limited_to(self, positions: int, given: TaskArguments) -> Self:
+    def limited_to(self, positions: int, given: Collection[str]) -> Self:
         """The task with lengths for which a model has positions.
 
         Args:
             positions: The number of positions that the model has learned.
-            given: The options of the task as the user passed them.
+            given: The names of the options that the user passed.
 
         Raises:
             InputError: for a greater length that was given.
@@ -217,7 +225,7 @@ class Recipe(ABC):
             length = getattr(options, name) or self.max_length or 0
             if length <= positions:
                 continue
-            if given.is_given(name):
+            if name in given:
                 raise InputError(
                     f"--{name} {length} is more than the model has positions for; pass --{name} "
                     f"{positions} or less"
@@ -267,13 +275,8 @@ class Recipe(ABC):
             return ""
         return f"{name} has no head for {self.name}"
 
-    def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+    def wrapped(self, start: Start) -> Start:
         """The start of a training, with the module to train around the transformers model.
-
-        Args:
-            start: The start.
-            modules_of: The saved model that the training starts from, if there is one.
-            device: The device of the training.
 
         Raises:
             InputError: if the module does not fit the options.
@@ -289,18 +292,16 @@ class Recipe(ABC):
             return None
         return GenerationConfig.from_dict(model.generation_config.to_dict())
 
-    def trainer_parts(
-        self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
-    ) -> dict[str, Any]:
+    def trainer_parts(self, start: Start) -> dict[str, Any]:
         """Arguments of the trainer's class: the data, the collator and the metrics."""
         compute_metrics = None
-        if "validation" in encoded and self.metrics_in_training(args) != ["loss"]:
+        if "validation" in start.rows and self.metrics_in_training(start.args) != ["loss"]:
             compute_metrics = partial(
-                self.choose, rows=rows["validation"], tokenizer=start.tokenizer
+                self.choose, rows=start.rows["validation"], tokenizer=start.tokenizer
             )
         return {
-            "train_dataset": encoded["train"],
-            "eval_dataset": encoded.get("validation"),
+            "train_dataset": start.encoded["train"],
+            "eval_dataset": start.encoded.get("validation"),
             "data_collator": self.collator(start.model, start.tokenizer),
             "compute_metrics": compute_metrics,
             "preprocess_logits_for_metrics": self.reduce_logits,
@@ -439,13 +440,19 @@ class Recipe(ABC):
         report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
-        if self.truncates(saved):
+        if self.truncates(saved.positions, saved.tokenizer):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
         return saved.in_batches(inputs, batch_size, answer, report)
 
-    def truncates(self, saved: LoadedModel) -> bool:
-        """Whether a saved model reads only the beginning of a text that is too long."""
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether a model reads only the beginning of a text that is too long. Others read it in
+        overlapping windows, or reject it.
+
+        Args:
+            positions: The number of positions in the table of the model; None without a table.
+            tokenizer: Its tokenizer.
+        """
         return False
 
     @abstractmethod
@@ -543,14 +550,9 @@ class Recipe(ABC):
 
     # What the card shows.
 
-    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+    def sentence_on_lengths(self, start: Start) -> str:
         """A sentence on texts that are too long to be read at once; empty for tasks whose options
-        say it.
-
-        Args:
-            start: The start of the training.
-            train: The encoded training data.
-        """
+        say it."""
         return ""
 
     def notes(self) -> list[str]:
@@ -588,10 +590,13 @@ class AnsweringRecipe(Recipe):
     ) -> dict[str, Any]:
         """Model inputs and labels of some rows, as in `encode`."""
 
-    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+    def answers_for(self, saved: LoadedModel, rows: Dataset, batch_size: int) -> list[Any]:
+        """The predictions of a saved model for labelled data."""
         inputs = [self.input_of_row(row) for row in rows]
-        answers = self.answers(saved, inputs, batch_size, options={})
-        return self.measured_answers(answers, rows)
+        return self.answers(saved, inputs, batch_size, options={})
+
+    def evaluate(self, saved: LoadedModel, rows: Dataset, batch_size: int, seed: int) -> Measured:
+        return self.measured_answers(self.answers_for(saved, rows, batch_size), rows)
 
     def measured_answers(self, answers: list[Any], rows: Dataset) -> Measured:
         """The metrics of predictions, with the prediction for each row.

@@ -24,7 +24,7 @@ from ..baseline.join import Join, choose_join, even_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
 from ..data.sampling import sample_rows
-from ..errors import InputError
+from ..errors import InputError, check_number
 from ..measuring.baselines import (
     Examples,
     Predictions,
@@ -43,7 +43,6 @@ from ..measuring.report import (
 )
 from ..measuring.significance import (
     Measured,
-    RowMetric,
     correlation,
     mean,
     micro_f1,
@@ -146,6 +145,7 @@ class Classify(LabelRecipe):
         if takes_pairs and options.text_pair_column is None:
             options = replace(options, text_pair_column="text_pair")
         check_pair_column(options.text_pair_column, takes_pairs)
+        check_number("threshold", settings.get("threshold"), minimum=0, maximum=1)
         return cls(
             replace(options, problem_type=problem_type),
             labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),
@@ -241,9 +241,7 @@ class Classify(LabelRecipe):
     def with_threshold(self, saved: LoadedModel, rows: Dataset | None, batch_size: int) -> Self:
         if rows is None or self.problem_type != MULTI:
             return self
-        inputs = [self.input_of_row(row) for row in rows]
-        answers = self.answers(saved, inputs, batch_size, options={})
-        return self.tuned(answers, rows)
+        return self.tuned(self.answers_for(saved, rows, batch_size), rows)
 
     # Answering.
 
@@ -262,13 +260,10 @@ class Classify(LabelRecipe):
             columns.append(self.options.text_pair_column)
         return columns
 
-    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """A table of positions limits what a model can read, so it reads windows. For pairs, and
         with tokenizers written in Python, it reads only the beginning."""
-        return positions is not None and tokenizer.is_fast and not self.takes_pairs
-
-    def truncates(self, saved: LoadedModel) -> bool:
-        return not self.reads_windows(saved.positions, saved.tokenizer)
+        return positions is None or not tokenizer.is_fast or self.takes_pairs
 
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
@@ -301,15 +296,10 @@ class Classify(LabelRecipe):
     def encoder_logits(self, saved: LoadedModel, inputs: list[Input]) -> list[np.ndarray]:
         """The logits of the encoder for each input, `(labels,)`. Those of a text that is read in
         windows are the mean over its windows."""
-        texts: list[Any] = list(inputs)
-        second = None
-        if self.takes_pairs:
-            texts = [pair[0] for pair in inputs]
-            second = [pair[1] for pair in inputs]
-        options: dict[str, Any] = {"truncation": True}
-        if self.reads_windows(saved.positions, saved.tokenizer):
-            options = window_options(saved.tokenizer)
-        encoded = saved.tokenizer(texts, second, **options)
+        options = window_options(saved.tokenizer)
+        if self.truncates(saved.positions, saved.tokenizer):
+            options = {"truncation": True}
+        encoded = saved.encoded(inputs, **options)
         numbers = encoded.pop("overflow_to_sample_mapping", range(len(inputs)))
         logits = saved.logits(encoded, batch_size=len(inputs))
         sums = np.zeros((len(inputs), len(logits[0])))
@@ -419,14 +409,12 @@ class Classify(LabelRecipe):
             by_row = correlation(predicted, true, of_ranks=False)
             return Measured(regression_metrics(predicted, true), by_row)
         metrics = classification_metrics(predicted, true)
-        return Measured(metrics, self.main_metric_by_row(predicted, true))
-
-    def main_metric_by_row(self, predicted: np.ndarray, true: np.ndarray) -> RowMetric:
-        if self.problem_type == MULTI:
-            # The model cannot predict labels that the training data lack.
-            hits = predicted * true[:, : predicted.shape[1]]
-            return micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
-        return mean(predicted == true)
+        if self.problem_type == SINGLE:
+            return Measured(metrics, mean(predicted == true))
+        # The model cannot predict labels that the training data lack.
+        hits = predicted * true[:, : predicted.shape[1]]
+        by_row = micro_f1(hits.sum(axis=1), predicted.sum(axis=1), true.sum(axis=1))
+        return Measured(metrics, by_row)
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         texts: dict[str, Any] = {name: row[name] for name in ("text", "text_pair") if name in row}

@@ -57,8 +57,8 @@ class Embed(SentenceRecipe):
     def config_fields(self) -> dict[str, Any]:
         return {"add_pooling_layer": False}
 
-    def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
-        start = super().wrapped(start, modules_of, device)
+    def wrapped(self, start: Start) -> Start:
+        start = super().wrapped(start)
         trained: Any = start.trained
         if start.has_own_class:
             for module in trained:

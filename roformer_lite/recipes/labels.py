@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..baseline.join import Join
@@ -199,15 +198,6 @@ class LabelRecipe(AnsweringRecipe):
     # Answering.
 
     @abstractmethod
-    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
-        """Whether a model predicts for texts that are too long from overlapping windows.
-
-        Args:
-            positions: The number of positions in the table of the model; None without a table.
-            tokenizer: Its tokenizer.
-        """
-
-    @abstractmethod
     def choose_join(
         self,
         saved: LoadedModel,
@@ -240,16 +230,17 @@ class LabelRecipe(AnsweringRecipe):
 
     # What the card shows.
 
-    def sentence_on_lengths(self, start: Start, train: Dataset) -> str:
+    def sentence_on_lengths(self, start: Start) -> str:
         length = start.tokenizer.model_max_length
+        train = start.encoded["train"]
         num_cut = sum(number >= length for number in self.lengths(train))
         sentence = (
             f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} of "
             f"its {len(train):,} texts reach this length. "
         )
-        if self.reads_windows(max_positions(start.model), start.tokenizer):
-            return sentence + "Predictions read longer texts in overlapping windows of this length."
-        return sentence + "Predictions also read only this part of a text."
+        if self.truncates(max_positions(start.model), start.tokenizer):
+            return sentence + "Predictions also read only this part of a text."
+        return sentence + "Predictions read longer texts in overlapping windows of this length."
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

@@ -101,16 +101,25 @@ class LanguageModel(Recipe):
         return self.options.block_size
 
     def encode(self, rows: Any, tokenizer: PreTrainedTokenizerBase, training: bool) -> Any:
-        """The blocks of the rows."""
+        """The blocks of the rows.
+
+        Raises:
+            InputError: if the text has no word.
+        """
         from datasets import Dataset
         from datasets.fingerprint import generate_fingerprint
 
-        options = {
+        options: dict[str, Any] = {
             "tokenizer": tokenizer,
             "block_size": self.options.block_size,
             "is_causal": self.is_causal,
         }
-        require_word(rows, options)
+        special = set(tokenizer.all_special_ids)
+        if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
+            raise InputError(
+                f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, "
+                "so nothing can be predicted"
+            )
         return Dataset.from_generator(
             blocks,
             gen_kwargs={"rows": rows, **options},
@@ -300,20 +309,6 @@ class CausalLM(LanguageModel):
             "exponential. bits_per_byte, the loss of the text in bits per UTF-8 byte, can be "
             "compared between models with different vocabularies."
         ]
-
-
-def require_word(rows: Dataset, options: dict[str, Any]) -> None:
-    """Check that there is at least one word.
-
-    Raises:
-        InputError: if there is none.
-    """
-    special = set(options["tokenizer"].all_special_ids)
-    if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
-        raise InputError(
-            f"{rows[0]['origin']}: the tokenizer finds no word in the text that begins here, so "
-            "nothing can be predicted"
-        )
 
 
 def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -103,10 +103,14 @@ class LoadedModel:
             found.extend(logits.double().cpu().numpy())
         return found
 
+    def encoded(self, inputs: Sequence[Input], **options: Any) -> BatchEncoding:
+        """The output of the tokenizer for texts, or for pairs of texts."""
+        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
+        return self.tokenizer(texts, **options)
+
     def lengths(self, inputs: Sequence[Input], **options: Any) -> list[int]:
         """The number of tokens of each text, or of each pair of texts."""
-        texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
-        encoded = self.tokenizer(texts, truncation=False, verbose=False, **options)
+        encoded = self.encoded(inputs, truncation=False, verbose=False, **options)
         return [len(ids) for ids in encoded["input_ids"]]
 
     def warn_of_truncation(self, inputs: Sequence[Input]) -> None:

@@ -142,14 +142,14 @@ class SentenceRecipe(Recipe):
 
     # The model, and its training.
 
-    def wrapped(self, start: Start, modules_of: str | None, device: torch.device) -> Start:
+    def wrapped(self, start: Start) -> Start:
         model: Any = start.model
         made = make_sentence_model(
             self.sentence_class(),
-            model.to(device),
+            model.to(start.args.device),
             start.tokenizer,
             self.max_length,
-            modules_of=modules_of,
+            modules_of=start.run.model.model_name_or_path,
         )
         return replace(start, trained=made)
 
@@ -157,9 +157,9 @@ class SentenceRecipe(Recipe):
     def loss(self, model: Any) -> torch.nn.Module:
         """The library's loss of a model for the kind of the training data."""
 
-    def trainer_parts(
-        self, args: TrainingArguments, start: Start, rows: DatasetDict, encoded: DatasetDict
-    ) -> dict[str, Any]:
+    def trainer_parts(self, start: Start) -> dict[str, Any]:
+        args = start.args
+        encoded = start.encoded
         number = len(encoded["train"])
         if self.kind in self.compared_kinds and min(args.train_batch_size, number) < 2:
             raise InputError(
@@ -219,7 +219,7 @@ class SentenceRecipe(Recipe):
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 
-    def truncates(self, saved: LoadedModel) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         return True
 
     # Measuring.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import (
@@ -46,13 +46,21 @@ if TYPE_CHECKING:
 MAX_SEVERITY = 101
 
 
+@dataclass(frozen=True)
 class Seq2SeqReader(Reader):
-    """Reads a `source` and a `target`."""
+    """Reads a `source` and a `target`.
+
+    Raises:
+        InputError: if sacrebleu, which will measure on the rows, lacks the tokenizer.
+    """
 
     input_columns = ("source",)
     target_columns = ("target",)
 
     options: Seq2SeqDataArguments
+
+    def __post_init__(self):
+        check_bleu_tokenizer(self.options.bleu_tokenizer)
 
     def select_columns(self, row: Row) -> Row:
         return {
@@ -81,13 +89,6 @@ class Seq2Seq(AnsweringRecipe):
     neutral_example = {"source": "a line of text", "target": ""}
 
     options: Seq2SeqDataArguments
-
-    # What is found in the data or in a saved model.
-
-    @classmethod
-    def inspect(cls, options: Seq2SeqDataArguments, rows: DatasetDict) -> Self:
-        check_bleu_tokenizer(options.bleu_tokenizer)
-        return cls(options)
 
     # Encoding.
 
@@ -146,7 +147,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # Answering.
 
-    def truncates(self, saved: LoadedModel) -> bool:
+    def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         return True
 
     def text_columns(self) -> list[str]:
@@ -162,16 +163,18 @@ class Seq2Seq(AnsweringRecipe):
                 f"--max_new_tokens {new_tokens}: this model has positions for only "
                 f"{saved.positions} tokens"
             )
+        limits: dict[str, Any] = {}
+        if "beams" in options:
+            limits["num_beams"] = options["beams"]
+        if new_tokens:
+            # The saved limit would apply as well.
+            limits |= {"max_new_tokens": new_tokens, "max_length": None}
         encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
         encoded = encoded.to(saved.model.device)
-        token_ids = saved.model.generate(**encoded, **generation_limits(options))
+        token_ids = saved.model.generate(**encoded, **limits)
         return texts_of(token_ids, saved.tokenizer)
 
     # Measuring.
-
-    def for_rows(self, saved: LoadedModel, rows: Dataset) -> Self:
-        check_bleu_tokenizer(self.options.bleu_tokenizer)
-        return self
 
     def predicted(self, answers: list[Answer]) -> list[str]:
         return [answer["prediction"] for answer in answers]
@@ -227,15 +230,3 @@ def check_bleu_tokenizer(name: str) -> None:
             f"--bleu_tokenizer {name} is not available: {reason(error)}; the tokenizers of "
             f"sacrebleu are {', '.join(BLEU.TOKENIZERS)}"
         ) from error
-
-
-def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` for the options `beams` and `max_new_tokens`, if they were given."""
-    arguments: dict[str, Any] = {}
-    if "beams" in options:
-        arguments["num_beams"] = options["beams"]
-    if "max_new_tokens" in options:
-        arguments["max_new_tokens"] = options["max_new_tokens"]
-        # The saved limit would apply as well.
-        arguments["max_length"] = None
-    return arguments

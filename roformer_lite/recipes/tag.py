@@ -318,9 +318,6 @@ class Tag(LabelRecipe):
             answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
-    def reads_windows(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
-        return True
-
     @cached_property
     def legal(self) -> np.ndarray:
         """The result of `legal_transitions` for the tags of the model."""

@@ -4,8 +4,6 @@ It measures the model, and decides whether the model is fine-tuned after its hea
 fold, a copy of the untrained model is trained on the other folds as the model itself is on all rows.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from copy import copy, deepcopy
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from sklearn.model_selection import PredefinedSplit, StratifiedGroupKFold
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import SaveStrategy
@@ -22,10 +20,8 @@ from transformers.trainer_utils import SaveStrategy
 from ..data.duplicates import normal_form
 from ..evaluation import Evaluation
 from ..measuring.significance import Baselines
-from ..options.run import Run
 from ..output import write_json
 from ..recipes.base import Start
-from ..recipes.classify import Classify
 from .callbacks import BestCheckpoint, TrainingClock
 from .fit import fit, make_trainer
 from .head import fit_head
@@ -88,8 +84,10 @@ class CrossValidation:
             "but without the rows of the same fold."
         )
 
-    def evaluation(self, recipe: Classify, rows: Dataset) -> Evaluation:
+    def evaluation(self, start: Start) -> Evaluation:
         """The evaluation of the logits on the training rows."""
+        recipe: Any = start.recipe
+        rows = start.rows["train"]
         answers = recipe.answers_of_logits(np.array(self.logits))
         measured = recipe.measured_answers(answers, rows)
         return Evaluation(
@@ -99,13 +97,10 @@ class CrossValidation:
             report=recipe.report(measured.outcomes),
         )
 
-    def baselines(self, recipe: Classify, rows: Dataset) -> Baselines:
-        """The baselines, trained and measured in the same folds.
-
-        Args:
-            recipe: The task.
-            rows: The training rows.
-        """
+    def baselines(self, start: Start) -> Baselines:
+        """The baselines, trained and measured in the same folds."""
+        recipe = start.recipe
+        rows = start.rows["train"]
         predicted: dict[str, np.ndarray] = {}
         for learned, held_out in PredefinedSplit(self.folds).split():
             train = rows.select(learned)
@@ -145,42 +140,34 @@ def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:
     return folds
 
 
-def cross_validate(
-    trainer: RoFormerLiteTrainer,
-    run: Run,
-    untrained: Start,
-    pairs: PairTraining,
-    rows: Dataset,
-) -> CrossValidation:
+def cross_validate(untrained: Start, pairs: PairTraining) -> CrossValidation:
     """Compare the model with its fitted head and after fine-tuning, if that is fast enough. If not,
     find out at least how accurate a head on the encoder before training is.
 
     The result is saved, so that a training that is continued makes the same decision.
 
     Args:
-        trainer: The trainer of the model.
-        run: The run with its defaults filled in.
         untrained: The start of the training, with the model before it has learned anything.
         pairs: What the encoder has learned from pairs.
-        rows: The training rows.
     """
-    saved = saved_cross_validation(trainer.args)
+    args = untrained.args
+    saved = saved_cross_validation(args)
     if saved is not None:
         return saved
-    encoded: Any = trainer.train_dataset
+    rows = untrained.rows["train"]
     texts = ["\t".join(untrained.recipe.texts([row])) for row in rows]
-    folds = folds_of(texts, encoded["labels"])
+    folds = folds_of(texts, untrained.encoded["train"]["labels"])
     texts_of_pairs = pairs.steps * pairs.texts_per_batch
-    texts_of_fine_tuning = trainer.args.num_train_epochs * len(encoded) * (1 - 1 / NUM_FOLDS)
+    texts_of_fine_tuning = args.num_train_epochs * len(rows) * (1 - 1 / NUM_FOLDS)
     minutes = NUM_FOLDS * pairs.seconds / 60 * (1 + texts_of_fine_tuning / texts_of_pairs)
     if folds is None:
         found = CrossValidation(why_not="there are too few rows of each label for it")
     elif minutes > MAX_MINUTES:
         why_not = f"it would have taken about {minutes:.1f} minutes, more than {MAX_MINUTES:.0f}"
-        heads = _run_folds(folds, trainer.args, run, untrained, rows, encoded, trains=False)
+        heads = _run_folds(folds, untrained, trains=False)
         accuracies = {"head": heads.fitted_accuracy}
-        if run.training.baselines:
-            for name, by_split in heads.baselines(untrained.recipe, rows).items():
+        if untrained.run.training.baselines:
+            for name, by_split in heads.baselines(untrained).items():
                 accuracies[name] = by_split[SPLIT].metrics["accuracy"]
         shown = ", ".join(f"{name} {accuracy:.4f}" for name, accuracy in accuracies.items())
         found = CrossValidation(
@@ -191,8 +178,8 @@ def cross_validate(
             ),
         )
     else:
-        found = _run_folds(folds, trainer.args, run, untrained, rows, encoded)
-    write_json(Path(trainer.args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
+        found = _run_folds(folds, untrained)
+    write_json(Path(args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
     return found
 
 
@@ -204,41 +191,36 @@ def saved_cross_validation(args: TrainingArguments) -> CrossValidation | None:
     return CrossValidation(**json.loads(path.read_text("utf-8")))
 
 
-def _run_folds(
-    folds: np.ndarray,
-    args: TrainingArguments,
-    run: Run,
-    untrained: Start,
-    rows: Dataset,
-    encoded: Dataset,
-    trains: bool = True,
-) -> CrossValidation:
+def _run_folds(folds: np.ndarray, untrained: Start, trains: bool = True) -> CrossValidation:
     """Train a model in each fold, with its head fitted and then fine-tuned. Without `trains`, only
     fit a head on the encoder."""
+    encoded = untrained.encoded["train"]
     labels = np.array(encoded["labels"])
     parts = list(PredefinedSplit(folds).split())
     num_labels: Any = untrained.model.config.num_labels
     fitted = np.zeros((len(labels), num_labels))
     fine_tuned = fitted.copy()
     for number, (learned, held_out) in enumerate(parts, start=1):
-        own = copy(args)
-        own.output_dir = str(Path(args.output_dir) / FOLDS_FOLDER)
+        own = copy(untrained.args)
+        own.output_dir = str(Path(own.output_dir) / FOLDS_FOLDER)
         own.report_to = []
         own.disable_tqdm = True
         model = deepcopy(untrained.model)
-        fold = make_trainer(
-            run,
-            replace(untrained, model=model, trained=model),
-            own,
-            rows=DatasetDict(train=rows.select(learned)),
+        start = replace(
+            untrained,
+            args=own,
+            rows=DatasetDict(train=untrained.rows["train"].select(learned)),
             encoded=DatasetDict(train=encoded.select(learned)),
+            model=model,
+            trained=model,
         )
+        fold = make_trainer(start)
         _be_quiet(fold)
         if trains:
-            stage = PairTrainer(fold, fold.train_dataset, Path(own.output_dir))
+            stage = PairTrainer(fold, Path(own.output_dir))
             _be_quiet(stage)
             fit(stage, checkpoint=None)
-        fit_head(fold, fold.train_dataset)
+        fit_head(fold)
         unseen = encoded.select(held_out)
         fitted[held_out] = fold.predict(unseen).predictions
         if not trains:

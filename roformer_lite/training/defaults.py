@@ -47,7 +47,9 @@ def with_defaults(run: Run) -> Run:
     """The same run with the training options filled in that were not given and whose defaults
     depend on the task and the model, and with the maximum length of texts to classify."""
     data = run.data
+    filled = set()
     if isinstance(data, ClassifyDataArguments) and data.max_length is None:
+        filled.add("max_length")
         max_length = MAX_FINE_TUNING_LENGTH if run.model.model_name_or_path else MAX_LENGTH
         data = replace(data, max_length=max_length)
     values: dict[str, Any] = {**_DEFAULTS, **run.data.training_defaults}
@@ -57,4 +59,4 @@ def with_defaults(run: Run) -> Run:
             values["learning_rate"] = _OWN_WEIGHTS_LEARNING_RATE
     values = {name: value for name, value in values.items() if getattr(run.training, name) is None}
     training = replace(run.training, **values)
-    return replace(run, data=data, training=training, filled=frozenset(values))
+    return replace(run, data=data, training=training, filled=frozenset(filled.union(values)))

@@ -5,8 +5,6 @@ does (Tunstall et al. 2022, arXiv:2209.11055). It may then be better without fur
 cross-validation finds out, so that no rows need to be held out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from datasets import DatasetDict
@@ -71,8 +69,7 @@ def decide(
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
     if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
-    given = run.content().keys() - run.filled
-    may_stop = not run.data.join_baseline and given.isdisjoint(FINE_TUNING_OPTIONS)
+    may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
     learns_all = may_stop and from_sentence_encoder
     return FewRows(
         min_rows_to_split=MAX_CONTRASTIVE_ROWS if learns_all else MIN_ROWS_TO_SPLIT,

@@ -69,20 +69,19 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     recipe = finished.recipe
     args = finished.trainer.args
     batch_size = args.per_device_eval_batch_size
-    splits = {split: rows for split, rows in finished.rows.items() if split != "train"}
+    splits = {split: rows for split, rows in finished.start.rows.items() if split != "train"}
     found = Measurements(recipe)
     validated = finished.validated
     if validated is not None and validated.folds:
-        found.evaluations.append(validated.evaluation(recipe, finished.rows["train"]))
+        found.evaluations.append(validated.evaluation(finished.start))
     if not splits and finished.joined is None:
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
     saved = open_model(folder, device=str(args.device))
     validation = splits.get("validation")
     if finished.joined is not None:
-        of_encoder = saved.recipe.with_threshold(saved, validation, batch_size)
+        alone = saved.recipe.with_threshold(saved, validation, batch_size)
         for split, rows in splits.items():
-            alone = of_encoder.for_rows(saved, rows)
             measured = alone.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined["validation"]
@@ -91,9 +90,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     found.recipe = recipe.with_threshold(saved, validation, batch_size)
     settings = found.recipe.settings()
     tuned = type(recipe).of_model(saved.recipe.options, saved.model.config, settings)
-    saved = replace(saved, recipe=tuned)
     for split, rows in splits.items():
-        prepared = saved.recipe.for_rows(saved, rows)
+        prepared = tuned.for_rows(saved, rows)
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
         if split == "validation" and finished.joined is not None:

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from datasets import Dataset, DatasetDict
-from transformers import TrainerState, TrainingArguments
+from transformers import TrainerState
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
 from ..errors import InputError
-from ..options.run import Run
 from ..output import is_disk_full
-from ..recipes.base import Recipe, Start
+from ..recipes.base import Start
 from .trainer import RoFormerLiteSeq2SeqTrainer, RoFormerLiteTrainer
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE, step_of
@@ -37,44 +35,31 @@ def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
     return RoFormerLiteTrainer
 
 
-def make_trainer(
-    run: Run,
-    start: Start,
-    args: TrainingArguments,
-    rows: DatasetDict,
-    encoded: DatasetDict,
-) -> RoFormerLiteTrainer:
-    """Make the trainer of the task. The `args` that depend on the data are filled in.
-
-    Args:
-        run: The run with its defaults filled in.
-        start: The start of the training.
-        args: The arguments of the training.
-        rows, encoded: The data as rows and as model inputs.
+def make_trainer(start: Start) -> RoFormerLiteTrainer:
+    """Make the trainer of the task. The arguments that depend on the data are filled in.
 
     Raises:
         InputError: for training arguments that the Trainer does not accept.
     """
-    recipe = start.recipe
-    train = encoded["train"]
-    complete_arguments(args, run, recipe, encoded)
+    complete_arguments(start)
     lengths: Sequence[int] = ()
-    max_tokens = run.training.max_tokens_per_batch
+    options = start.run.training
+    max_tokens = options.max_tokens_per_batch
     if max_tokens:
-        lengths = recipe.lengths(train)
+        lengths = start.recipe.lengths(start.encoded["train"])
         if max(lengths) > max_tokens:
             raise InputError(
                 f"--max_tokens_per_batch {max_tokens} is below the longest row, which has "
                 f"{max(lengths)} tokens; raise it, or truncate the rows to fewer tokens"
             )
-    parts = recipe.trainer_parts(args, start, rows, encoded)
+    parts = start.recipe.trainer_parts(start)
     try:
-        return trainer_class(run.task)(
+        return trainer_class(start.recipe.name)(
             model=start.trained,
-            args=args,
+            args=start.args,
             processing_class=start.tokenizer,
             **parts,
-            options=run.training,
+            options=options,
             lengths=lengths,
         )
     except (ImportError, ValueError) as error:
@@ -83,31 +68,29 @@ def make_trainer(
         ) from error
 
 
-def complete_arguments(
-    args: TrainingArguments, run: Run, recipe: Recipe, encoded: DatasetDict
-) -> None:
+def complete_arguments(start: Start) -> None:
     """Fill in the arguments that depend on the data: the number of epochs, the batch size, and the
     metric that chooses a checkpoint."""
-    options = run.training
-    train = encoded["train"]
-    if "validation" not in encoded:
+    args = start.args
+    recipe = start.recipe
+    options = start.run.training
+    train = start.encoded["train"]
+    if "validation" not in start.rows:
         args.eval_strategy = "no"
         args.load_best_model_at_end = False
-    tokens = _mean_length(recipe, train) if recipe.has_labels else 0.0
+    # The mean length of a row.
+    tokens = 0.0
+    if recipe.has_labels:
+        sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
+        tokens = sum(recipe.lengths(sample)) / len(sample)
     if options.num_train_epochs is None:
         args.num_train_epochs = epochs_for(len(train), tokens * len(train))
-    if "per_device_train_batch_size" in run.filled and tokens:
+    if "per_device_train_batch_size" in start.run.filled and tokens:
         max_rows = max(1, round(MAX_TOKENS_PER_BATCH / tokens))
         args.per_device_train_batch_size = min(args.per_device_train_batch_size, max_rows)
     if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
-
-
-def _mean_length(recipe: Recipe, train: Dataset) -> float:
-    """The mean number of tokens of at most 1,000 random rows."""
-    sample = train.shuffle(seed=0).select(range(min(len(train), NUM_SAMPLED_ROWS)))
-    return sum(recipe.lengths(sample)) / len(sample)
 
 
 def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = True) -> None:

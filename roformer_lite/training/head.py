@@ -5,34 +5,30 @@ The gradients of a random head would first distort a trained encoder. If the hea
 fine-tuning changes the encoder much less (Kumar et al. 2022, ICLR, arXiv:2202.10054).
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 from transformers import (
     PreTrainedModel,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..data.blocks import batches
+from ..options.run import Run
 from ..saved.saved_model import load_config, read_optional_object
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import Trainer, TrainingArguments
-
-    from ..options.run import Run
 
 # The head is fitted on about this many texts or words.
 MAX_FITTED_ITEMS = 20_000
@@ -120,7 +116,7 @@ def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
     layer.bias.copy_(torch.from_numpy(np.log(odds)))
 
 
-def fit_head(trainer: Trainer, train: Dataset) -> None:
+def fit_head(trainer: Trainer) -> None:
     """Set the last layer of the model's head to the best linear model on the states of its frozen
     encoder.
 
@@ -129,8 +125,8 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     suitable layer keeps its random weights.
 
     Args:
-        trainer: The trainer, before it trains. If there are several processes, each does the same.
-        train: The encoded training data, of which about 20,000 texts or words are used.
+        trainer: The trainer, before it trains. About 20,000 texts or words of its training data are
+            used. If there are several processes, each does the same.
     """
     model = trainer.model
     layer = output_layer(model)
@@ -143,7 +139,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
         return
     problem_type = model.config.problem_type or "single_label_classification"
     # The shapes are (items, hidden) and (items, ...).
-    states, labels = _labelled_states(trainer, train, layer)
+    states, labels = _labelled_states(trainer, layer)
     mean = states.mean(dim=0)
     states = states - mean
     scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
@@ -167,11 +163,10 @@ def output_layer(model: PreTrainedModel) -> nn.Linear | None:
 
 
 @torch.no_grad()
-def _labelled_states(
-    trainer: Trainer, train: Dataset, layer: nn.Linear
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     """The inputs of the last layer for shuffled training data, and their labels."""
     model: Any = trainer.model
+    train: Any = trainer.train_dataset
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
     states: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     PreTrainedModel,
@@ -23,6 +24,7 @@ from ..options.run import Run
 from ..recipes.base import Recipe, Start
 from ..saved.saved_model import (
     check_vocabulary,
+    leave_out_segments,
     load_with_new_head,
     max_positions,
 )
@@ -34,13 +36,17 @@ def make_start(
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     given: PreTrainedConfig | None,
+    rows: DatasetDict,
 ) -> Start:
-    """Make a pretrained model with a head for the recipe, or a new model of the requested size.
+    """Make a pretrained model with a head for the recipe, or a new model of the requested size, and
+    encode the data for it.
 
     Args:
-        run, recipe, args: The run, its task, which has found the labels, and its arguments.
+        run, recipe, args: The run with its defaults filled in, its task, which has found the
+            labels, and its arguments.
         tokenizer: The tokenizer. A pretrained model must have embeddings of all its tokens.
         given: The configuration of the pretrained model, if there is one.
+        rows: The data.
 
     Raises:
         InputError: if the fields of the configuration are inconsistent, or a model cannot be
@@ -70,9 +76,18 @@ def make_start(
         ) from error
     positions = max_positions(model)
     if positions is not None:
-        recipe = recipe.limited_to(positions, run.data)
+        recipe = recipe.limited_to(positions, run.given)
         tokenizer.model_max_length = recipe.max_length
+    leave_out_segments(tokenizer, model.config)
+    encoded = {
+        split: recipe.encode(part, tokenizer, training=split == "train")
+        for split, part in rows.items()
+    }
     start = Start(
+        run=run,
+        args=args,
+        rows=rows,
+        encoded=DatasetDict(encoded),
         recipe=recipe,
         model=model,
         tokenizer=tokenizer,
@@ -80,7 +95,7 @@ def make_start(
         has_own_class=model.config.model_type in AUTO_CLASSES,
         trained=model,
     )
-    return recipe.wrapped(start, name, args.device)
+    return recipe.wrapped(start)
 
 
 def new_model(
@@ -90,25 +105,19 @@ def new_model(
     overrides: Mapping[str, Any],
 ) -> PreTrainedModel:
     """A model with random weights. If no size is chosen, the task may choose some fields."""
-    fields = {**_token_ids(tokenizer, recipe.config_class), "vocab_size": len(tokenizer)}
+    fields = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "vocab_size": len(tokenizer),
+    }
+    if "decoder_start_token_id" in recipe.config_class.__dataclass_fields__:
+        fields["decoder_start_token_id"] = tokenizer.cls_token_id
     if not size:
         fields |= recipe.new_model
     fields |= {**recipe.config_fields(), **overrides}
     config = recipe.config_class.from_preset(size or "mini", **fields)
     return recipe.auto_model.from_config(config)
-
-
-def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrainedConfig]
-) -> dict[str, int | None]:
-    ids = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
-    if "decoder_start_token_id" in config_class.__dataclass_fields__:
-        ids["decoder_start_token_id"] = tokenizer.cls_token_id
-    return ids
 
 
 def check_overrides(given: dict[str, Any], config_class: type[PreTrainedConfig]) -> None:

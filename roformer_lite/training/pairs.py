@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import SchedulerType, TrainerState, TrainingArguments
@@ -102,13 +101,14 @@ class PairTrainer(RoFormerLiteTrainer):
     the vectors of the texts, keeps its weights.
 
     Args:
-        trainer: The trainer of the classifier. Its arguments and options hold here as well, except
-            for those that say how the classifier is fine-tuned.
-        train: The encoded training data, with one label each.
+        trainer: The trainer of the classifier. Its training data have one label each. Its arguments
+            and options hold here as well, except for those that say how the classifier is
+            fine-tuned.
         folder: The folder of the checkpoints.
     """
 
-    def __init__(self, trainer: RoFormerLiteTrainer, train: Dataset, folder: Path):
+    def __init__(self, trainer: RoFormerLiteTrainer, folder: Path):
+        train: Any = trainer.train_dataset
         longest = max(map(len, train["input_ids"]))
         num_texts = min(MAX_TEXTS, max(MIN_TEXTS, MAX_TOKENS // longest))
         num_steps = min(MAX_STEPS, max(MIN_STEPS, NUM_EPOCHS * len(train) // num_texts))
@@ -193,17 +193,17 @@ class PairTraining:
     seconds: float
 
 
-def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool) -> PairTraining:
+def learn_from_pairs(trainer: RoFormerLiteTrainer, is_done: bool) -> PairTraining:
     """Train the encoder of a classifier on pairs, from the beginning or from a checkpoint.
 
     Args:
-        trainer: The trainer of the classifier, before it trains.
-        train: The encoded training data: few rows with one label each.
+        trainer: The trainer of the classifier, before it trains. Its training data are few rows
+            with one label each.
         is_done: Whether the classifier is being fine-tuned already, so that there is nothing left
             to do here.
     """
     folder = Path(trainer.args.output_dir) / PAIRS_FOLDER
-    stage = PairTrainer(trainer, train, folder)
+    stage = PairTrainer(trainer, folder)
     if not is_done:
         print(
             f"There are few rows, so the encoder first learns the labels from pairs of them, in "
@@ -214,6 +214,6 @@ def learn_from_pairs(trainer: RoFormerLiteTrainer, train: Dataset, is_done: bool
     state = TrainerState.load_from_json(f"{last_checkpoint(folder)}/{STATE_FILE}")
     return PairTraining(
         steps=state.global_step,
-        texts_per_batch=min(stage.args.per_device_train_batch_size, len(train)),
+        texts_per_batch=min(stage.args.per_device_train_batch_size, len(stage.labels)),
         seconds=seconds_of(state),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..baseline.join import Join
@@ -47,10 +47,9 @@ class FinishedTraining:
 
     Args:
         run: The run as it was given. For one of several seeds, it is the run of all seeds.
-        start: The start of the training: the task with the information found in the data, the model,
-            which is trained now, and its tokenizer.
+        start: The start of the training: the task with the information found in the data, the data,
+            the model, which is trained now, and its tokenizer.
         trainer: The trainer, with all arguments and options filled in, and its log.
-        rows, encoded: The data as rows and as model inputs.
         baselines: The metrics of the baselines.
         joined: The baseline that joins the answer; None for the answer of the model alone.
         pairs: What the encoder has learned from pairs, if it has.
@@ -60,8 +59,6 @@ class FinishedTraining:
     run: Run
     start: Start
     trainer: RoFormerLiteTrainer
-    rows: DatasetDict
-    encoded: DatasetDict
     baselines: Baselines
     joined: FittedBaseline | None
     pairs: PairTraining | None = None
@@ -108,10 +105,11 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
     evaluations = measured.evaluations
     metric = recipe.main_metric
     notes = recipe.notes()
+    splits = finished.start.rows
     by_label = {}
     for evaluation in evaluations:
         # The training rows are cross-validated.
-        rows = finished.rows.get(evaluation.split, finished.rows["train"])
+        rows = splits.get(evaluation.split, splits["train"])
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
             notes.append(note_on_seen(metric, evaluation, rows))
@@ -139,7 +137,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "p_values": p_values(metric, evaluations, others),
         "verdict": verdict(metric, evaluations, finished.baselines),
         "rows": {
-            **{split: len(rows) for split, rows in finished.rows.items()},
+            **{split: len(rows) for split, rows in splits.items()},
             **{evaluation.split: evaluation.rows for evaluation in evaluations},
         },
         "parameters": finished.model.num_parameters(),
@@ -159,7 +157,7 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(seconds_of(state) / 60, 2),
         "what_happened": what_happened(finished),
-        "lengths": finished.recipe.sentence_on_lengths(finished.start, finished.encoded["train"]),
+        "lengths": finished.recipe.sentence_on_lengths(finished.start),
         "chosen_step": finished.chosen_step,
         "best_metric": state.best_metric,
         "arguments": {name: values[name] for name in SHOWN_ARGUMENTS},
@@ -276,7 +274,7 @@ def what_happened(finished: FinishedTraining) -> str:
             f"The checkpoint of step {finished.chosen_step:,} is kept, because {owner} has the best "
             f"validation {metric.replace('_', ' ')}, {finished.trainer.state.best_metric:.4g}."
         )
-    if len(finished.rows) == 1 and (validated is None or not validated.folds):
+    if len(finished.start.rows) == 1 and (validated is None or not validated.folds):
         sentences.append("The model was not measured: there are no validation or test data.")
     return " ".join(sentences)
 

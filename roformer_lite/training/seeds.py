@@ -76,9 +76,8 @@ def _folder(run: Run, seed: int) -> Path:
 def _of_seed(run: Run, seed: int) -> Run:
     """The run of one seed. All seeds hold out the same rows."""
     data = run.data
-    seeds = run.training.seeds or [seed]
     if data.validation_seed is None:
-        data = replace(data, validation_seed=seeds[0])
+        data = replace(data, validation_seed=run.training.seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)
     return replace(run, data=data, training=training, whole=run)

@@ -3,12 +3,9 @@ fitted, and the model is trained or fine-tuned."""
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
-from datasets import DatasetDict
 from transformers import set_seed
 
-from ..options.run import Run
 from ..recipes.base import Start
 from .cross_validation import CrossValidation, cross_validate, saved_cross_validation
 from .few_rows import FewRows
@@ -19,21 +16,17 @@ from .trainer import RoFormerLiteTrainer
 
 
 def train_in_stages(
-    run: Run,
     start: Start,
     trainer: RoFormerLiteTrainer,
     few_rows: FewRows,
-    rows: DatasetDict,
     checkpoint: str | None,
 ) -> tuple[PairTraining | None, CrossValidation | None]:
     """Train from the beginning or from a checkpoint. Afterwards, the model has the weights to save.
 
     Args:
-        run: The run with its defaults filled in.
         start: The start of the training.
         trainer: The trainer.
         few_rows: What is done because the data have few rows.
-        rows: The data.
         checkpoint: The checkpoint of the trainer from which the training continues, if there is
             one.
 
@@ -41,24 +34,23 @@ def train_in_stages(
         What the encoder has learned from pairs, if it has, and what is known from cross-validation,
         if rows were too few to hold some out.
     """
-    train: Any = trainer.train_dataset
     pairs: PairTraining | None = None
     validated: CrossValidation | None = None
-    if start.has_new_head and getattr(run.data, "fit_head", False):
+    if start.has_new_head and getattr(start.run.data, "fit_head", False):
         untrained = start
         learns = few_rows.learns_from_pairs and start.has_own_class
         if learns and can_learn_from_pairs(trainer):
             untrained = replace(start, model=deepcopy(start.model))
-            pairs = learn_from_pairs(trainer, train, is_done=checkpoint is not None)
+            pairs = learn_from_pairs(trainer, is_done=checkpoint is not None)
             # A stage that was done by an earlier command has drawn no random numbers.
             set_seed(trainer.args.seed)
         is_final = few_rows.stops_after_fitting and trainer.eval_dataset is None
         if checkpoint is not None:
             validated = saved_cross_validation(trainer.args)
         else:
-            fit_head(trainer, train)
+            fit_head(trainer)
             if pairs is not None and is_final:
-                validated = cross_validate(trainer, run, untrained, pairs, rows["train"])
+                validated = cross_validate(untrained, pairs)
                 set_seed(trainer.args.seed)
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)

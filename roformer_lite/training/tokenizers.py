@@ -1,7 +1,6 @@
 """The tokenizer of a training: a given one, the one of a pretrained model, or a new one."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -17,11 +16,7 @@ from ..saved.saved_model import require_tokenizer, try_tokenizer
 
 
 def make_tokenizer(
-    run: Run,
-    recipe: Recipe,
-    args: TrainingArguments,
-    train_rows: Dataset,
-    state_dir: Path,
+    run: Run, recipe: Recipe, args: TrainingArguments, train_rows: Dataset
 ) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
     training data.
@@ -29,21 +24,23 @@ def make_tokenizer(
     Returns:
         The tokenizer, and the recipe for it.
 
-    A trained tokenizer is saved in `state_dir`, where other processes and a continued training find
-    it.
+    A trained tokenizer is saved next to the checkpoints, where other processes and a continued
+    training find it.
 
     Raises:
         InputError: if it cannot be loaded or trained.
     """
     name = run.model.tokenizer or run.model.model_name_or_path
     if name is None:
-        name = str(state_dir / "tokenizer")
+        folder = run.checkpoints / "tokenizer"
+        name = str(folder)
         with args.main_process_first(local=False, desc="training the tokenizer"):
-            if args.should_save and not (state_dir / "tokenizer").exists():
+            if args.should_save and not folder.exists():
                 texts = recipe.texts(train_rows)
                 trained = train_tokenizer(texts, run.model, recipe.new_tokenizer)
-                trained.save_pretrained(state_dir / "tokenizer.unfinished")
-                (state_dir / "tokenizer.unfinished").rename(name)
+                unfinished = folder.with_suffix(".unfinished")
+                trained.save_pretrained(unfinished)
+                unfinished.rename(folder)
     tokenizer = require_tokenizer(name)
     try_tokenizer(tokenizer, name)
     return set_up_tokenizer(tokenizer, recipe)

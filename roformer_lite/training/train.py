@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, disable_progress_bars
+from datasets import DatasetDict, disable_progress_bars
 from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits, mark_seen
@@ -14,7 +14,7 @@ from ..options.run import Run
 from ..recipes import RECIPES
 from ..recipes.base import FittedBaseline, Start
 from ..recipes.loaded_model import LoadedModel
-from ..saved.saved_model import leave_out_segments, load_config
+from ..saved.saved_model import load_config
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import save_finished_model
@@ -47,47 +47,38 @@ def train(run: Run) -> dict[str, Any] | None:
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
     with directory.opened(args) as cache:
-        start = convert_sentence_encoder(run, args, cache / "encoder")
-        name = start.model.model_name_or_path
+        options = convert_sentence_encoder(options, args, cache / "encoder")
+        name = options.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if not shows_progress_bars(args):
+        shows_progress_bars = args.should_save and sys.stderr.isatty() and not args.disable_tqdm
+        if not shows_progress_bars:
             disable_progress_bars()
         set_seed(args.seed)
-        rows, few_rows = read_rows(options, args, cache, start is not run)
+        rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
-        tokenizer, recipe = make_tokenizer(start, recipe, args, rows["train"], run.checkpoints)
-        begun = make_start(start, recipe, args, tokenizer, given)
-        recipe = begun.recipe
-        leave_out_segments(tokenizer, begun.model.config)
-        encoded = DatasetDict(
-            {
-                split: recipe.encode(part, tokenizer, training=split == "train")
-                for split, part in rows.items()
-            }
-        )
-        if begun.has_new_head or name is None:
-            start_at_log_odds(begun.model, encoded["train"])
+        tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"])
+        start = make_start(options, recipe, args, tokenizer, given, rows)
+        if start.has_new_head or name is None:
+            start_at_log_odds(start.model, start.encoded["train"])
         fitted = None
         baselines: Baselines = {}
         if args.should_save:
-            fitted, baselines = fit_baselines(run, begun, args, rows)
-        generation_config = recipe.prepare_generation(begun.model, args)
-        trainer = make_trainer(options, begun, args, rows, encoded)
+            fitted, baselines = fit_baselines(start)
+        generation_config = start.recipe.prepare_generation(start.model, args)
+        trainer = make_trainer(start)
         checkpoint = last_checkpoint(directory.path)
-        pairs, validated = train_in_stages(options, begun, trainer, few_rows, rows, checkpoint)
+        pairs, validated = train_in_stages(start, trainer, few_rows, checkpoint)
         leave_process_group(trainer)
         if validated is not None and validated.folds and run.training.baselines:
-            in_folds = validated.baselines(recipe, rows["train"])
+            in_folds = validated.baselines(start)
             baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
         if generation_config is not None:
-            begun.model.generation_config = generation_config
+            start.model.generation_config = generation_config
         finished = FinishedTraining(
             run=run.whole or run,
-            start=begun,
+            start=start,
             trainer=trainer,
-            rows=rows,
-            encoded=encoded,
             baselines=baselines,
             joined=fitted if run.joins_baseline else None,
             pairs=pairs,
@@ -96,11 +87,6 @@ def train(run: Run) -> dict[str, Any] | None:
         if not args.should_save:
             return None
         return save_finished_model(finished, directory)
-
-
-def shows_progress_bars(args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data."""
-    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(
@@ -131,22 +117,19 @@ def read_rows(
     return mark_seen(reader, rows), few_rows
 
 
-def fit_baselines(
-    run: Run, start: Start, args: TrainingArguments, rows: DatasetDict
-) -> tuple[FittedBaseline | None, Baselines]:
+def fit_baselines(start: Start) -> tuple[FittedBaseline | None, Baselines]:
     """Fit the baseline that may join the answer, and measure all baselines if there are validation
     or test data and the user wants it. The checkpoint before training is one of them if it already
     does the task.
 
     Args:
-        run: The run.
         start: The start of the training, whose model is not trained yet.
-        args: The arguments of the training.
-        rows: The data.
 
     Returns:
         The fitted baseline, if it is needed, and the metrics of all baselines.
     """
+    run = start.run
+    rows = start.rows
     recipe = start.recipe
     is_measured = run.training.baselines and len(rows) > 1
     fitted = recipe.fit_baseline(rows) if run.joins_baseline or is_measured else None
@@ -158,20 +141,19 @@ def fit_baselines(
     }
     does_the_task = run.model.model_name_or_path is not None and not start.has_new_head
     if recipe.compares_checkpoint and does_the_task:
-        baselines["the checkpoint before training"] = measure_checkpoint(start, args, rows)
+        baselines["the checkpoint before training"] = measure_checkpoint(start)
     return fitted, baselines
 
 
-def measure_checkpoint(
-    start: Start, args: TrainingArguments, splits: dict[str, Dataset]
-) -> dict[str, Measured]:
+def measure_checkpoint(start: Start) -> dict[str, Measured]:
     """The metrics of the model before its training, as `evaluate` measures them."""
+    args = start.args
     trained = start.trained.to(args.device).eval()
     model = LoadedModel(trained, start.tokenizer)
     batch_size = args.per_device_eval_batch_size
     return {
         split: start.recipe.evaluate(model, rows, batch_size, args.seed)
-        for split, rows in splits.items()
+        for split, rows in start.rows.items()
         if split != "train"
     }
 

@@ -40,18 +40,6 @@ from .callbacks import (
 from .muon import MUON, make_muon
 
 
-def takes_number_of_labels(model: nn.Module) -> bool:
-    """Whether a model divides its loss by the number of labels of all accumulated batches and
-    processes.
-
-    The Trainer assumes it of each model whose `forward` has `**kwargs`. Among the stock models, only
-    causal ones do it. The others take the mean of their own batch, and the Trainer has to average
-    these means, instead of adding them.
-    """
-    is_own = isinstance(model, RoFormerLitePreTrainedModel)
-    return is_own or type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-
-
 class RoFormerLiteTrainer(Trainer):
     """The `Trainer` with `TrainingOptions`. Together with a subclass of `Trainer`, such as
     `Seq2SeqTrainer`, it is a base class of the trainers of other tasks.
@@ -71,7 +59,13 @@ class RoFormerLiteTrainer(Trainer):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        if not takes_number_of_labels(self.model):
+        # The Trainer assumes of each model whose `forward` has `**kwargs` that it divides its loss
+        # by the number of labels of all accumulated batches and processes. Among the stock models,
+        # only causal ones do it. The others take the mean of their own batch, and the Trainer has
+        # to average these means, instead of adding them.
+        is_own = isinstance(self.model, RoFormerLitePreTrainedModel)
+        is_causal = type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        if not (is_own or is_causal):
             self.model_accepts_loss_kwargs = False
         self.options = options
         self.lengths = lengths
@@ -87,14 +81,11 @@ class RoFormerLiteTrainer(Trainer):
         if self.label_smoother is not None and model_smooths:
             self.label_smoothing = self.args.label_smoothing_factor
             self.label_smoother = None
-        self.averaging: WeightAveraging | None = None
-        self._add_callbacks()
-
-    def _add_callbacks(self) -> None:
         # The lines of the clock replace these two, also in a notebook.
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         self.add_callback(BestCheckpoint())
+        self.averaging: WeightAveraging | None = None
         if self.options.ema_decay:
             self.averaging = WeightAveraging(self.options.ema_decay)
             self.add_callback(self.averaging)

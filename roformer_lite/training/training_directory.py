@@ -22,6 +22,8 @@ from ..saved.saved_model import read_object
 LOCK_FILE = "lock"
 # The options and the files of the training, which may not change before it continues.
 DESCRIPTION_FILE = "description.json"
+# The value of an option that has its default, in messages.
+NOT_GIVEN = "not given"
 # The names of test files in the description begin with this option.
 TEST_FILE = "--test_file"
 # This is the last file that the Trainer writes into a checkpoint.
@@ -179,7 +181,7 @@ class TrainingDirectory:
         # is finished.
         is_tested = any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
         return ", ".join(
-            f"{name} was {before.get(name)} and is {now.get(name)}"
+            f"{name} was {before.get(name, NOT_GIVEN)} and is {now.get(name, NOT_GIVEN)}"
             for name in {**before, **now}
             if before.get(name) != now.get(name) and (is_tested or not name.startswith(TEST_FILE))
         )

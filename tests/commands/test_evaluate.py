@@ -19,6 +19,16 @@ def classifier(tmp_path_factory) -> Path:
     return save_model("classify", tmp_path_factory.mktemp("classifier") / "model")
 
 
+def test_an_unknown_bleu_tokenizer_is_refused(tmp_path):
+    data = write_rows(tmp_path / "rows.jsonl", [{"source": "a b", "target": "b a"}] * 4)
+    message = "--bleu_tokenizer unknown is not available"
+    train_command = f"train seq2seq {TINY} --bleu_tokenizer unknown"
+    assert message in refused(train_command, train_file=data, output_dir=tmp_path / "m")
+    saved = save_model("seq2seq", tmp_path / "saved")
+    given = {"test_file": data, "bleu_tokenizer": "unknown", "device": "cpu"}
+    assert message in refused("evaluate", saved, **given)
+
+
 def write_csv(path: Path, header: str, *rows: str) -> Path:
     path.write_text("\n".join([header, *rows]) + "\n", "utf-8")
     return path

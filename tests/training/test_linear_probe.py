@@ -58,7 +58,7 @@ def probe(tmp_path: Path, monkeypatch):
         collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
         args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
         frozen = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-        head.fit_head(Trainer(model, args, collator(tokenizer), encoded), encoded)
+        head.fit_head(Trainer(model, args, collator(tokenizer), encoded))
         for name, tensor in model.model.state_dict().items():
             assert torch.equal(tensor, frozen[name]), name
         seen = []
@@ -183,5 +183,5 @@ def test_texts_of_a_label_come_together(tmp_path):
         return cosines[same].mean() - cosines[~same].mean()
 
     assert gap() < 0.4
-    learn_from_pairs(trainer, encoded, is_done=False)
+    learn_from_pairs(trainer, is_done=False)
     assert gap() > 0.7
