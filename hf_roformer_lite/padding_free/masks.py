@@ -115,6 +115,9 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+Runs = list[tuple[int, int]]
+
+
 @dataclass(eq=False)
 class FlatMask:
     """The attention mask of a flat row.
@@ -151,11 +154,13 @@ class FlatMask:
         return self._made[key]
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        """Runs of neighbouring documents of equal length, each as (number of documents, queries per
-        document, keys per document)."""
+    def runs(self) -> tuple[Runs, Runs]:
+        """Runs of neighbouring documents of equal length, each as the number of documents and their
+        length, for queries and for keys."""
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
-        return [(len(list(run)), *pair) for pair, run in groupby(lengths)]
+        runs = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
+        queries = [(count, length) for count, length, _ in runs]
+        return queries, [(count, length) for count, _, length in runs]
 
     def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """The document boundaries of queries and of keys, `(documents + 1,)` each."""
