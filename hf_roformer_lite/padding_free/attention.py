@@ -53,7 +53,7 @@ def padding_free_attention(
         states = (query, key, value)
         return attend_to_flat_row(module, states, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
-        attention_mask = attention_mask.dense()
+        attention_mask = attention_mask.dense
     return attend_to_batch(module, query, key, value, attention_mask, **kwargs)
 
 

@@ -210,50 +210,50 @@ class DocumentMask:
             is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
         # `(B, Lk)`, False at padding; on the CPU, except in a traced graph.
         self.is_real: torch.Tensor = is_real if self.is_traced else is_real.cpu()
-        self.sorted_rows: SortedRows | None = None
-        self._made: dict[str, Any] = {}
+        # The masks of cross-attention, by those of their queries.
+        self.cross_masks: dict[FlatMask, FlatMask] = {}
         if self.is_traced:
-            # What a graph computes within a layer may not be used by another one.
-            self.tokens()
-            dense = self.dense()
+            # What a graph computes within a layer may not be used by another one. (torch.compile
+            # can read a cached property only if it has been set.)
+            self.computes_padding = False
+            self.tokens = tokens = plan.tokens(self.is_real, self.is_causal)
+            self.dense = dense = make_dense(**arguments)
+            self.flat = flat = FlatMask(queries=tokens, keys=tokens, dense=lambda: dense)
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
             is_self_attention = self.key_shape == self.shape
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
             if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
-                self.sorted_rows = SortedRows(self.tokens(), dense)
+                flat.sorted_rows = SortedRows(tokens, dense)
 
+    @cached_property
     def dense(self) -> torch.Tensor | None:
         """The ordinary mask, `(B, 1, Lq, Lk)`, or None if attention needs none."""
-        if "dense" not in self._made:
-            self._made["dense"] = self.make_dense(**self.arguments)
-        return self._made["dense"]
+        return self.make_dense(**self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
         """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
-        return self.dense()
+        return self.dense
 
+    @cached_property
     def pattern(self) -> Pattern | None:
         return pattern_of(self.arguments["mask_function"])
 
+    @cached_property
     def tokens(self) -> FlatTokens:
         """The computed tokens among the keys."""
-        if "tokens" not in self._made:
-            pattern = None if self.is_traced else self.pattern()
-            documents = None if pattern is None else pattern.documents
-            if documents is not None:
-                documents = documents.cpu()
-            self._made["tokens"] = self.plan.tokens(self.is_real, self.is_causal, documents)
-        return self._made["tokens"]
+        documents = None if self.pattern is None else self.pattern.documents
+        if documents is not None:
+            documents = documents.cpu()
+        return self.plan.tokens(self.is_real, self.is_causal, documents)
 
+    @cached_property
     def computes_padding(self) -> bool:
         """Whether the layers compute the padded batch, because it costs less than a flat row.
 
         With packed rows or windows a flat row always pays off. In half precision on a CPU it does
         so even for a full batch, because attention by document is faster.
         """
-        if self.is_traced:
-            return False
         if self.is_real.numel() == 0:
             return True
         if self.arguments["mask_function"] not in (
@@ -270,48 +270,44 @@ class DocumentMask:
         """This mask, or the ordinary one if it is known that layers compute padding."""
         # The keys of cross-attention may all be real although the queries are padded.
         may_be_cross_attention = self.plan.has_target and not self.is_causal
-        if may_be_cross_attention or not self.computes_padding():
+        if may_be_cross_attention or not self.computes_padding:
             return self
-        return self.dense()
+        return self.dense
 
+    @cached_property
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
-        if "flat" not in self._made:
-            self._made["flat"] = None if self.computes_padding() else self.make_flat()
-        return self._made["flat"]
-
-    def make_flat(self) -> FlatMask:
+        if self.computes_padding:
+            return None
         if self.arguments["attention_mask"] is not None:
             # There is padding to mask. On an accelerator, looking for it would be waited for.
             self.arguments |= dict.fromkeys(SKIPS, False)
-        tokens = self.tokens()
+        tokens = self.tokens
         return FlatMask(
             queries=tokens,
             keys=tokens,
-            dense=self.dense,
-            pattern=self.pattern() if tokens.are_documents else None,
-            sorted_rows=self.sorted_rows,
+            dense=lambda: self.dense,
+            pattern=self.pattern if tokens.are_documents else None,
         )
 
     def flat_from(self, queries: FlatMask) -> FlatMask:
         """The mask of cross-attention from the flat row of `queries` to the flat row of these
         keys."""
-        if self._made.get("queries") is not queries:
+        if queries not in self.cross_masks:
             keys = self.keys_of(queries)
-            self._made["queries"] = queries
-            self._made["cross"] = FlatMask(
+            self.cross_masks[queries] = FlatMask(
                 queries=queries.queries,
-                keys=self.tokens() if keys is None else keys,
-                dense=self.dense,
+                keys=self.tokens if keys is None else keys,
+                dense=lambda: self.dense,
                 pattern=None if keys is None else Pattern(),
             )
-        return self._made["cross"]
+        return self.cross_masks[queries]
 
     def keys_of(self, queries: FlatMask) -> FlatTokens | None:
         """The keys in the order of the rows of `queries`; None if rows are packed, or if other keys
         are hidden than padding."""
         is_packed = queries.pattern is None or queries.pattern.documents is not None
-        if is_packed or self.pattern() != Pattern() or not self.tokens().are_documents:
+        if is_packed or self.pattern != Pattern() or not self.tokens.are_documents:
             return None
         numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real
         return FlatTokens(numbers, count=len(queries.queries.lengths))

@@ -338,7 +338,7 @@ def run(
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
-            given[name] = value.dense()
+            given[name] = value.dense
     plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
     with planned(plan):
         output = forward(model, **given)
