@@ -398,15 +398,15 @@ def other_hook_in(module: nn.Module) -> str:
 
 def hooks_within(layer: nn.Module) -> Iterator[Any]:
     """The hooks that get what is computed within a layer. (torch has no public names for them.)"""
-    # Hooks of the layer that run before the first or after the second of ours get the batch.
-    before = list(layer._forward_pre_hooks.values())
-    after = list(layer._forward_hooks.values())
-    yield from before[position_of((enter_layer, enter_map), before) + 1 :]
-    yield from after[: position_of((leave_layer, leave_map), after)]
     for part in layer.modules():
-        if part is not layer:
-            yield from part._forward_pre_hooks.values()
-            yield from part._forward_hooks.values()
+        before = list(part._forward_pre_hooks.values())
+        after = list(part._forward_hooks.values())
+        if part is layer:
+            # Hooks that run before the first or after the second of ours get the batch.
+            before = before[position_of((enter_layer, enter_map), before) + 1 :]
+            after = after[: position_of((leave_layer, leave_map), after)]
+        yield from before
+        yield from after
         yield from part._backward_pre_hooks.values()
         yield from part._backward_hooks.values()
     yield from torch_module._global_forward_pre_hooks.values()

@@ -313,41 +313,31 @@ class DocumentMask:
         return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 
-def has_earlier_tokens(q_offset: int | torch.Tensor, kv_offset: int) -> bool:
-    """Whether a cache may hold tokens before those of a batch."""
-    return isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
-
-
 def padding_free_mask(
-    batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
-    attention_mask: torch.Tensor | None = None,
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
-    **options: Any,
+    **arguments: Any,
 ) -> DocumentMask | torch.Tensor | None:
-    """The mask of this attention implementation, with the arguments of `sdpa_mask` in transformers.
+    """The mask of this attention implementation, with the arguments of `sdpa_mask` in transformers,
+    which passes them by name.
 
     Only a batch without earlier tokens gets a `DocumentMask`. The ordinary mask is returned for
     generation steps after the prompt, and for caches of a fixed size.
     """
-    arguments: dict[str, Any] = {
-        "batch_size": batch_size,
-        "q_length": q_length,
-        "kv_length": kv_length,
-        "attention_mask": attention_mask,
-        **options,
-    }
-    if q_length <= 1 or has_earlier_tokens(q_offset, kv_offset):
-        arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
-        return make_dense(**arguments)
+    arguments |= {"q_length": q_length, "kv_length": kv_length}
+    has_earlier_tokens = isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
+    if q_length <= 1 or has_earlier_tokens:
+        return make_dense(q_offset=q_offset, kv_offset=kv_offset, **arguments)
     # sdpa may leave out a causal mask, but not a mask of cross-attention.
-    is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
-    fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
+    is_fixed_size = kv_length != q_length and arguments.get("allow_is_causal_skip", True)
+    attention_mask = arguments["attention_mask"]
+    shape = (arguments["batch_size"], kv_length)
+    fits = attention_mask is None or attention_mask.shape == shape
     plan = Plan() if current.plan is None else current.plan
-    computes_padding = plan.computes_padding or wants_all_layers({}, options["config"])
+    computes_padding = plan.computes_padding or wants_all_layers({}, arguments["config"])
     if is_fixed_size or not fits or computes_padding:
         return make_dense(**arguments)
     if attention_mask is None and is_tracing():
