@@ -239,28 +239,20 @@ def attend(
     for start in range(0, length, size):
         first = max(start - window, 0)
         last = start + size + (0 if is_causal else window)
-        queries = places[start : start + size, None]
-        mask = is_in_window(queries, places[first:last], window, is_causal)[None, None]
+        distance = places[start : start + size, None] - places[first:last]
+        is_seen = distance >= 0 if is_causal else distance > -window
+        is_seen = is_seen & (distance < window)
         output, _ = attend_to_batch(
             module,
             query[:, :, start : start + size],
             key[:, :, first:last],
             value[:, :, first:last],
-            mask,
+            is_seen[None, None],
             is_causal=False,  # The mask is already causal if it must be.
             **kwargs,
         )
         outputs.append(output)
     return torch.cat(outputs, dim=1)
-
-
-def is_in_window(
-    queries: torch.Tensor, keys: torch.Tensor, window: int, is_causal: bool
-) -> torch.Tensor:
-    """Whether keys are less than `window` places away and, if causal, not after the query."""
-    distance = queries - keys
-    is_near = distance < window
-    return is_near & (distance >= 0 if is_causal else distance > -window)
 
 
 def takes_varlen(

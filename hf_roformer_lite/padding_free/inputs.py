@@ -122,9 +122,7 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
         names.append("input_ids")  # A sequence-level head looks for its position there.
     values = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
     mask = values.get("attention_mask")
-    states = given.get("inputs_embeds")
-    tokens = given.get("input_ids") if states is None else states[..., 0]
-    if mask is not None and mask.ndim == 3 and tokens is not None and tokens.shape == mask.shape:
+    if mask is not None and mask.ndim == 3:
         values["attention_mask"] = mask.flatten(0, 1)  # The model makes rows of all choices.
     elif mask is not None and mask.ndim == 4:
         values["attention_mask"] = visible_tokens(mask)

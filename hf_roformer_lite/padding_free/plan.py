@@ -186,5 +186,5 @@ def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     device = values[0].device
     packed = torch.cat([value.to(device).flatten().long() for value in values]).cpu()
     parts = packed.split([value.numel() for value in values])
-    shaped = [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
-    return dict(zip(tensors, shaped, strict=True))
+    pairs = zip(tensors.items(), parts, strict=True)
+    return {name: part.view(value.shape) for (name, value), part in pairs}
