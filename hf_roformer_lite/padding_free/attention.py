@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, Pattern, as_additive
+from .masks import HALF_PRECISION, NAME, DocumentMask, FlatMask, Pattern, Runs, as_additive
 
 varlen_attn: Callable[..., Any] | None
 try:
@@ -35,6 +35,9 @@ WINDOWS_OF_A_BLOCK = 4
 # The longest document with a window whose mask is made as a whole.
 MAX_LENGTH_WITH_WINDOW = 2048
 
+# Queries, keys and values, `(B, heads, L, head_dim)` each; in a flat row, `(1, heads, N, head_dim)`.
+States = tuple[torch.Tensor, ...]
+
 
 def padding_free_attention(
     module: nn.Module,
@@ -47,9 +50,10 @@ def padding_free_attention(
     """A transformers attention function, from `(B, heads, L, head_dim)` to `(B, L, heads,
     head_dim)`. For a flat row, B is 1 and L is the number of all real tokens."""
     if isinstance(attention_mask, FlatMask):
-        return attend_to_flat_row(module, query, key, value, attention_mask, **kwargs), None
+        states = (query, key, value)
+        return attend_to_flat_row(module, states, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
-        attention_mask = attention_mask.dense()
+        attention_mask = attention_mask.dense
     return attend_to_batch(module, query, key, value, attention_mask, **kwargs)
 
 
@@ -122,15 +126,13 @@ def is_faster_by_document(query: torch.Tensor, mask: FlatMask, pattern: Pattern)
 
 def attend_to_flat_row(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    states: States,
     mask: FlatMask,
     position_bias: torch.Tensor | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Attention in a flat row, `(1, heads, N, head_dim)` to `(1, N, heads, head_dim)`.
+    """Attention in a flat row, to `(1, N, heads, head_dim)`.
 
     Padded rows under the model's own mask are the only form that a graph can hold, and the only
     correct one if the mask is no pattern of documents.
@@ -146,17 +148,17 @@ def attend_to_flat_row(
         position_bias = None
     rows = mask.sorted_rows
     if rows is not None and position_bias is None:
-        states = (rows.spread(query), rows.spread(key), rows.spread(value))
         outputs = [
             attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
-            for group in zip(*states, rows.masks, strict=True)
+            for group in zip(*map(rows.spread, states), rows.masks, strict=True)
         ]
         return rows.collect(outputs)
+    query, key, value = states
     if pattern is not None:
         if takes_varlen(query, value, position_bias=position_bias, **kwargs):
-            return attend_at_once(query, key, value, mask, pattern, **kwargs)
+            return attend_at_once(states, mask, pattern, **kwargs)
         if is_faster_by_document(query, mask, pattern):
-            return attend_by_document(module, query, key, value, mask, position_bias, **kwargs)
+            return attend_by_document(module, states, mask, pattern, position_bias, **kwargs)
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
     # mask of True and False.
     dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
@@ -176,41 +178,33 @@ def attend_to_flat_row(
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
 def attend_by_document(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    states: States,
     mask: FlatMask,
+    pattern: Pattern,
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in a flat row by one call for all documents of one length. Its arguments are views,
     and the gradient of `split` is one concatenation."""
-    assert mask.pattern is not None
-    if is_slow_in_half_precision(query, mask):
-        with torch.autocast("cpu", enabled=False):
-            states = (query.float(), key.float(), value.float())
-            if position_bias is not None:
-                position_bias = position_bias.float()
-            output = attend_by_document(module, *states, mask, position_bias, **kwargs)
-        return output.to(query.dtype)
-    query_runs = [(count, length) for count, length, _ in mask.runs]
-    key_runs = [(count, length) for count, _, length in mask.runs]
-    outputs = []
-    for queries, keys, values in zip(
-        split_runs(query, query_runs),
-        split_runs(key, key_runs),
-        split_runs(value, key_runs),
-        strict=True,
-    ):
+    dtype = states[0].dtype
+    if is_slow_in_half_precision(states[0], mask):
+        states = tuple(each.float() for each in states)
         if position_bias is not None:
-            kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
-        output = attend(module, queries, keys, values, mask.pattern, **kwargs)
+            position_bias = position_bias.float()
+        with torch.autocast("cpu", enabled=False):
+            output = attend_by_document(module, states, mask, pattern, position_bias, **kwargs)
+        return output.to(dtype)
+    query_runs, key_runs = mask.runs
+    all_runs = (query_runs, key_runs, key_runs)
+    outputs = []
+    for documents in zip(*map(split_runs, states, all_runs), strict=True):
+        output = attend(module, documents, pattern, position_bias, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0)
 
 
-def split_runs(states: torch.Tensor, runs: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
+def split_runs(states: torch.Tensor, runs: Runs) -> Iterator[torch.Tensor]:
     """Split states `(1, heads, N, head_dim)` into `(count, heads, length, head_dim)` for each run
     of `count` documents of one length."""
     pieces = states.split([count * length for count, length in runs], dim=2)
@@ -222,51 +216,43 @@ def split_runs(states: torch.Tensor, runs: list[tuple[int, int]]) -> Iterator[to
 
 def attend(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    states: States,
     pattern: Pattern,
+    position_bias: torch.Tensor | None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Attention in documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads,
-    head_dim)`.
+    """Attention in n documents of one length, to `(n, length, heads, head_dim)`.
 
     With a window, each block of queries gets only the keys within reach, so that the cost is linear
     in the length.
     """
+    query, key, value = states
     length = query.shape[2]
     is_causal, window, _ = pattern
+    if position_bias is not None:
+        kwargs["position_bias"] = position_bias[:, :, :length, : key.shape[2]]
     if window is None or length <= window:
         return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
-    has_bias = kwargs.get("position_bias") is not None
-    size = length if has_bias else WINDOWS_OF_A_BLOCK * window
+    size = WINDOWS_OF_A_BLOCK * window if position_bias is None else length
     places = torch.arange(length, device=query.device)
     outputs = []
     for start in range(0, length, size):
         first = max(start - window, 0)
         last = start + size + (0 if is_causal else window)
-        queries = places[start : start + size, None]
-        mask = is_in_window(queries, places[first:last], window, is_causal)[None, None]
+        distance = places[start : start + size, None] - places[first:last]
+        is_seen = distance >= 0 if is_causal else distance > -window
+        is_seen = is_seen & (distance < window)
         output, _ = attend_to_batch(
             module,
             query[:, :, start : start + size],
             key[:, :, first:last],
             value[:, :, first:last],
-            mask,
+            is_seen[None, None],
             is_causal=False,  # The mask is already causal if it must be.
             **kwargs,
         )
         outputs.append(output)
     return torch.cat(outputs, dim=1)
-
-
-def is_in_window(
-    queries: torch.Tensor, keys: torch.Tensor, window: int, is_causal: bool
-) -> torch.Tensor:
-    """Whether keys are less than `window` places away and, if causal, not after the query."""
-    distance = queries - keys
-    is_near = distance < window
-    return is_near & (distance >= 0 if is_causal else distance > -window)
 
 
 def takes_varlen(
@@ -289,9 +275,7 @@ def takes_varlen(
 
 
 def attend_at_once(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    states: States,
     mask: FlatMask,
     pattern: Pattern,
     scaling: float | None = None,
@@ -301,10 +285,11 @@ def attend_at_once(
     assert varlen_attn is not None
     is_causal, window, _ = pattern
     reach = -1 if window is None else window - 1  # -1 means the whole document.
+    query, key, value = (each[0].transpose(0, 1) for each in states)  # (N, heads, head_dim)
     output = varlen_attn(
-        query[0].transpose(0, 1),  # (N, heads, head_dim)
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
+        query,
+        key,
+        value,
         *mask.cu_seq_lens(query.device),
         mask.queries.longest,
         mask.keys.longest,

@@ -44,7 +44,8 @@ class FlatTokens:
             self.index = places_in_graph(numbers.flatten() != 0)
             self.num_tokens = self.index.shape[0]  # It is symbolic.
             places = (numbers != 0).flatten().long().cumsum(0).view(self.shape) - 1
-            self._filled = self._fill(places)
+            self.tables["index", numbers.device] = self.index
+            self.tables["filled", numbers.device] = self._fill(places)
             return
         flat_numbers = numbers.flatten()
         num_padding, *self.lengths = flat_numbers.bincount(minlength=count + 1).tolist()
@@ -60,11 +61,9 @@ class FlatTokens:
 
     def index_on(self, device: torch.device) -> torch.Tensor | None:
         """`index` on a device."""
-        if self.index is None or self.is_traced:
-            return self.index
-        if ("index", device) not in self.tables:
+        if self.index is not None and ("index", device) not in self.tables:
             self.tables["index", device] = self.index.to(device)
-        return self.tables["index", device]
+        return self.tables.get(("index", device))
 
     def filled_on(self, device: torch.device) -> torch.Tensor:
         """The place in the flat row of each position of the batch, `(B * L,)`, on a device.
@@ -72,8 +71,6 @@ class FlatTokens:
         A position that is not computed has the place of the first token of its row: a token of
         another row could be NaN, and 0 * NaN is NaN.
         """
-        if self.is_traced:
-            return self._filled
         if ("filled", device) not in self.tables:
             places = torch.zeros_like(self.numbers)
             places.view(-1)[self.index] = torch.arange(self.num_tokens, device="cpu")
@@ -119,42 +116,33 @@ class FlatTokens:
             states = Select.apply(states, self.filled_on(states.device), index)
         return states.squeeze(0).unflatten(0, self.shape)
 
-    def restore(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N, ...)` to `(B, L, ...)`, with zeros at the other positions. The batch knows the
-        flat row, which the next module may use again."""
+    def restore(self, states: torch.Tensor, padding: str = "zeros") -> torch.Tensor:
+        """`(1, N, ...)` to `(B, L, ...)`. The batch knows the flat row, which the next module may use
+        again.
+
+        Args:
+            padding: What the batch gets at the other positions: "zeros", or "last", a last token
+                after the N others.
+        """
         index = self.index_on(states.device)
-        if self.is_traced:
+        is_last = padding == "last"
+        tokens = states[:, :-1] if is_last else states
+        if index is None:
+            restored = tokens.squeeze(0).unflatten(0, self.shape)
+        elif self.is_traced:
             # Exporters translate an operation that writes to places badly.
-            restored = self.spread(states).masked_fill(self.padding_of(states), 0)
-        elif index is None:
-            restored = states.squeeze(0).unflatten(0, self.shape)
+            is_padding = (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
+            restored = self.spread(tokens)
+            if is_last:
+                restored = states[0, -1:].where(is_padding, restored)
+            else:
+                restored = restored.masked_fill(is_padding, 0)
         else:
-            zeros = states.new_zeros(self.numbers.numel(), *states.shape[2:])
-            restored = zeros.index_copy_(0, index, states.squeeze(0)).unflatten(0, self.shape)
-        remember(restored, self, states)
+            size = (self.numbers.numel(), *states.shape[2:])
+            everywhere = states[0, -1:].expand(size).clone() if is_last else states.new_zeros(size)
+            restored = everywhere.index_copy_(0, index, tokens[0]).unflatten(0, self.shape)
+        remember(restored, self, states, padding)
         return restored
-
-    def restore_with_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """`(1, N + 1, ...)` to `(B, L, ...)`. The last token stands for all padding."""
-        tokens = states[:, :-1]
-        padding = states[0, -1:]
-        index = self.index_on(states.device)
-        if self.is_traced or index is None:
-            restored = padding.where(self.padding_of(states), self.spread(tokens))
-        else:
-            everywhere = padding.expand(self.numbers.numel(), *padding.shape[1:])
-            restored = everywhere.index_copy(0, index, tokens[0]).unflatten(0, self.shape)
-        remember(restored, self, states, padding="last")
-        return restored
-
-    def padding_of(self, states: torch.Tensor) -> torch.Tensor:
-        """Where the batch of `states`, `(1, N, ...)`, has padding, `(B, L, 1, ...)`."""
-        return (self.numbers == 0).view(*self.shape, *[1] * (states.ndim - 2))
-
-
-def with_padding(tokens: torch.Tensor) -> torch.Tensor:
-    """`(1, N, ...)` to `(1, N + 1, ...)`, with zeros for padding."""
-    return torch.cat((tokens, tokens.new_zeros(1, 1, *tokens.shape[2:])), dim=1)
 
 
 def map_states(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:

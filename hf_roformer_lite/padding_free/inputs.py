@@ -73,13 +73,14 @@ def make_plan(
     if not has_cache:
         separate_packed_rows(model, switch, given, values)
     mask = values.get("attention_mask")
-    has_target = computes_target(model, switch)
+    # A tagger labels the source, even if its configuration is that of an encoder–decoder.
+    has_target = model.config.is_encoder_decoder and switch.head != "token"
     plan = Plan(
         computes_padding=needs_padding(model, switch, given),
         base=base,
         has_target=has_target,
         is_real=None if mask is None else mask != 0,
-        read=read_positions(model, switch, values, num_last=num_last_read(model, given, has_cache)),
+        read=read_positions(model, values, num_last_read(model, switch, given, has_cache)),
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
@@ -87,19 +88,13 @@ def make_plan(
         return plan
     leave_with_mask(plan, given)
     labels = values.get("labels")
-    if labels is not None and labels.ndim == 2:
+    if labels is not None:
         if not has_cache:
             leave_out_cache(model, given)
         if stack is not None and skips_logits(model, switch, given):
             plan.labelled = keep_labelled(model, switch, given, labels, has_cache)
             plan.stack = stack
     return plan
-
-
-def computes_target(model: PreTrainedModel, switch: Switch) -> bool:
-    """Whether a model is an encoder–decoder. A tagger labels the source, even if its configuration
-    is that of an encoder–decoder."""
-    return model.config.is_encoder_decoder and switch.head != "token"
 
 
 def leave_with_mask(plan: Plan, given: dict[str, Any]) -> None:
@@ -120,22 +115,24 @@ def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 
 
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The arguments whose values a plan depends on, on the CPU."""
+    """The arguments whose values a plan depends on, on the CPU. Labels are those of each position's
+    state, and are left out if they belong to rows."""
     names = ["attention_mask", "decoder_attention_mask", "labels", "position_ids"]
     if switch.head == "":
         names.append("input_ids")  # A sequence-level head looks for its position there.
     values = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
     mask = values.get("attention_mask")
-    states = given.get("inputs_embeds")
-    tokens = given.get("input_ids") if states is None else states[..., 0]
-    if mask is not None and mask.ndim == 3 and tokens is not None and tokens.shape == mask.shape:
+    if mask is not None and mask.ndim == 3:
         values["attention_mask"] = mask.flatten(0, 1)  # The model makes rows of all choices.
     elif mask is not None and mask.ndim == 4:
         values["attention_mask"] = visible_tokens(mask)
-    for name in ("attention_mask", "decoder_attention_mask"):
+    for name in ("attention_mask", "decoder_attention_mask", "labels"):
         if name in values and values[name].ndim != 2:
             del values[name]  # Padding is not recognised in masks of other shapes.
-    return on_cpu(values)
+    values = on_cpu(values)
+    if switch.shifts_labels and "labels" in values:
+        values["labels"] = F.pad(values["labels"][:, 1:], pad=(0, 1), value=IGNORE_INDEX)
+    return values
 
 
 def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
@@ -165,9 +162,13 @@ def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
     return is_seen.flatten(1, 2).any(dim=1)
 
 
-def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool) -> float:
+def num_last_read(
+    model: PreTrainedModel, switch: Switch, given: dict[str, Any], has_cache: bool
+) -> float:
     """The number of last positions that may be read to continue a text, even at padding: infinity
     for all, 0 if the call is known to be for another purpose."""
+    if switch.head not in ("causal", "seq2seq"):
+        return 0
     kept = given.get("logits_to_keep")
     if isinstance(kept, int) and kept > 0:
         return kept
@@ -180,25 +181,20 @@ def num_last_read(model: PreTrainedModel, given: dict[str, Any], has_cache: bool
 
 
 def read_positions(
-    model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor], num_last: float
+    model: PreTrainedModel, values: dict[str, torch.Tensor], num_last: float
 ) -> tuple[torch.Tensor, ...]:
-    """Matrices `(B, L)`, True at positions whose states a loss or the head of a language model may
-    read although they are padding.
+    """Matrices `(B, L)`, True at positions whose states a loss or a head may read although they are
+    padding.
 
     Args:
-        num_last: The number of last positions that the head of a language model reads.
+        num_last: As `num_last_read` returns it.
     """
     read = []
-    labels = values.get("labels")
-    if labels is not None and labels.ndim == 2:
-        is_labelled = labels != IGNORE_INDEX
-        if switch.shifts_labels:
-            is_labelled = F.pad(is_labelled[:, 1:], pad=(0, 1), value=False)
-        read.append(is_labelled)
+    if "labels" in values:
+        read.append(values["labels"] != IGNORE_INDEX)
     is_pair = model.config.is_encoder_decoder
     text = values.get("decoder_attention_mask" if is_pair else "attention_mask")
-    is_continued = switch.head in ("causal", "seq2seq") and num_last > 0
-    if is_continued and text is not None:
+    if num_last > 0 and text is not None:
         places = torch.arange(text.shape[1], device=text.device)
         read.append((places >= text.shape[1] - num_last).expand(text.shape))
     return tuple(read)
@@ -284,7 +280,7 @@ def keep_labelled(
     states that the head needs for them; None if it needs all states.
 
     Args:
-        labels: The labels on the CPU.
+        labels: The label of each state, on the CPU.
     """
     device = given["labels"].device
     if model.config.is_encoder_decoder and given.get("decoder_attention_mask") is None:
@@ -300,8 +296,6 @@ def keep_labelled(
         # would have to cover the tokens in it.
         if not has_gaps and not has_cache:
             given["decoder_attention_mask"] = is_labelled.long().to(device)
-    if switch.shifts_labels:
-        labels = F.pad(labels[:, 1:], pad=(0, 1), value=IGNORE_INDEX)
     places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
     if len(places) == 0:
         return None

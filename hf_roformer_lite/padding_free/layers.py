@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.import_utils import is_tracing
 
-from .batch import FlatTokens, flat_form_of, map_states, with_padding
+from .batch import FlatTokens, flat_form_of, map_states
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
 from .plan import Plan, current
 
@@ -62,20 +62,16 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
     """
     handles = []
     layers = list(layers_of(module))
-    for layer in layers:
-        # torch has no public way to inspect the hooks of a module.
-        if enter_layer in layer._forward_pre_hooks.values():
-            continue
-        handles.append(layer.register_forward_pre_hook(enter_layer, with_kwargs=True))
-        # This hook comes first, so that all others get the padded batch.
-        leave = layer.register_forward_hook(leave_layer, with_kwargs=True, prepend=True)
-        handles.append(leave)
     within = {part for layer in layers for part in layer.modules()}
-    for part in module.modules():
-        is_hooked = enter_map in part._forward_pre_hooks.values()
-        if part not in within and maps_each_token(part) and not is_hooked:
-            handles.append(part.register_forward_pre_hook(enter_map))
-            handles.append(part.register_forward_hook(leave_map, prepend=True))
+    maps = [part for part in module.modules() if part not in within and maps_each_token(part)]
+    for parts, enter, leave in ((layers, enter_layer, leave_layer), (maps, enter_map, leave_map)):
+        for part in parts:
+            # torch has no public way to inspect the hooks of a module.
+            if enter in part._forward_pre_hooks.values():
+                continue
+            handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
+            # This hook comes first, so that all others get the padded batch.
+            handles.append(part.register_forward_hook(leave, with_kwargs=True, prepend=True))
     return handles
 
 
@@ -195,7 +191,7 @@ restored_output_outside_of_graphs = torch.compiler.disable(restored_output)
 
 
 def with_ordinary_mask(value: Any) -> Any:
-    return value.dense() if isinstance(value, DocumentMask) else value
+    return value.dense if isinstance(value, DocumentMask) else value
 
 
 def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
@@ -206,7 +202,7 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
     if isinstance(mask, torch.Tensor):
         mask = flat_mask_of(layer, mask)
     elif isinstance(mask, DocumentMask):
-        mask = mask.flat() if mask.key_shape == mask.shape else None
+        mask = mask.flat if mask.key_shape == mask.shape else None
     if mask is None or not may_be_flat(given, mask.queries.shape) or has_other_hook(layer):
         return None
     source = None
@@ -345,22 +341,25 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
 # Norms and linear maps outside the layers
 
 
-def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Give a module the flat row of a batch that a layer or another module has returned."""
+def enter_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    """Give a module the flat row of a batch that a layer or another module has returned, with a last
+    token for all padding."""
     form = flat_form_of(args[0]) if args else None
     if form is None or form.padding == "other" or form.tokens.index is None:
         return None
     if has_other_hook(module):
         return None
-    flat = with_padding(form.flat) if form.padding == "zeros" else form.flat
+    flat = form.flat
+    if form.padding == "zeros":
+        flat = torch.cat((flat, flat.new_zeros(1, 1, *flat.shape[2:])), dim=1)
     flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return flat, *args[1:]
+    return (flat, *args[1:]), kwargs
 
 
-def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+def leave_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
-    return None if tokens is None else tokens.restore_with_padding(output)
+    return None if tokens is None else tokens.restore(output, padding="last")
 
 
 MAP_HOOKS = (enter_map, leave_map)
@@ -399,15 +398,15 @@ def other_hook_in(module: nn.Module) -> str:
 
 def hooks_within(layer: nn.Module) -> Iterator[Any]:
     """The hooks that get what is computed within a layer. (torch has no public names for them.)"""
-    # Hooks of the layer that run before the first or after the second of ours get the batch.
-    before = list(layer._forward_pre_hooks.values())
-    after = list(layer._forward_hooks.values())
-    yield from before[position_of((enter_layer, enter_map), before) + 1 :]
-    yield from after[: position_of((leave_layer, leave_map), after)]
     for part in layer.modules():
-        if part is not layer:
-            yield from part._forward_pre_hooks.values()
-            yield from part._forward_hooks.values()
+        before = list(part._forward_pre_hooks.values())
+        after = list(part._forward_hooks.values())
+        if part is layer:
+            # Hooks that run before the first or after the second of ours get the batch.
+            before = before[position_of((enter_layer, enter_map), before) + 1 :]
+            after = after[: position_of((leave_layer, leave_map), after)]
+        yield from before
+        yield from after
         yield from part._backward_pre_hooks.values()
         yield from part._backward_hooks.values()
     yield from torch_module._global_forward_pre_hooks.values()

@@ -115,6 +115,9 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+Runs = list[tuple[int, int]]
+
+
 @dataclass(eq=False)
 class FlatMask:
     """The attention mask of a flat row.
@@ -151,11 +154,13 @@ class FlatMask:
         return self._made[key]
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        """Runs of neighbouring documents of equal length, each as (number of documents, queries per
-        document, keys per document)."""
+    def runs(self) -> tuple[Runs, Runs]:
+        """Runs of neighbouring documents of equal length, each as the number of documents and their
+        length, for queries and for keys."""
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
-        return [(len(list(run)), *pair) for pair, run in groupby(lengths)]
+        runs = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
+        queries = [(count, length) for count, length, _ in runs]
+        return queries, [(count, length) for count, _, length in runs]
 
     def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """The document boundaries of queries and of keys, `(documents + 1,)` each."""
@@ -205,50 +210,50 @@ class DocumentMask:
             is_real = torch.ones(self.key_shape, dtype=torch.bool, device="cpu")
         # `(B, Lk)`, False at padding; on the CPU, except in a traced graph.
         self.is_real: torch.Tensor = is_real if self.is_traced else is_real.cpu()
-        self.sorted_rows: SortedRows | None = None
-        self._made: dict[str, Any] = {}
+        # The masks of cross-attention, by those of their queries.
+        self.cross_masks: dict[FlatMask, FlatMask] = {}
         if self.is_traced:
-            # What a graph computes within a layer may not be used by another one.
-            self.tokens()
-            dense = self.dense()
+            # What a graph computes within a layer may not be used by another one. (torch.compile
+            # can read a cached property only if it has been set.)
+            self.computes_padding = False
+            self.tokens = tokens = plan.tokens(self.is_real, self.is_causal)
+            self.dense = dense = make_dense(**arguments)
+            self.flat = flat = FlatMask(queries=tokens, keys=tokens, dense=lambda: dense)
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
             is_self_attention = self.key_shape == self.shape
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
             if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
-                self.sorted_rows = SortedRows(self.tokens(), dense)
+                flat.sorted_rows = SortedRows(tokens, dense)
 
+    @cached_property
     def dense(self) -> torch.Tensor | None:
         """The ordinary mask, `(B, 1, Lq, Lk)`, or None if attention needs none."""
-        if "dense" not in self._made:
-            self._made["dense"] = self.make_dense(**self.arguments)
-        return self._made["dense"]
+        return self.make_dense(**self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
         """The ordinary mask. Up to transformers 5.23, `generate` calls this method on its masks."""
-        return self.dense()
+        return self.dense
 
+    @cached_property
     def pattern(self) -> Pattern | None:
         return pattern_of(self.arguments["mask_function"])
 
+    @cached_property
     def tokens(self) -> FlatTokens:
         """The computed tokens among the keys."""
-        if "tokens" not in self._made:
-            pattern = None if self.is_traced else self.pattern()
-            documents = None if pattern is None else pattern.documents
-            if documents is not None:
-                documents = documents.cpu()
-            self._made["tokens"] = self.plan.tokens(self.is_real, self.is_causal, documents)
-        return self._made["tokens"]
+        documents = None if self.pattern is None else self.pattern.documents
+        if documents is not None:
+            documents = documents.cpu()
+        return self.plan.tokens(self.is_real, self.is_causal, documents)
 
+    @cached_property
     def computes_padding(self) -> bool:
         """Whether the layers compute the padded batch, because it costs less than a flat row.
 
         With packed rows or windows a flat row always pays off. In half precision on a CPU it does
         so even for a full batch, because attention by document is faster.
         """
-        if self.is_traced:
-            return False
         if self.is_real.numel() == 0:
             return True
         if self.arguments["mask_function"] not in (
@@ -265,88 +270,74 @@ class DocumentMask:
         """This mask, or the ordinary one if it is known that layers compute padding."""
         # The keys of cross-attention may all be real although the queries are padded.
         may_be_cross_attention = self.plan.has_target and not self.is_causal
-        if may_be_cross_attention or not self.computes_padding():
+        if may_be_cross_attention or not self.computes_padding:
             return self
-        return self.dense()
+        return self.dense
 
+    @cached_property
     def flat(self) -> FlatMask | None:
         """The mask of the flat row in self-attention; None if padding is to be computed."""
-        if "flat" not in self._made:
-            self._made["flat"] = None if self.computes_padding() else self.make_flat()
-        return self._made["flat"]
-
-    def make_flat(self) -> FlatMask:
+        if self.computes_padding:
+            return None
         if self.arguments["attention_mask"] is not None:
             # There is padding to mask. On an accelerator, looking for it would be waited for.
             self.arguments |= dict.fromkeys(SKIPS, False)
-        tokens = self.tokens()
+        tokens = self.tokens
         return FlatMask(
             queries=tokens,
             keys=tokens,
-            dense=self.dense,
-            pattern=self.pattern() if tokens.are_documents else None,
-            sorted_rows=self.sorted_rows,
+            dense=lambda: self.dense,
+            pattern=self.pattern if tokens.are_documents else None,
         )
 
     def flat_from(self, queries: FlatMask) -> FlatMask:
         """The mask of cross-attention from the flat row of `queries` to the flat row of these
         keys."""
-        if self._made.get("queries") is not queries:
+        if queries not in self.cross_masks:
             keys = self.keys_of(queries)
-            self._made["queries"] = queries
-            self._made["cross"] = FlatMask(
+            self.cross_masks[queries] = FlatMask(
                 queries=queries.queries,
-                keys=self.tokens() if keys is None else keys,
-                dense=self.dense,
+                keys=self.tokens if keys is None else keys,
+                dense=lambda: self.dense,
                 pattern=None if keys is None else Pattern(),
             )
-        return self._made["cross"]
+        return self.cross_masks[queries]
 
     def keys_of(self, queries: FlatMask) -> FlatTokens | None:
         """The keys in the order of the rows of `queries`; None if rows are packed, or if other keys
         are hidden than padding."""
         is_packed = queries.pattern is None or queries.pattern.documents is not None
-        if is_packed or self.pattern() != Pattern() or not self.tokens().are_documents:
+        if is_packed or self.pattern != Pattern() or not self.tokens.are_documents:
             return None
         numbers = queries.queries.numbers.amax(dim=1, keepdim=True) * self.is_real
         return FlatTokens(numbers, count=len(queries.queries.lengths))
 
 
-def has_earlier_tokens(q_offset: int | torch.Tensor, kv_offset: int) -> bool:
-    """Whether a cache may hold tokens before those of a batch."""
-    return isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
-
-
 def padding_free_mask(
-    batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
-    attention_mask: torch.Tensor | None = None,
     make_dense: Callable[..., torch.Tensor | None] = sdpa_mask,
-    **options: Any,
+    **arguments: Any,
 ) -> DocumentMask | torch.Tensor | None:
-    """The mask of this attention implementation, with the arguments of `sdpa_mask` in transformers.
+    """The mask of this attention implementation, with the arguments of `sdpa_mask` in transformers,
+    which passes them by name.
 
     Only a batch without earlier tokens gets a `DocumentMask`. The ordinary mask is returned for
     generation steps after the prompt, and for caches of a fixed size.
     """
-    arguments: dict[str, Any] = {
-        "batch_size": batch_size,
-        "q_length": q_length,
-        "kv_length": kv_length,
-        "attention_mask": attention_mask,
-        **options,
-    }
-    if q_length <= 1 or has_earlier_tokens(q_offset, kv_offset):
-        arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
-        return make_dense(**arguments)
+    arguments |= {"q_length": q_length, "kv_length": kv_length}
+    has_earlier_tokens = isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0
+    if q_length <= 1 or has_earlier_tokens:
+        return make_dense(q_offset=q_offset, kv_offset=kv_offset, **arguments)
     # sdpa may leave out a causal mask, but not a mask of cross-attention.
-    is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
-    fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
+    is_fixed_size = kv_length != q_length and arguments.get("allow_is_causal_skip", True)
+    attention_mask = arguments["attention_mask"]
+    shape = (arguments["batch_size"], kv_length)
+    fits = attention_mask is None or attention_mask.shape == shape
     plan = Plan() if current.plan is None else current.plan
-    computes_padding = plan.computes_padding or wants_all_layers({}, options["config"])
+    computes_padding = plan.computes_padding or wants_all_layers({}, arguments["config"])
     if is_fixed_size or not fits or computes_padding:
         return make_dense(**arguments)
     if attention_mask is None and is_tracing():

@@ -50,7 +50,8 @@ class Plan:
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
         ends: The same for a pooler or a head of whole rows, by whether attention is causal.
-        reads_target: Whether all states of the target may be read.
+        reads_target: Whether all states of the target may be read. The model may know more padding in
+            it than the arguments tell.
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
@@ -185,5 +186,5 @@ def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     device = values[0].device
     packed = torch.cat([value.to(device).flatten().long() for value in values]).cpu()
     parts = packed.split([value.numel() for value in values])
-    shaped = [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
-    return dict(zip(tensors, shaped, strict=True))
+    pairs = zip(tensors.items(), parts, strict=True)
+    return {name: part.view(value.shape) for (name, value), part in pairs}

@@ -38,6 +38,7 @@ from .trial import (
     copy_for_trial,
     explained,
     ignores_first_label,
+    random_batches,
     run_module,
     separates_documents,
     trials_of,
@@ -143,16 +144,17 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     for model in models:
         check_model(model)
         head = head_of(model)
-        trials += trials_of(model, head)
+        batches = random_batches(model)
         with explained(model, "it cannot run on input_ids and attention_mask alone"):
+            trials += trials_of(model, head, batches)
             switch = Switch(
                 head=head,
                 skip_logits=skip_logits,
-                shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model),
+                shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model, batches[0]),
                 has_summary=any(
                     "SequenceSummary" in type(part).__name__ for part in model.modules()
                 ),
-                separates_documents=separates_documents(model),
+                separates_documents=separates_documents(model, batches[0]),
             )
         switches.append(switch)
     if not isinstance(copied, PreTrainedModel):
@@ -244,9 +246,7 @@ def switch_off(model: PreTrainedModel) -> None:
 def configs_of_stack(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
     """The configurations of a model and of its text model, which may be the same."""
     yield model.config
-    text_config = model.config.get_text_config()
-    if text_config is not model.config:
-        yield text_config
+    yield model.config.get_text_config()
 
 
 def chosen_implementations(
@@ -338,7 +338,7 @@ def run(
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
-            given[name] = value.dense()
+            given[name] = value.dense
     plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
     with planned(plan):
         output = forward(model, **given)

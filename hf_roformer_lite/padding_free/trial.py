@@ -84,7 +84,7 @@ def copy_for_trial(module: ModuleT) -> ModuleT:
 
 
 def random_batches(model: PreTrainedModel) -> list[Batch]:
-    """Random rows with labels, padded on the right, on the left, and not at all."""
+    """Random rows, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
     padding = getattr(config, "pad_token_id", None) or 0
     generator = torch.Generator(device="cpu").manual_seed(0)
@@ -97,13 +97,7 @@ def random_batches(model: PreTrainedModel) -> list[Batch]:
     batches = []
     on_the_right = places < LENGTHS
     for is_real in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
-        # A causal head predicts the first token after padding from padding, so it gets no label.
-        is_labelled = is_real & (places % 3 != 0)
-        batch = {
-            "input_ids": ids.where(is_real, padding),
-            "attention_mask": is_real.long(),
-            "labels": ids.where(is_labelled, IGNORE_INDEX),
-        }
+        batch = {"input_ids": ids.where(is_real, padding), "attention_mask": is_real.long()}
         batches.append({name: value.to(device) for name, value in batch.items()})
     return batches
 
@@ -134,15 +128,13 @@ class Trial:
             check_outputs(self.module, self.run(batch), expected, batch["attention_mask"] != 0)
 
 
-def trials_of(model: PreTrainedModel, head: str) -> list[Trial]:
+def trials_of(model: PreTrainedModel, head: str, batches: list[Batch]) -> list[Trial]:
     """The trials of the base model and, if it takes rows alone, of the head.
 
     Args:
         head: The key in `HEADS` of the model's class.
     """
-    batches = random_batches(model)
-    with explained(model, "it cannot run on input_ids and attention_mask alone"):
-        trials = [Trial(model, run_base, batches)]
+    trials = [Trial(model, run_base, batches)]
     try:
         trials.append(Trial(model, partial(run_head, head=head), batches))
     except Exception as error:  # The code of a head may raise any exception.
@@ -155,7 +147,7 @@ def trials_of(model: PreTrainedModel, head: str) -> list[Trial]:
 
 
 def inputs_of(model: PreTrainedModel, batch: Batch) -> Batch:
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    inputs = dict(batch)
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = batch["input_ids"]
         inputs["decoder_attention_mask"] = batch["attention_mask"]
@@ -172,13 +164,17 @@ def run_head(model: PreTrainedModel, batch: Batch, head: str) -> Batch:
     """The loss of a language model, or the outputs of any other head."""
     inputs = inputs_of(model, batch)
     if head in LANGUAGE_HEADS:
+        ids = batch["input_ids"]
+        # A causal head predicts the first token after padding from padding, so it gets no label.
+        is_chosen = torch.arange(LENGTH, device=ids.device) % 3 != 0
+        labels = ids.where(is_chosen & batch["attention_mask"].bool(), IGNORE_INDEX)
         model.training = True  # The parts stay in evaluation mode, so there is no dropout.
         try:
-            return {"loss": model(**inputs, labels=batch["labels"], return_dict=True)["loss"]}
+            return {"loss": model(**inputs, labels=labels, return_dict=True)["loss"]}
         finally:
             model.training = False
     if head != "token":  # All other heads read one position of the decoder.
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        inputs = batch
     if type(model).__name__ in CHOICES.values():
         inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
     return tensors_of(model(**inputs, return_dict=True))
@@ -187,28 +183,26 @@ def run_head(model: PreTrainedModel, batch: Batch, head: str) -> Batch:
 def run_module(module: nn.Module, batch: Batch) -> Batch:
     """The tensors that a module around models returns, by name. Modules of sentence-transformers
     take the arguments as one dictionary."""
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     takes_dictionary = len(parameters_of(module)) == 1
-    return tensors_of(module(inputs) if takes_dictionary else module(**inputs))
+    return tensors_of(module(dict(batch)) if takes_dictionary else module(**batch))
 
 
-def ignores_first_label(model: PreTrainedModel) -> bool:
+def ignores_first_label(model: PreTrainedModel, batch: Batch) -> bool:
     """Whether a language model ignores the label of the first token, because no token precedes
     it."""
-    batch = random_batches(model)[0]
     inputs = {name: value[:1, :1] for name, value in inputs_of(model, batch).items()}
     loss = model(**inputs, labels=inputs["input_ids"], return_dict=True)["loss"]
     return not bool(loss > 0)  # Without a label it is NaN or 0.
 
 
-def separates_documents(model: PreTrainedModel) -> bool:
+def separates_documents(model: PreTrainedModel, batch: Batch) -> bool:
     """Whether the tokens of a packed row do not depend on the document before their own, neither by
     attention nor by a convolution."""
     base: nn.Module = model.base_model
     parameters = parameters_of(base)
     if model.config.is_encoder_decoder or "position_ids" not in parameters:
         return False
-    ids = random_batches(model)[0]["input_ids"][:1]
+    ids = batch["input_ids"][:1]
     length = LENGTH // 2
     others = ids.clone()
     others[:, :length] = ids[:, length : 2 * length]
