@@ -144,8 +144,8 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     for model in models:
         check_model(model)
         head = head_of(model)
-        batches = random_batches(model)
         with explained(model, "it cannot run on input_ids and attention_mask alone"):
+            batches = random_batches(model)
             trials += trials_of(model, head, batches)
             switch = Switch(
                 head=head,

@@ -182,3 +182,6 @@ def test_a_fault_of_this_package_is_no_refusal(monkeypatch):
         padding_free(model)
     with pytest.raises(PaddingFreeError, match="MambaForCausalLM"):
         padding_free(build("MambaForCausalLM"))
+    config = transformers.ViTConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)
+    with pytest.raises(PaddingFreeError, match="ViTModel"):
+        padding_free(transformers.ViTModel(config))
