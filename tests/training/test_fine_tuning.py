@@ -223,7 +223,7 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
 ):
     """The fitted head is final here, so that no step of the training shows it."""
 
-    def fit_head(trainer, train) -> None:
+    def fit_head(trainer) -> None:
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(torch.nan)
 
