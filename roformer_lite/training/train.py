@@ -50,8 +50,7 @@ def train(run: Run) -> dict[str, Any] | None:
         options = convert_sentence_encoder(options, args, cache / "encoder")
         name = options.model.model_name_or_path
         given = None if name is None else load_config(name)
-        shows_progress_bars = args.should_save and sys.stderr.isatty() and not args.disable_tqdm
-        if not shows_progress_bars:
+        if not shows_progress_bars(args):
             disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
@@ -87,6 +86,11 @@ def train(run: Run) -> dict[str, Any] | None:
         if not args.should_save:
             return None
         return save_finished_model(finished, directory)
+
+
+def shows_progress_bars(args: TrainingArguments) -> bool:
+    """Whether this process shows progress bars for reading and encoding the data."""
+    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(
