@@ -210,9 +210,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text.
 
         The arguments are the same as in the base class; `text_iterator` yields texts or lists of
-        texts. `min_frequency` (2 by default) is the same as in `train`, and all other arguments go to
-        the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes larger than
-        `vocab_size` if the alphabet already is, and a warning says so.
+        texts. `min_frequency`, 2 by default, is the same as in `train`, and all other keywords go to
+        the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes
+        larger than `vocab_size` if the alphabet already is, and a warning says so.
 
         Raises:
             ValueError: for a Unigram tokenizer.
