@@ -1,5 +1,5 @@
-"""`python -m benchmarks fine-tuning --checkpoint DIR --files TRAIN VALIDATION TEST`: fine-tune a BERT
-here and in transformers.
+"""`python -m benchmarks fine-tuning --checkpoint DIR --files TRAIN VALIDATION TEST`: fine-tune a
+BERT here and in transformers.
 
 `roformer-lite train classify` is compared with `BertForSequenceClassification` and the stock
 Trainer: the same rows, epochs and batches, each training in a separate process. With several

@@ -2,8 +2,8 @@
 with its floor, the time of its matrix products on real tokens, without any other work.
 
 The floor is measured with products of the same shapes by `torch.mm`. The products of attention have
-many shapes, so their operations are counted and added at the rate of the others. Times are processor
-times.
+many shapes, so their operations are counted and added at the rate of the others. Times are
+processor times.
 """
 
 from collections.abc import Iterator

@@ -3,11 +3,11 @@ only real tokens (`flat`).
 
 The models are encoders with random weights: a BERT of the size of MiniLM, a BERT of size base, and
 a RoFormerLite of size small. Each is exported as `roformer-lite export` does it, after
-`padding_free(model, False)` and after `padding_free(model)`. Graphs in float32 and in int8 run in onnxruntime, and those
-in float32 also in OpenVINO if it is installed. Both graphs of a model get the same batches and
-alternate in one process. Times are processor times of one batch, with one thread. `difference` is
-the largest difference of an output at real tokens. In int8, the scale of the activations of a
-padded graph depends on its padding, too.
+`padding_free(model, False)` and after `padding_free(model)`. Graphs in float32 and in int8 run in
+onnxruntime, and those in float32 also in OpenVINO if it is installed. Both graphs of a model get
+the same batches and alternate in one process. Times are processor times of one batch, with one
+thread. `difference` is the largest difference of an output at real tokens. In int8, the scale of
+the activations of a padded graph depends on its padding, too.
 
 The extra `export` is needed, and about 2 GiB for temporary files.
 """

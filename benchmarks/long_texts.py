@@ -1,5 +1,5 @@
-"""`python -m benchmarks long-texts --directory DIR --files TEXT …`: measure a language model on texts
-that are longer than those of its training.
+"""`python -m benchmarks long-texts --directory DIR --files TEXT …`: measure a language model on
+texts that are longer than those of its training.
 
 The files are cut into blocks of `--times` the trained length. The perplexity is given for each part
 of a block: for each RoPE scaling of transformers, for windows, and for the block cut into pieces of

@@ -101,8 +101,8 @@ class DeepLotx(LayerConverter):
             mlp_bias=source_config.get("bias", True),
             norm_eps=1e-9,
             final_norm=False,
-            # The source rounds its frequencies to float32 even in float64. Here, only linear scaling
-            # does this, and a factor of 1 has no other effect.
+            # The source rounds its frequencies to float32 even in float64. Here, only linear
+            # scaling does this, and a factor of 1 has no other effect.
             rope_parameters={"rope_type": "linear", "factor": 1.0, "rope_theta": theta},
             is_decoder=is_cross,
             add_cross_attention=is_cross,

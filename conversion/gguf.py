@@ -178,9 +178,9 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     other_letters = sorted(filter(_is_stripped_differently, letters))
     if _strips_accents(pipeline) and other_letters:
         raise ConversionError(
-            f"the tokenizer has learned {other_letters[0]!r}: where accents are stripped, llama.cpp "
-            "treats Korean syllables and the vowel signs of Indian scripts differently; train a "
-            "tokenizer with strip_accents=False"
+            f"the tokenizer has learned {other_letters[0]!r}: where accents are stripped, "
+            "llama.cpp treats Korean syllables and the vowel signs of Indian scripts differently; "
+            "train a tokenizer with strip_accents=False"
         )
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:

@@ -47,8 +47,8 @@ SECOND_VERSION = (
 )
 SIM = (
     "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of "
-    "the source sees the whole source. In causal RoFormerLite models, tokens see only earlier ones; "
-    "`train --model_name_or_path` can start from its stack"
+    "the source sees the whole source. In causal RoFormerLite models, tokens see only earlier "
+    "ones; `train --model_name_or_path` can start from its stack"
 )
 
 # RoFormer has an equivalent only of models with these values, which are not the defaults. To
@@ -182,8 +182,8 @@ class RoFormerV2(RoFormer):
         "ForMaskedLM": Head(),
     }
     refused = {
-        "ForCausalLM": "each of its tokens sees the whole prompt, but in causal RoFormerLite models, "
-        "tokens see only earlier ones"
+        "ForCausalLM": "each of its tokens sees the whole prompt, but in causal RoFormerLite "
+        "models, tokens see only earlier ones"
     }
     output_bias = None
     # Otherwise a language model of the first version would silently lose its transform.

@@ -166,8 +166,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         longest = self.lengths.max()
         if longest > max_tokens:
             raise ValueError(
-                f"a budget of {max_tokens} tokens is below the longest example, which has {longest} "
-                "tokens; raise the budget, or truncate the examples to fewer tokens"
+                f"a budget of {max_tokens} tokens is below the longest example, which has "
+                f"{longest} tokens; raise the budget, or truncate the examples to fewer tokens"
             )
         self.num_batches = min_num_batches(self.lengths, max_tokens)
         self.seed = seed

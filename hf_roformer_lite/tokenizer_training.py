@@ -51,8 +51,8 @@ def trained(
     """
     if isinstance(tokenizer.backend_tokenizer.model, models.Unigram):
         raise ValueError(
-            "a Unigram tokenizer of an earlier version cannot be trained on other text; train a new "
-            "tokenizer with algorithm='bpe'"
+            "a Unigram tokenizer of an earlier version cannot be trained on other text; train a "
+            "new tokenizer with algorithm='bpe'"
         )
     texts = cut_long_words(texts_of(text_iterator), tokenizer.backend_tokenizer)
     new = TokenizersBackend.train_new_from_iterator(

@@ -177,7 +177,8 @@ def positions_of(model: Any, config: PreTrainedConfig) -> int | None:
 
 
 def try_model(saved: SavedModel, directory: str) -> None:
-    """Predict for two lines of different lengths, to check that the files of the model fit together.
+    """Predict for two lines of different lengths, to check that the files of the model fit
+    together.
 
     Raises:
         InputError: if they do not.

@@ -50,9 +50,9 @@ def evaluate(model: str | PathLike[str], **options: Any) -> dict[str, Any]:
             `test_file`.
 
     Returns:
-        The `metrics` of the split `test` by name, the `predictions`, which are a dictionary for each
-        row with its `origin`, its input, its true value and its prediction, and the `report` that
-        the command prints, with further entries as in `results.json`.
+        The `metrics` of the split `test` by name, the `predictions`, which are a dictionary for
+        each row with its `origin`, its input, its true value and its prediction, and the `report`
+        that the command prints, with further entries as in `results.json`.
 
     Raises:
         InputError: in the cases in which the command reports an error.

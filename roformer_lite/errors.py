@@ -151,8 +151,8 @@ def _look_up(name: str, given: str) -> None:
     # Without a connection, the error depends on the HTTP library of huggingface_hub.
     except Exception as error:
         raise InputError(
-            f"{given}: there is no such directory here, and the Hub cannot be reached or has no such "
-            f"model: {' '.join(str(error).split())}"
+            f"{given}: there is no such directory here, and the Hub cannot be reached or has no "
+            f"such model: {' '.join(str(error).split())}"
         ) from error
 
 

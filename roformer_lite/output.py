@@ -82,8 +82,8 @@ def check_output_dir(target: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds a finished model; choose a new directory, or replace it with "
-            "--overwrite_output_dir"
+            f"--output_dir {target} holds a finished model; choose a new directory, or replace it "
+            "with --overwrite_output_dir"
         )
 
 
@@ -175,8 +175,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether `error` or one of its causes means that a disk is full, or that a quota or `ulimit -f`
-    is exceeded.
+    """Whether `error` or one of its causes means that a disk is full, or that a quota or `ulimit
+    -f` is exceeded.
 
     Libraries in Rust, such as safetensors, have errors without `errno`, whose messages end with its
     number.

@@ -89,8 +89,8 @@ def build(model_class: type[PreTrainedModel], config, seed: int = 0) -> PreTrain
 
 @torch.no_grad()
 def noisy(model: PreTrainedModel) -> PreTrainedModel:
-    """Add noise to `model`, so that no bias is zero and no gain is one, and return it. A tensor in a
-    wrong place then shows."""
+    """Add noise to `model`, so that no bias is zero and no gain is one, and return it. A tensor in
+    a wrong place then shows."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter += 0.1 * torch.randn_like(parameter)

@@ -37,7 +37,8 @@ rows = [
     tokenizer(document, truncation=True, max_length=arguments.longest) for document in documents
 ]
 print(
-    f"{len(rows)} documents of {min(len(r.input_ids) for r in rows)} to {max(len(r.input_ids) for r in rows)} tokens"
+    f"{len(rows)} documents of {min(len(r.input_ids) for r in rows)} to "
+    f"{max(len(r.input_ids) for r in rows)} tokens"
 )
 
 # Rotary positions need no table of a fixed size: `max_position_embeddings` does not limit the

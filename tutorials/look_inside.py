@@ -1,7 +1,7 @@
 """Draw the attention of a trained model, in every layer and head, and its position embeddings.
 
-    roformer-lite train seq2seq --train_file examples/data/dates_train.tsv --size tiny --output_dir dates
-    python tutorials/look_inside.py dates "23 August"
+    roformer-lite train seq2seq --train_file examples/data/dates_train.tsv --size tiny --output_dir
+    dates python tutorials/look_inside.py dates "23 August"
 
 It works with every kind of model. An encoder–decoder has three kinds of attention: from the source
 to itself, from the target to itself (each token sees only earlier tokens), and from the target to

@@ -1,8 +1,8 @@
 """The class behind each Auto class, and bundles: saved models that carry their own code and open
 without this package.
 
-The code of a bundle lies next to the weights. Transformers runs it with `trust_remote_code=True`, and finds
-the classes by the `auto_map` of config.json and tokenizer_config.json.
+The code of a bundle lies next to the weights. Transformers runs it with `trust_remote_code=True`,
+and finds the classes by the `auto_map` of config.json and tokenizer_config.json.
 """
 
 import re

@@ -182,8 +182,8 @@ def is_plain_linear(head: nn.Module) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a module has hooks, except those that make it compute a flat row. (torch keeps hooks in
-    dictionaries of the module.)"""
+    """Whether a module has hooks, except those that make it compute a flat row. (torch keeps hooks
+    in dictionaries of the module.)"""
     tables = [value for name, value in vars(module).items() if name.endswith("hooks")]
     hooks = [hook for table in tables if isinstance(table, dict) for hook in table.values()]
     return any(hook not in MAP_HOOKS for hook in hooks)

@@ -797,7 +797,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if (encoder_hidden_states is not None) != has_cross_attention:
             verb = "needs" if has_cross_attention else "does not attend to"
             raise ValueError(
-                f"add_cross_attention={has_cross_attention}: the model {verb} encoder_hidden_states."
+                f"add_cross_attention={has_cross_attention}: the model {verb} "
+                "encoder_hidden_states."
             )
         if is_tracing(given):
             return
@@ -820,8 +821,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         is_causal = kwargs.pop("is_causal", None)
         if is_causal not in (None, self.is_decoder) and not is_paged(cache):
             raise ValueError(
-                f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; leave "
-                "is_causal out."
+                f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; "
+                "leave is_causal out."
             )
         has_borders = kwargs.get("cu_seq_lens_q") is not None
         if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
@@ -899,8 +900,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             sources = last_documents(encoder_hidden_states, encoder_documents)
             if targets != sources:
                 raise ValueError(
-                    f"the last documents of the sequences have the numbers {targets} in the decoder "
-                    f"and {sources} in the encoder; each sequence needs the same number of "
+                    f"the last documents of the sequences have the numbers {targets} in the "
+                    f"decoder and {sources} in the encoder; each sequence needs the same number of "
                     "documents on both sides."
                 )
         is_same_document = None

@@ -21,8 +21,8 @@ def is_paged(cache: Any) -> bool:
 
 
 def without_full_mask(attention_mask: Any, cache: Any) -> Any:
-    """The mask, or None instead of a mask `(B, L)` without padding, from which nothing more needs to
-    be computed then. The values of a traced graph cannot be read."""
+    """The mask, or None instead of a mask `(B, L)` without padding, from which nothing more needs
+    to be computed then. The values of a traced graph cannot be read."""
     is_known = is_padding_mask(attention_mask) and not is_tracing(attention_mask)
     is_full = is_known and cache is None and bool(attention_mask.all())
     return None if is_full else attention_mask
@@ -44,8 +44,8 @@ def cached_length(cache: Any) -> int:
 
 
 def check_attention_mask(attention_mask: torch.Tensor, given: torch.Tensor, cache: Any) -> None:
-    """Reject a mask that does not have one column for each of the tokens `given`, `(B, L, ...)`, and
-    those in the cache, or whose numbers might be meant to be added to the scores.
+    """Reject a mask that does not have one column for each of the tokens `given`, `(B, L, ...)`,
+    and those in the cache, or whose numbers might be meant to be added to the scores.
 
     Raises:
         ValueError: with the shapes.

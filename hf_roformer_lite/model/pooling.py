@@ -42,7 +42,8 @@ def pool(
 def pool_packed(
     hidden_states: torch.Tensor, how: str, attention_mask: Any, documents: torch.Tensor
 ) -> torch.Tensor:
-    """Like `pool`, for sequences that hold several documents. A document without tokens gets zeros."""
+    """Like `pool`, for sequences that hold several documents. A document without tokens gets
+    zeros."""
     count = int(documents[-1, -1])
     documents = number_tokens(hidden_states, attention_mask, documents)
     indices = documents.flatten().nonzero().squeeze(1)  # (N,)

@@ -64,9 +64,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Template.** A text becomes `[CLS] x [SEP]`, and a pair `[CLS] a [SEP] b [SEP]` with token
     types 0 and 1. `bos_token` is `[CLS]` and `eos_token` is `[SEP]`, so an encoder–decoder starts
     with `[CLS]` and ends with `[SEP]`. Prompts of a causal language model must not end with
-    `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also after saving. With
-    `add_eos_token = True` alone, the template is `x [SEP]`. By default both fields are off, and the
-    template is `[CLS] x [SEP]`. Both fields are read from the template in `tokenizer.json`.
+    `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also after saving.
+    With `add_eos_token = True` alone, the template is `x [SEP]`. By default both fields are off,
+    and the template is `[CLS] x [SEP]`. Both fields are read from the template in `tokenizer.json`.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are
     `y [SEP]`, the tokens that a decoder has to predict after `[CLS]`. `decoder_input_ids` are
@@ -210,9 +210,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text.
 
         The arguments are the same as in the base class; `text_iterator` yields texts or lists of
-        texts. `min_frequency`, 2 by default, is the same as in `train`, and all other keywords go to
-        the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary becomes
-        larger than `vocab_size` if the alphabet already is, and a warning says so.
+        texts. `min_frequency`, 2 by default, is the same as in `train`, and all other keywords go
+        to the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary
+        becomes larger than `vocab_size` if the alphabet already is, and a warning says so.
 
         Raises:
             ValueError: for a Unigram tokenizer.

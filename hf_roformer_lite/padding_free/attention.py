@@ -35,7 +35,8 @@ WINDOWS_OF_A_BLOCK = 4
 # The longest document with a window whose mask is made as a whole.
 MAX_LENGTH_WITH_WINDOW = 2048
 
-# Queries, keys and values, `(B, heads, L, head_dim)` each; in a flat row, `(1, heads, N, head_dim)`.
+# Queries, keys and values, `(B, heads, L, head_dim)` each, or those of a flat row,
+# `(1, heads, N, head_dim)`.
 States = tuple[torch.Tensor, ...]
 
 
@@ -74,8 +75,8 @@ def attend_to_batch(
 
 
 def needs_eager(query: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks, or whether sdpa
-    is wrong: on an Apple GPU in half precision, causal queries attend to later keys
+    """Whether probabilities, capped scores or sinks are requested, which sdpa lacks, or whether
+    sdpa is wrong: on an Apple GPU in half precision, causal queries attend to later keys
     (pytorch#195910), and a mask that hides all keys yields NaN (pytorch#156707)."""
     is_wrong = query.device.type == APPLE and query.dtype in HALF_PRECISION
     has_capped_scores = kwargs.get("softcap") is not None
@@ -159,8 +160,8 @@ def attend_to_flat_row(
             return attend_at_once(states, mask, pattern, **kwargs)
         if is_faster_by_document(query, mask, pattern):
             return attend_by_document(module, states, mask, pattern, position_bias, **kwargs)
-    # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for a
-    # mask of True and False.
+    # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for
+    # a mask of True and False.
     dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
     output, _ = attend_to_batch(
         module,

@@ -117,8 +117,8 @@ class FlatTokens:
         return states.squeeze(0).unflatten(0, self.shape)
 
     def restore(self, states: torch.Tensor, padding: str = "zeros") -> torch.Tensor:
-        """`(1, N, ...)` to `(B, L, ...)`. The batch knows the flat row, which the next module may use
-        again.
+        """`(1, N, ...)` to `(B, L, ...)`. The batch knows the flat row, which the next module may
+        use again.
 
         Args:
             padding: What the batch gets at the other positions: "zeros", or "last", a last token

@@ -276,8 +276,8 @@ def keep_labelled(
     labels: torch.Tensor,
     has_cache: bool,
 ) -> torch.Tensor | None:
-    """Keep only the labels that are not ignored, and return the places `(n,)` among the B * L of the
-    states that the head needs for them; None if it needs all states.
+    """Keep only the labels that are not ignored, and return the places `(n,)` among the B * L of
+    the states that the head needs for them; None if it needs all states.
 
     Args:
         labels: The label of each state, on the CPU.

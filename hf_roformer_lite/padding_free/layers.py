@@ -342,8 +342,8 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
 
 
 def enter_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-    """Give a module the flat row of a batch that a layer or another module has returned, with a last
-    token for all padding."""
+    """Give a module the flat row of a batch that a layer or another module has returned, with a
+    last token for all padding."""
     form = flat_form_of(args[0]) if args else None
     if form is None or form.padding == "other" or form.tokens.index is None:
         return None

@@ -50,8 +50,8 @@ class Plan:
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
         ends: The same for a pooler or a head of whole rows, by whether attention is causal.
-        reads_target: Whether all states of the target may be read. The model may know more padding in
-            it than the arguments tell.
+        reads_target: Whether all states of the target may be read. The model may know more padding
+            in it than the arguments tell.
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
@@ -119,8 +119,8 @@ class Plan:
 def find_tokens(
     is_real: torch.Tensor, is_kept: torch.Tensor, documents: torch.Tensor | None
 ) -> FlatTokens:
-    """The tokens `is_kept`, `(B, L)`, in documents that are sorted by length, longest first, so that
-    attention can batch those of equal length."""
+    """The tokens `is_kept`, `(B, L)`, in documents that are sorted by length, longest first, so
+    that attention can batch those of equal length."""
     rows, columns = is_kept.nonzero(as_tuple=True)  # (N,) each
     begins = torch.ones_like(rows, dtype=torch.bool)
     begins[1:] = rows.diff() != 0
@@ -138,8 +138,8 @@ def find_tokens(
 
 
 class Current(threading.local):
-    """The plan of the call that is running in this thread. It is read when masks are made. In models
-    that make their masks themselves, the first layer reads it, and leaves it with the mask.
+    """The plan of the call that is running in this thread. It is read when masks are made. In
+    models that make their masks themselves, the first layer reads it, and leaves it with the mask.
 
     (torch.compile can read such an attribute, but not a context variable.)
     """

@@ -29,8 +29,8 @@ logger = logging.get_logger(__name__)
 MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
 LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
-# The numbers of tokens of the rows of a trial. Two are equal, because attention batches documents of
-# one length.
+# The numbers of tokens of the rows of a trial. Two are equal, because attention batches documents
+# of one length.
 LENGTHS = torch.tensor([[7], [4], [4]], device="cpu")
 LENGTH = 7
 

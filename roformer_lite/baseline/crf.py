@@ -1,7 +1,7 @@
 """The baseline of taggers: a conditional random field on words (Lafferty et al. 2001, ICML).
 
-CRFsuite fits it. It is used from arrays, because CRFsuite ends the whole process if one of its files
-is damaged.
+CRFsuite fits it. It is used from arrays, because CRFsuite ends the whole process if one of its
+files is damaged.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ class JoinedBaseline:
 
 
 def save_joined(directory: Path, joined: JoinedBaseline) -> None:
-    """Write a baseline into a folder of the directory of its model, instead of one that is there."""
+    """Write a baseline into a folder of the directory of its model, instead of one that is
+    there."""
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
     save_file(joined.model.arrays(), folder / ARRAYS_FILE)

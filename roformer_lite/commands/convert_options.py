@@ -28,8 +28,8 @@ def parse(argv: Sequence[str]) -> tuple[str | None, str | None, str, Path]:
         "convert",
         f"Convert a checkpoint of a family such as {EXAMPLES_OF_FAMILIES}, or of another system, "
         "into a RoFormerLite model (--from), or a RoFormerLite model into a checkpoint of a family "
-        "(--to). Without either option, a RoFormerLite model is converted to a family that supports "
-        "it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
+        "(--to). Without either option, a RoFormerLite model is converted to a family that "
+        "supports it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
         CHECKPOINT=CHECKPOINT_HELP,
         OUT="the directory to write",
     )

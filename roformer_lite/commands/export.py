@@ -42,8 +42,9 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
     settings = training.get("settings", {})
     if training.get("task") == "rerank":
         raise InputError(
-            f"{source} is a reranker; sentence-transformers computes its scores from the outputs of "
-            "the model, so an exported model would return other scores; open it with CrossEncoder"
+            f"{source} is a reranker; sentence-transformers computes its scores from the outputs "
+            "of the model, so an exported model would return other scores; open it with "
+            "CrossEncoder"
         )
     check_sentence_modules(source)
     tokenizer = require_tokenizer(source, load_config(source))

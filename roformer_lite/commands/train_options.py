@@ -20,8 +20,8 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
         epilog=(
             f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the usual options, and "
-            "`--help-all` lists all of\nthem. Every training writes a file run.yaml with its model; "
-            "this file repeats the training.\nOptions after the file override those in it."
+            "`--help-all` lists all of\nthem. Every training writes a file run.yaml with its "
+            "model; this file repeats the training.\nOptions after the file override those in it."
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,8 +1,8 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
 A row is a dictionary with the `columns` of the file by name and the `origin`, the place it came
-from, written as `file:line`. All files are UTF-8, plain or compressed (`.gz`). One line at a time is held in memory,
-and lines that are too long for one text raise an error.
+from, written as `file:line`. All files are UTF-8, plain or compressed (`.gz`). One line at a time
+is held in memory, and lines that are too long for one text raise an error.
 """
 
 import codecs

@@ -113,8 +113,9 @@ def hold_out(
         if args.validation_fraction is None:
             return rows
         raise InputError(
-            f"--validation_fraction {args.validation_fraction}: every held-out row would be the only "
-            "one with its label, up to copies of it; provide more data, or pass --validation_fraction 0"
+            f"--validation_fraction {args.validation_fraction}: every held-out row would be the "
+            "only one with its label, up to copies of it; provide more data, or pass "
+            "--validation_fraction 0"
         )
     splits = {**rows, "train": train.select(kept), "validation": train.select(held_out)}
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})

@@ -67,8 +67,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types
     ):
         raise InputError(
-            "layer_types has sliding_attention, whose cache counts its tokens outside the graph, so "
-            "that a torch program could decode only one step; export with format='onnx'"
+            "layer_types has sliding_attention, whose cache counts its tokens outside the graph, "
+            "so that a torch program could decode only one step; export with format='onnx'"
         )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
     exported = exporter.export_for_generation(
@@ -150,8 +150,8 @@ def _save_onnx(program: Any, path: Path) -> None:
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     if weights > MAX_FILE_BYTES:
         raise InputError(
-            f"{path.name} would have {weights:,} bytes of weights, but the limit of an ONNX file is "
-            "2 GiB"
+            f"{path.name} would have {weights:,} bytes of weights, but the limit of an ONNX file "
+            "is 2 GiB"
         )
     for node in program.graph.all_nodes():
         # It names the files of torch and of this package on this machine.

@@ -179,8 +179,8 @@ def correlation(predicted: np.ndarray, true: np.ndarray, of_ranks: bool) -> RowM
 
 
 def pearson_of(sums: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of x and standard scores y from the number of rows and the sums of x, x²
-    and xy."""
+    """Pearson's correlation of x and standard scores y from the number of rows and the sums of x,
+    x² and xy."""
     number, x, xx, xy = sums.T
     variances = xx / number - (x / number) ** 2
     deviations = np.sqrt(np.where(variances > ROUNDING, variances, 0))

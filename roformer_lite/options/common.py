@@ -1,9 +1,10 @@
 """Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
 publishing.
 
-`parser.py` turns every field into an option. The fields hold the values that were given: None stands
-for a default that depends on other options and is filled in by a property or by `training/defaults.py`.
-Nothing here imports torch, so that `--help` and error messages appear quickly.
+`parser.py` turns every field into an option. The fields hold the values that were given: None
+stands for a default that depends on other options and is filled in by a property or by
+`training/defaults.py`. Nothing here imports torch, so that `--help` and error messages appear
+quickly.
 """
 
 from collections.abc import Sequence
@@ -78,8 +79,8 @@ class DataArguments(TableArguments):
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no rows
-            are held out. Default: the seed of the training.
+        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no
+            rows are held out. Default: the seed of the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The dataset need not have the
             default split.

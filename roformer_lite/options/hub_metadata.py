@@ -1,7 +1,7 @@
 """What the Hub accepts in the metadata of a model card, checked without the Hub.
 
-The check of huggingface_hub asks the Hub. A training may run offline, and should not end with a card
-that the Hub does not take.
+The check of huggingface_hub asks the Hub. A training may run offline, and should not end with a
+card that the Hub does not take.
 """
 
 import json

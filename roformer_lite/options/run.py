@@ -52,8 +52,8 @@ class Run:
 
     Args:
         data, model, training, card: The options by group.
-        whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run of
-            all seeds.
+        whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run
+            of all seeds.
         filled: The options that `with_defaults` of `training/defaults.py` has filled in.
     """
 
@@ -166,7 +166,8 @@ def _task_parser(task: str, shows_all: bool) -> CommandParser:
         usual=usual,
         epilog=(
             "All fields of transformers' TrainingArguments that are not options of this command, "
-            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments "
+            "name=value."
         ),
     )
 

@@ -250,8 +250,8 @@ class TagDataArguments(LabelArguments):
         check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
         if self.token_column is not None and self.token_column == self.tag_column:
             raise InputError(
-                f"--token_column and --tag_column are both {self.tag_column}; the tags need another "
-                "column"
+                f"--token_column and --tag_column are both {self.tag_column}; the tags need "
+                "another column"
             )
 
 

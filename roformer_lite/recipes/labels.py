@@ -235,8 +235,8 @@ class LabelRecipe(AnsweringRecipe):
         train = start.encoded["train"]
         num_cut = sum(number >= length for number in self.lengths(train))
         sentence = (
-            f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} of "
-            f"its {len(train):,} texts reach this length. "
+            f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} "
+            f"of its {len(train):,} texts reach this length. "
         )
         if self.truncates(max_positions(start.model), start.tokenizer):
             return sentence + "Predictions also read only this part of a text."

@@ -219,9 +219,9 @@ class MaskedLM(LanguageModel):
     def notes(self) -> list[str]:
         return [
             f"All metrics are computed on the masked tokens ({self.options.mlm_probability:.0%} of "
-            "all): the loss is in nats per token, and perplexity is its exponential. They cannot be "
-            "compared with the metrics of models with another vocabulary or masking, or of causal "
-            "models."
+            "all): the loss is in nats per token, and perplexity is its exponential. They cannot "
+            "be compared with the metrics of models with another vocabulary or masking, or of "
+            "causal models."
         ]
 
     def example_line(self, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -137,8 +137,8 @@ class LoadedModel:
             if length + more > self.positions:
                 generated = f", including {more} to generate (--max_new_tokens)" if more else ""
                 raise InputError(
-                    f"{given[:40]!r} needs {length + more} positions{generated}, but this model has "
-                    f"positions for only {self.positions}"
+                    f"{given[:40]!r} needs {length + more} positions{generated}, but this model "
+                    f"has positions for only {self.positions}"
                 )
 
 

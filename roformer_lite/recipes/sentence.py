@@ -284,8 +284,8 @@ class SentenceRecipe(Recipe):
         if self.are_correlations:
             return ["Pearson and Spearman are correlations from -1 to 1."]
         return [
-            "Every distinct first text of the split is a query, and every distinct text of the other "
-            "columns is a document, even if it equals the query: accuracy@k is the fraction of "
-            "queries with a relevant document among the first k, and mrr@10 is the mean of 1/rank "
-            "among the first ten. Larger splits are harder."
+            "Every distinct first text of the split is a query, and every distinct text of the "
+            "other columns is a document, even if it equals the query: accuracy@k is the fraction "
+            "of queries with a relevant document among the first k, and mrr@10 is the mean of "
+            "1/rank among the first ten. Larger splits are harder."
         ]

@@ -470,8 +470,8 @@ def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str
             )
     if unit == CHARACTERS and scheme in STRICT_SCHEMES:
         raise InputError(
-            f"--unit {CHARACTERS} can't split words with tags of the scheme {scheme}; use IOB2 tags "
-            "or --unit words"
+            f"--unit {CHARACTERS} can't split words with tags of the scheme {scheme}; use IOB2 "
+            "tags or --unit words"
         )
     return unit
 

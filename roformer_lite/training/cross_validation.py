@@ -1,7 +1,8 @@
 """Cross-validates the training of few rows, none of which are held out.
 
 It measures the model, and decides whether the model is fine-tuned after its head is fitted. In each
-fold, a copy of the untrained model is trained on the other folds as the model itself is on all rows.
+fold, a copy of the untrained model is trained on the other folds as the model itself is on all
+rows.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Makes the trainer of a task, and runs its training loop from the beginning or from a checkpoint."""
+"""Makes the trainer of a task, and runs its training loop from the beginning or from a
+checkpoint."""
 
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""The beginning of a new head: the bias of a head for several labels, and the fit of a classifier or
-tagger on the outputs of its frozen encoder.
+"""The beginning of a new head: the bias of a head for several labels, and the fit of a classifier
+or tagger on the outputs of its frozen encoder.
 
 The gradients of a random head would first distort a trained encoder. If the head is fitted first,
 fine-tuning changes the encoder much less (Kumar et al. 2022, ICLR, arXiv:2202.10054).

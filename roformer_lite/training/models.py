@@ -68,8 +68,8 @@ def make_start(
             model = new_model(run.model.size, recipe, tokenizer, overrides)
     except InputError:
         raise
-    # A TypeError names an unknown field of one stack, and a RuntimeError is raised if the model is too
-    # large for the memory.
+    # A TypeError names an unknown field of one stack, and a RuntimeError is raised if the model is
+    # too large for the memory.
     except (StrictDataclassError, TypeError, ValueError, OSError, RuntimeError) as error:
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"

@@ -271,8 +271,8 @@ def what_happened(finished: FinishedTraining) -> str:
         metric = finished.trainer.args.metric_for_best_model.removeprefix("eval_")
         owner = "its encoder" if finished.joined else "it"
         sentences.append(
-            f"The checkpoint of step {finished.chosen_step:,} is kept, because {owner} has the best "
-            f"validation {metric.replace('_', ' ')}, {finished.trainer.state.best_metric:.4g}."
+            f"The checkpoint of step {finished.chosen_step:,} is kept, because {owner} has the "
+            f"best validation {metric.replace('_', ' ')}, {finished.trainer.state.best_metric:.4g}."
         )
     if len(finished.start.rows) == 1 and (validated is None or not validated.folds):
         sentences.append("The model was not measured: there are no validation or test data.")

@@ -36,9 +36,9 @@ def train_seeds(run: Run) -> dict[str, Any]:
     seeds = run.training.seeds
     if "LOCAL_RANK" in os.environ:
         raise InputError(
-            f"--seeds {seeds} can't be used with a launcher of processes, because its process group "
-            "ends with the first training; run one command per --seed, or start this one without "
-            "the launcher"
+            f"--seeds {seeds} can't be used with a launcher of processes, because its process "
+            "group ends with the first training; run one command per --seed, or start this one "
+            "without the launcher"
         )
     directory = TrainingDirectory(run)
     found: dict[int, dict[str, Any]] = {}

@@ -52,7 +52,8 @@ def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant):
 def test_spellings_of_options():
     run = parse_run(
         "classify",
-        "--dataset_name x --output_dir m --use_cpu --baselines false --fit_head=false --bf16".split(),
+        "--dataset_name x --output_dir m --use_cpu --baselines false --bf16 "
+        "--fit_head=false".split(),
     )
     assert run.data.dataset_name == "x" and run.training.use_cpu and run.training.bf16
     assert not run.training.baselines and not run.data.fit_head

@@ -1,5 +1,5 @@
-"""Exported graphs of padding-free models compute only real tokens, and give the numbers of the padded
-stock models in onnxruntime and in OpenVINO."""
+"""Exported graphs of padding-free models compute only real tokens, and give the numbers of the
+padded stock models in onnxruntime and in OpenVINO."""
 
 import copy
 import re

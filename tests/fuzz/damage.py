@@ -78,7 +78,8 @@ def damaged_fields(content: bytes, chance: random.Random) -> bytes:
 
 
 def places_in(fields: Any) -> list[tuple[Any, Any]]:
-    """The containers and keys of all values of a JSON file, but of only a few in each vocabulary."""
+    """The containers and keys of all values of a JSON file, but of only a few in each
+    vocabulary."""
     items = []
     if isinstance(fields, dict):
         items = list(fields.items())

@@ -145,8 +145,8 @@ def test_every_command_is_here():
     assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
 
 
-# The options of `convert` and `verify` are names of systems, which they ask the registry for, and that
-# of `app` is a device.
+# The options of `convert` and `verify` are names of systems, which they ask the registry for, and
+# that of `app` is a device.
 @pytest.mark.parametrize(
     "command", [name for name in RIGHT if name not in ("convert", "verify", "app")]
 )

@@ -229,7 +229,8 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     """vLLM computes the greedy tokens of `generate`, and our vectors and probabilities.
 
-    It takes the classes from the installed package, or from the code beside the weights if the package is absent."""
+    It takes the classes from the installed package, or from the code beside the weights if the
+    package is absent."""
     lengths = torch.randint(1, 40, (100,), generator=generator)
     texts = [
         torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths

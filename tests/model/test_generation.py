@@ -133,8 +133,8 @@ def test_padded_prompts(name, cache, mode):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_generation_follows_the_last_real_token(side):
-    """Padding is skipped, whichever logits are kept, and with an assistant too. On the left, it may be
-    longer than the parts in which a prompt is read."""
+    """Padding is skipped, whichever logits are kept, and with an assistant too. On the left, it may
+    be longer than the parts in which a prompt is read."""
     model = causal_model()
     ids = random_ids(1, 5)
     sides = (4, 0) if side == "left" else (0, 4)

@@ -1,5 +1,5 @@
-"""Tests that inputs and labels that do not fit are refused, even if torch can compute with them, and
-that only their values matter."""
+"""Tests that inputs and labels that do not fit are refused, even if torch can compute with them,
+and that only their values matter."""
 
 from collections.abc import Iterator
 
@@ -183,7 +183,8 @@ def same_meaning(value: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", [*CALLS, *HEADS])
 def test_only_the_values_matter(kind):
-    """An argument in another dtype, or in another order in memory, is refused or changes nothing."""
+    """An argument in another dtype, or in another order in memory, is refused or changes
+    nothing."""
     if kind in CALLS:
         fields, more = CALLS[kind]
         model = make(rl.RoFormerLiteModel, **fields)

@@ -1,4 +1,5 @@
-"""Models and tokenizers that versions 0.1 and 0.2 saved give the same outputs, gradients and tokens.
+"""Models and tokenizers that versions 0.1 and 0.2 saved give the same outputs, gradients and
+tokens.
 
 Each folder of `data/version_0_1` and `data/version_0_2` contains a model or a tokenizer as that
 version wrote it, and what it computed. The names of the tensors of `outputs.safetensors` are these:

@@ -40,7 +40,8 @@ OPTIONS = {
 
 
 def rows_of(kind: str) -> list[dict[str, Any]]:
-    """Rows with the real tokens of `LENGTHS`, padded to one length, with uneven numbers of labels."""
+    """Rows with the real tokens of `LENGTHS`, padded to one length, with uneven numbers of
+    labels."""
     generator = torch.Generator().manual_seed(5)
     rows = []
     for number, length in enumerate(LENGTHS):

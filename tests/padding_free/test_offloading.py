@@ -1,4 +1,5 @@
-"""Models that accelerate spreads over devices, or whose weights are elsewhere until they are used."""
+"""Models that accelerate spreads over devices, or whose weights are elsewhere until they are
+used."""
 
 import copy
 

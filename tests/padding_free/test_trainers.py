@@ -1,7 +1,7 @@
 """Padding-free models are trained with noise, by trainers of other libraries, and from checkpoints.
 
-`tests/training/test_distributed.py` trains them in two processes. Everything here is in double precision,
-so that two runs agree to the last digits, or differ for a reason."""
+`tests/training/test_distributed.py` trains them in two processes. Everything here is in double
+precision, so that two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -153,7 +153,8 @@ def test_every_model_within_a_module():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("class_name", ["BertModel", "LlamaModel", "MixtralModel"])
 def test_whether_a_model_is_causal(class_name, dtype):
-    """The answer depends neither on rounding nor on how strong the attention of random weights is."""
+    """The answer depends neither on rounding nor on how strong the attention of random weights
+    is."""
     model_class = getattr(transformers, class_name)
     config = build(class_name).config
     torch.manual_seed(0)

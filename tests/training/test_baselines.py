@@ -60,7 +60,8 @@ def test_tags():
     tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     names = ["O", "B-PER", "I-PER", "B-LOC"]
     field = WordTagger.fit(words, tags, names)
-    # Carl does not occur in the training rows, but is recognised by the place and shape of the word.
+    # Carl does not occur in the training rows, but is recognised by the place and shape of the
+    # word.
     assert [names[number] for number in field.tag(["Carl", "likes", "Paris"])] == [
         "B-PER",
         "O",

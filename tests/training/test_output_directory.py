@@ -93,8 +93,8 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
-    """If the metrics of test data raise an error, the trained weights are kept, and the same command
-    may be given other test data."""
+    """If the metrics of test data raise an error, the trained weights are kept, and the same
+    command may be given other test data."""
     evaluate = Tag.evaluate
 
     def evaluate_few(recipe: Tag, saved: Any, rows: Dataset, *args: Any, **kwargs: Any) -> Any:

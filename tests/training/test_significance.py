@@ -1,4 +1,5 @@
-"""The paired test agrees with independent implementations, and each metric by row with its library."""
+"""The paired test agrees with independent implementations, and each metric by row with its
+library."""
 
 import math
 from types import SimpleNamespace

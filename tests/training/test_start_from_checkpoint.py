@@ -30,7 +30,9 @@ from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
 from roformer_lite.training.tokenizers import set_up_tokenizer
 
-WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
+WORDS = (
+    "a fine film far too long dull from end to this was the best worst and of all with cast plot"
+).split()
 VOCABULARY = {"vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 SIZES = {
     "hidden_size": 32,

@@ -18,7 +18,10 @@ SHORT = (
     "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false "
     "--validation_fraction 0"
 )
-ENGLISH = "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
+ENGLISH = (
+    "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to "
+    "Llanfairpwll 7 years ago )"
+)
 CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
 
 
