@@ -35,6 +35,7 @@ ATTENTION_MODULES = {
     "gpt_neo.GPTNeoSelfAttention",
     "gpt_neox_japanese.GPTNeoXJapaneseAttention",
     "lilt.LiltSelfAttention",
+    "llama4.Llama4TextAttention",  # It scales queries by their place in the batch.
     "luke.LukeSelfAttention",
     "megatron_bert.MegatronBertSelfAttention",
     "mpnet.MPNetSelfAttention",

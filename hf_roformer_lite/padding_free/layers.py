@@ -291,9 +291,6 @@ class FlatCache:
         self.cache.update(keys, values, layer_idx, *args, **kwargs)
         return key, value
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
 
 # Layers with masks that the mask functions of transformers have not made
 
