@@ -408,18 +408,19 @@ class RoFormerLiteAttention(nn.Module):
         query = self.make_query(hidden_states)
         if position_embeddings is not None:
             query = rotate(query, *position_embeddings)
-        layers: Any = cache  # The layers of caches have no type in common.
-        is_cached = False
+        layers = cache
+        cached: Any = None  # The layers of caches have no type in common.
         if isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
             if self.is_cross_attention:
                 layers = cache.cross_attention_cache
-                is_cached = cache.is_updated.get(self.layer_idx, False)
+                if cache.is_updated.get(self.layer_idx, False):
+                    cached = layers.layers[self.layer_idx]
                 cache.is_updated[self.layer_idx] = True
 
-        if is_cached:
-            key = layers.layers[self.layer_idx].keys
-            value = layers.layers[self.layer_idx].values
+        if cached is not None:
+            key = cached.keys
+            value = cached.values
         else:
             source = hidden_states if key_value_states is None else key_value_states
             key, value = self.make_key_and_value(source)
@@ -524,52 +525,57 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
         Tensors that need gradients come first, so that they can be given by position, as reentrant
         checkpointing requires.
         """
-        hidden_states = self.add_branch(
-            hidden_states,
-            self.self_attn_norm,
-            self.self_attn,
-            self.attention_branch_dropout,
+        branch, _ = self.self_attn(
+            self.normalise(self.self_attn_norm, hidden_states, "pre"),
             attention_mask=attention_mask,
             position_embeddings=position_embeddings,
             value_position_embeddings=value_position_embeddings,
             cache=cache,
             **kwargs,
         )
+        hidden_states = self.add_branch(
+            hidden_states, branch, dropout=self.attention_branch_dropout, norm=self.self_attn_norm
+        )
+
         if encoder_hidden_states is not None:
-            hidden_states = self.add_branch(
-                hidden_states,
-                self.cross_attn_norm,
-                self.cross_attn,
-                self.attention_branch_dropout,
+            branch, _ = self.cross_attn(
+                self.normalise(self.cross_attn_norm, hidden_states, "pre"),
                 key_value_states=encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
                 **kwargs,
             )
-        return self.add_branch(hidden_states, self.mlp_norm, self.mlp, self.mlp_branch_dropout)
+            hidden_states = self.add_branch(
+                hidden_states,
+                branch,
+                dropout=self.attention_branch_dropout,
+                norm=self.cross_attn_norm,
+            )
+
+        branch = self.mlp(self.normalise(self.mlp_norm, hidden_states, "pre"))
+        return self.add_branch(
+            hidden_states, branch, dropout=self.mlp_branch_dropout, norm=self.mlp_norm
+        )
 
     def add_branch(
         self,
         hidden_states: torch.Tensor,
-        norm: nn.Module | None,
-        module: nn.Module,
+        branch: torch.Tensor,
         dropout: float,
-        **arguments: Any,
+        norm: nn.Module | None,
     ) -> torch.Tensor:
-        """Add the output of a `module` with further `arguments` to the states, with the norm before
-        it or after the sum."""
-        inputs = hidden_states
-        if norm is not None and self.norm_placement == "pre":
-            inputs = norm(inputs)
-        branch = module(inputs, **arguments)
-        if isinstance(branch, tuple):
-            branch, _ = branch  # Attention also returns its probabilities.
+        """Add a residual branch, and apply `norm` if it comes after the branch."""
         if self.training:
             branch = F.dropout(branch, p=dropout)
-        hidden_states = hidden_states + branch
-        if norm is not None and self.norm_placement == "post":
-            hidden_states = norm(hidden_states)
-        return hidden_states
+        return self.normalise(norm, hidden_states + branch, "post")
+
+    def normalise(
+        self, norm: nn.Module | None, hidden_states: torch.Tensor, placement: str
+    ) -> torch.Tensor:
+        """Apply a norm if the norms of this layer have this `placement`, `pre` or `post`."""
+        if norm is None or placement != self.norm_placement:
+            return hidden_states
+        return norm(hidden_states)
 
 
 # The class of the layers by `layer_style`. `reference_layers.py`, which few models need, adds its
