@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output, for example `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    # Errors of the machine have many types. What has no message passes with its traceback.
+    # Errors of the machine have many types. An error without a message of ours keeps its traceback.
     except Exception as error:
         message = _message_about(error)
         if not message:

@@ -26,7 +26,8 @@ def accepts_past_key_values(forward: Forward) -> Forward:
     """Make `forward` accept its `cache` under the name `past_key_values` as well. From transformers
     5.24 on, this older name is deprecated, with the warning of its own models."""
 
-    # No version of transformers warns of a name that was deprecated in an earlier version.
+    # No version of transformers warns of a name that was deprecated in an earlier version, unless
+    # the call has both names.
     version = "5.40.0" if CACHE_NAME == "cache" else "5.0.0"
     renamed = deprecate_kwarg("past_key_values", version=version, new_name="cache")(forward)
     # PEFT looks for the older name among the parameters.

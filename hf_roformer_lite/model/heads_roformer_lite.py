@@ -27,6 +27,7 @@ from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .generation import PaddedGenerationMixin
 from .losses import (
     IGNORE_INDEX,
+    check_classes,
     cross_entropy,
     flat_classes,
     linear_cross_entropy,
@@ -141,7 +142,8 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     attention_mask = attention_mask[:, -labels.shape[-1] :]
     if labels.shape != attention_mask.shape:
         return labels
-    return labels.masked_fill(attention_mask.to(labels.device) == 0, IGNORE_INDEX)
+    check_classes(labels)
+    return labels.long().masked_fill(attention_mask.to(labels.device) == 0, IGNORE_INDEX)
 
 
 def keep_positions(
@@ -592,7 +594,8 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
                 (start_logits, start_positions),
                 (end_logits, end_positions),
             ):
-                positions = positions.view(-1).clamp(min=0)
+                check_classes(positions)
+                positions = positions.view(-1).long().clamp(min=0)
                 positions = positions.masked_fill(positions >= length, IGNORE_INDEX)
                 losses.append(cross_entropy(logits, positions, num_items_in_batch))
             loss = (losses[0] + losses[1]) / 2

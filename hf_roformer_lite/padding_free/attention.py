@@ -37,7 +37,7 @@ MAX_LENGTH_WITH_WINDOW = 2048
 
 # Queries, keys and values, `(B, heads, L, head_dim)` each, or those of a flat row,
 # `(1, heads, N, head_dim)`.
-States = tuple[torch.Tensor, ...]
+QueryKeyValue = tuple[torch.Tensor, ...]
 
 
 def padding_free_attention(
@@ -51,8 +51,8 @@ def padding_free_attention(
     """A transformers attention function, from `(B, heads, L, head_dim)` to `(B, L, heads,
     head_dim)`. For a flat row, B is 1 and L is the number of all real tokens."""
     if isinstance(attention_mask, FlatMask):
-        states = (query, key, value)
-        return attend_to_flat_row(module, states, attention_mask, **kwargs), None
+        qkv = (query, key, value)
+        return attend_to_flat_row(module, qkv, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
         attention_mask = attention_mask.dense
     return attend_to_batch(module, query, key, value, attention_mask, **kwargs)
@@ -127,7 +127,7 @@ def is_faster_by_document(query: torch.Tensor, mask: FlatMask, pattern: Pattern)
 
 def attend_to_flat_row(
     module: nn.Module,
-    states: States,
+    qkv: QueryKeyValue,
     mask: FlatMask,
     position_bias: torch.Tensor | None = None,
     is_causal: bool | None = None,
@@ -151,15 +151,15 @@ def attend_to_flat_row(
     if rows is not None and position_bias is None:
         outputs = [
             attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
-            for group in zip(*map(rows.spread, states), rows.masks, strict=True)
+            for group in zip(*map(rows.spread, qkv), rows.masks, strict=True)
         ]
         return rows.collect(outputs)
-    query, key, value = states
+    query, key, value = qkv
     if pattern is not None:
         if takes_varlen(query, value, position_bias=position_bias, **kwargs):
-            return attend_at_once(states, mask, pattern, **kwargs)
+            return attend_at_once(qkv, mask, pattern, **kwargs)
         if is_faster_by_document(query, mask, pattern):
-            return attend_by_document(module, states, mask, pattern, position_bias, **kwargs)
+            return attend_by_document(module, qkv, mask, pattern, position_bias, **kwargs)
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for
     # a mask of True and False.
     dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
@@ -179,7 +179,7 @@ def attend_to_flat_row(
 @torch.compiler.disable  # Each new shape, which depends on the data, would be compiled again.
 def attend_by_document(
     module: nn.Module,
-    states: States,
+    qkv: QueryKeyValue,
     mask: FlatMask,
     pattern: Pattern,
     position_bias: torch.Tensor | None = None,
@@ -187,18 +187,18 @@ def attend_by_document(
 ) -> torch.Tensor:
     """Attention in a flat row by one call for all documents of one length. Its arguments are views,
     and the gradient of `split` is one concatenation."""
-    dtype = states[0].dtype
-    if is_slow_in_half_precision(states[0], mask):
-        states = tuple(each.float() for each in states)
+    dtype = qkv[0].dtype
+    if is_slow_in_half_precision(qkv[0], mask):
+        qkv = tuple(each.float() for each in qkv)
         if position_bias is not None:
             position_bias = position_bias.float()
         with torch.autocast("cpu", enabled=False):
-            output = attend_by_document(module, states, mask, pattern, position_bias, **kwargs)
+            output = attend_by_document(module, qkv, mask, pattern, position_bias, **kwargs)
         return output.to(dtype)
     query_runs, key_runs = mask.runs
     all_runs = (query_runs, key_runs, key_runs)
     outputs = []
-    for documents in zip(*map(split_runs, states, all_runs), strict=True):
+    for documents in zip(*map(split_runs, qkv, all_runs), strict=True):
         output = attend(module, documents, pattern, position_bias, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
@@ -217,7 +217,7 @@ def split_runs(states: torch.Tensor, runs: Runs) -> Iterator[torch.Tensor]:
 
 def attend(
     module: nn.Module,
-    states: States,
+    qkv: QueryKeyValue,
     pattern: Pattern,
     position_bias: torch.Tensor | None,
     **kwargs: Any,
@@ -227,7 +227,7 @@ def attend(
     With a window, each block of queries gets only the keys within reach, so that the cost is linear
     in the length.
     """
-    query, key, value = states
+    query, key, value = qkv
     length = query.shape[2]
     is_causal, window, _ = pattern
     if position_bias is not None:
@@ -276,7 +276,7 @@ def takes_varlen(
 
 
 def attend_at_once(
-    states: States,
+    qkv: QueryKeyValue,
     mask: FlatMask,
     pattern: Pattern,
     scaling: float | None = None,
@@ -286,7 +286,7 @@ def attend_at_once(
     assert varlen_attn is not None
     is_causal, window, _ = pattern
     reach = -1 if window is None else window - 1  # -1 means the whole document.
-    query, key, value = (each[0].transpose(0, 1) for each in states)  # (N, heads, head_dim)
+    query, key, value = (each[0].transpose(0, 1) for each in qkv)  # (N, heads, head_dim)
     output = varlen_attn(
         query,
         key,

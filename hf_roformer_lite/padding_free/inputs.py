@@ -115,8 +115,8 @@ def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 
 
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The arguments whose values a plan depends on, on the CPU. Labels are those of each position's
-    state, and are left out if they belong to rows."""
+    """The arguments whose values a plan depends on, on the CPU. Labels that the model shifts are
+    shifted here: each stands at the state that predicts it."""
     names = ["attention_mask", "decoder_attention_mask", "labels", "position_ids"]
     if switch.head == "":
         names.append("input_ids")  # A sequence-level head looks for its position there.
@@ -128,7 +128,7 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
         values["attention_mask"] = visible_tokens(mask)
     for name in ("attention_mask", "decoder_attention_mask", "labels"):
         if name in values and values[name].ndim != 2:
-            del values[name]  # Padding is not recognised in masks of other shapes.
+            del values[name]  # Only a matrix `(B, L)` has a value for each token.
     values = on_cpu(values)
     if switch.shifts_labels and "labels" in values:
         values["labels"] = F.pad(values["labels"][:, 1:], pad=(0, 1), value=IGNORE_INDEX)

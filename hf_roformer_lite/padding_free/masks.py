@@ -115,6 +115,7 @@ def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+# Runs of neighbouring documents of equal length: the number of documents, and their length.
 Runs = list[tuple[int, int]]
 
 
@@ -155,8 +156,7 @@ class FlatMask:
 
     @cached_property
     def runs(self) -> tuple[Runs, Runs]:
-        """Runs of neighbouring documents of equal length, each as the number of documents and their
-        length, for queries and for keys."""
+        """The runs of queries and of keys."""
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
         runs = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
         queries = [(count, length) for count, length, _ in runs]

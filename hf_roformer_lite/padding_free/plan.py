@@ -50,8 +50,8 @@ class Plan:
         read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
             although they may be padding. Those of an encoder–decoder belong to the target.
         ends: The same for a pooler or a head of whole rows, by whether attention is causal.
-        reads_target: Whether all states of the target may be read. The model may know more padding
-            in it than the arguments tell.
+        reads_target: Whether all states of the target may be read, even those of padding that only
+            the model knows.
         flat_mask: The mask of the flat row for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head

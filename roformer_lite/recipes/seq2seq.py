@@ -48,10 +48,11 @@ MAX_SEVERITY = 101
 
 @dataclass(frozen=True)
 class Seq2SeqReader(Reader):
-    """Reads a `source` and a `target`.
+    """Reads a `source` and a `target`. Every reader first looks for the tokenizer of sacrebleu,
+    which will measure on the rows.
 
     Raises:
-        InputError: if sacrebleu, which will measure on the rows, lacks the tokenizer.
+        InputError: if sacrebleu lacks it.
     """
 
     input_columns = ("source",)

@@ -82,7 +82,8 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     if finished.joined is not None:
         alone = saved.recipe.with_threshold(saved, validation, batch_size)
         for split, rows in splits.items():
-            measured = alone.evaluate(saved, rows, batch_size, args.seed)
+            prepared = alone.for_rows(saved, rows)
+            measured = prepared.evaluate(saved, rows, batch_size, args.seed)
             found.parts.setdefault("its encoder alone", {})[split] = measured
         baseline = finished.joined["validation"]
         found.join = recipe.choose_join(saved, baseline, validation, batch_size)

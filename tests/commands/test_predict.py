@@ -480,7 +480,7 @@ def test_a_damaged_threshold_is_refused(tmp_path, threshold):
     model = save_model("classify", tmp_path / "m")
     results = {"task": "classify", "settings": {"threshold": threshold}}
     (model / "results.json").write_text(json.dumps(results))
-    with pytest.raises(InputError, match="results.json: settings: .*"):
+    with pytest.raises(InputError, match="results.json: settings: "):
         answers.open_model(model, device="cpu")
 
 

@@ -211,3 +211,21 @@ def test_any_number_but_zero_in_a_mask_is_a_token(use_cache):
     ones = model(IDS, attention_mask=mask, use_cache=use_cache)[0]
     sevens = model(IDS, attention_mask=mask * 7, use_cache=use_cache)[0]
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["question", "token"])
+def test_small_integers_as_labels(kind):
+    """-100, with which labels are ignored, is no number of uint8."""
+    model = make_model(kind)
+    batch = make_batch(kind)
+    length = batch["input_ids"].shape[1]
+    mask = batch["attention_mask"].clone()
+    mask[0, length // 2 :] = 0
+    names = ["labels"] if kind == "token" else ["start_positions", "end_positions"]
+    labels = {name: batch[name].clamp(min=0) for name in names}
+    if kind == "question":
+        labels["end_positions"][0] = length + 3
+    given = {**batch, "attention_mask": mask}
+    expected = model(**{**given, **labels}).loss
+    small = {name: value.to(torch.uint8) for name, value in labels.items()}
+    torch.testing.assert_close(model(**{**given, **small}).loss, expected, rtol=0, atol=0)

@@ -21,9 +21,9 @@ NAMES = (
 def test_a_batch_without_labels(name):
     batch = batch_of_pairs() if name.endswith("Generation") else batch_for(name)
     batch["labels"] = torch.full_like(batch["labels"], -100)
-    stock, free = (model.double() for model in pair(name))
-    for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-    has_gradient = [weight.grad is not None for weight in stock.parameters()]
-    assert [weight.grad is not None for weight in free.parameters()] == has_gradient
-    assert any(has_gradient)
+    with_gradient = []
+    for model in pair(name):
+        _, gradient = gradients(model, batch)
+        assert not gradient.any()
+        with_gradient.append({n for n, w in model.named_parameters() if w.grad is not None})
+    assert with_gradient[0] == with_gradient[1] != set()

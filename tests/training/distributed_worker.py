@@ -84,6 +84,7 @@ MODELS = {
 
 # Models of transformers, and the kind of rows that each is trained on.
 STOCK = {"bert": "mlm", "llama": "causal"}
+DATA_PARALLEL = {**STOCK, "modernbert": "mlm", "bart": "seq2seq", "t5": "seq2seq"}
 # Models that FSDP2 divides into shards.
 SHARDED = ("mlm", "shared")
 # Models whose tensors are divided between the processes.
@@ -125,6 +126,8 @@ def main(out: Path) -> None:
         for is_free in (False, True):
             model = padding_free(tiny_model(name).double(), is_free)
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(model))
+    for name, kind in DATA_PARALLEL.items():
+        for is_free in (False, True):
             model = padding_free(tiny_model(name).double(), is_free)
             # The second process has a batch without labels.
             results[f"ddp/{name}/{is_free}"] = with_loop(

@@ -15,7 +15,17 @@ import program
 import pytest
 import torch
 from conftest import ROOT
-from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, STOCK, generated, kind_of
+from distributed_worker import (
+    DATA_PARALLEL,
+    KINDS,
+    MODELS,
+    PARALLEL,
+    SHARDED,
+    STEPS,
+    STOCK,
+    generated,
+    kind_of,
+)
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
 from documentation import blocks_of
@@ -106,8 +116,10 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
         )
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [*(("ddp", name) for name in DATA_PARALLEL), *(("fsdp", name) for name in STOCK)],
+)
 def test_padding_free_in_two_processes_equals_stock(way, name, two):
     """Both train in double precision, so that they agree to the last digits."""
     stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
