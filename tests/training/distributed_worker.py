@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import transformers
 from conftest import build, stack_config
 from tiny_models import tiny_model
 from torch.distributed.fsdp import fully_shard
@@ -84,7 +85,13 @@ MODELS = {
 
 # Models of transformers, and the kind of rows that each is trained on.
 STOCK = {"bert": "mlm", "llama": "causal"}
-DATA_PARALLEL = {**STOCK, "modernbert": "mlm", "bart": "seq2seq", "t5": "seq2seq"}
+DATA_PARALLEL = {
+    transformers.BertForMaskedLM: "mlm",
+    transformers.ModernBertForMaskedLM: "mlm",
+    transformers.LlamaForCausalLM: "causal",
+    transformers.BartForConditionalGeneration: "seq2seq",
+    transformers.T5ForConditionalGeneration: "seq2seq",
+}
 # Models that FSDP2 divides into shards.
 SHARDED = ("mlm", "shared")
 # Models whose tensors are divided between the processes.
@@ -126,9 +133,10 @@ def main(out: Path) -> None:
         for is_free in (False, True):
             model = padding_free(tiny_model(name).double(), is_free)
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(model))
-    for name, kind in DATA_PARALLEL.items():
+    for model_class, kind in DATA_PARALLEL.items():
+        name = model_class.config_class.model_type
         for is_free in (False, True):
-            model = padding_free(tiny_model(name).double(), is_free)
+            model = padding_free(tiny_model(name, model_class).double(), is_free)
             # The second process has a batch without labels.
             results[f"ddp/{name}/{is_free}"] = with_loop(
                 kind, DistributedDataParallel(model), is_labelled=dist.get_rank() == 0

@@ -118,7 +118,10 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
 
 @pytest.mark.parametrize(
     ("way", "name"),
-    [*(("ddp", name) for name in DATA_PARALLEL), *(("fsdp", name) for name in STOCK)],
+    [
+        *(("ddp", model_class.config_class.model_type) for model_class in DATA_PARALLEL),
+        *(("fsdp", name) for name in STOCK),
+    ],
 )
 def test_padding_free_in_two_processes_equals_stock(way, name, two):
     """Both train in double precision, so that they agree to the last digits."""
