@@ -30,6 +30,7 @@ from .losses import (
     check_classes,
     cross_entropy,
     flat_classes,
+    ignore_classes,
     linear_cross_entropy,
     mean_of_items,
     sequence_loss,
@@ -142,8 +143,7 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     attention_mask = attention_mask[:, -labels.shape[-1] :]
     if labels.shape != attention_mask.shape:
         return labels
-    check_classes(labels)
-    return labels.long().masked_fill(attention_mask.to(labels.device) == 0, IGNORE_INDEX)
+    return ignore_classes(labels, where=attention_mask == 0)
 
 
 def keep_positions(
@@ -594,9 +594,9 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
                 (start_logits, start_positions),
                 (end_logits, end_positions),
             ):
-                check_classes(positions)
-                positions = positions.view(-1).long().clamp(min=0)
-                positions = positions.masked_fill(positions >= length, IGNORE_INDEX)
+                check_classes(positions)  # `clamp` would make integers of booleans.
+                positions = positions.view(-1).clamp(min=0)
+                positions = ignore_classes(positions, where=positions >= length)
                 losses.append(cross_entropy(logits, positions, num_items_in_batch))
             loss = (losses[0] + losses[1]) / 2
         return output_of_head(

@@ -39,6 +39,17 @@ def check_classes(labels: torch.Tensor) -> None:
         )
 
 
+def ignore_classes(labels: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """The classes `labels`, with -100 where `where` is true. Small integers, such as uint8, could
+    not hold this number.
+
+    Raises:
+        ValueError: for labels that are not integers.
+    """
+    check_classes(labels)
+    return labels.long().masked_fill(where.to(labels.device), IGNORE_INDEX)
+
+
 def flat_classes(labels: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """The classes `(...)` of `states` `(..., width)` as a vector of integers on the same device.
 
