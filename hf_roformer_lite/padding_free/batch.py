@@ -106,7 +106,7 @@ class FlatTokens:
         """`(B, L, ...)` to `(1, N, ...)`."""
         flat = states.flatten(0, 1).unsqueeze(0)
         index = self.index_on(flat.device)
-        return flat if index is None else Select.apply(flat, index)
+        return flat if index is None else Select.apply(flat, index, None)
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with copies of tokens of the same row at the other
@@ -246,17 +246,19 @@ class Select(torch.autograd.Function):
 
     Args:
         places: The places of the selected states, without repetitions unless `index` is given.
-        index: The places in the output that have a gradient, one for each of `states`.
+        index: The places in the output that have a gradient, one for each of `states`; None: all.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, places: torch.Tensor, index: torch.Tensor | None = None
+        states: torch.Tensor, places: torch.Tensor, index: torch.Tensor | None
     ) -> torch.Tensor:
-        ctx.places = places
-        ctx.index = index
-        ctx.shape = states.shape
         return states.index_select(1, places)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        states, ctx.places, ctx.index = inputs
+        ctx.shape = states.shape
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
 from .layers import CACHES, parameters_of
-from .plan import Plan, on_cpu, wants_all_layers
+from .plan import Plan, current, on_cpu, wants_all_layers
 
 logger = logging.get_logger(__name__)
 
@@ -30,8 +30,8 @@ class Switch:
     its own.
 
     Args:
-        head: The kind of the model's class: "seq2seq", "causal", "masked", "token" or "question";
-            empty for all other classes.
+        head: The kind of the model's class: "seq2seq", "causal", "masked" or "token"; empty for
+            all other classes.
         skip_logits: As for `padding_free`.
         previous: The configurations of the model and its parts, each with its previous attention
             implementation; empty for the base model within another model.
@@ -91,8 +91,10 @@ def make_plan(
     if labels is not None:
         if not has_cache:
             leave_out_cache(model, given)
+            if has_target and switch.head == "seq2seq" and model.training:
+                mask_target(given, labels)
         if stack is not None and skips_logits(model, switch, given):
-            plan.labelled = keep_labelled(model, switch, given, labels, has_cache)
+            plan.labelled = keep_labelled(model, switch, given, labels)
             plan.stack = stack
     return plan
 
@@ -140,7 +142,7 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
     reason = ""
     if wants_all_layers(given, model.config, model.config.get_text_config()):
         reason = "the outputs of all layers are requested, by the call or by the configuration"
-    elif switch.head == "question" and given.get("attention_mask") is not None:
+    elif "start_positions" in parameters_of(model):
         reason = "the probability of an answer depends on the scores of padding"
     if reason:
         name = type(model).__name__
@@ -156,9 +158,21 @@ def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
         given["use_cache"] = False
 
 
+def mask_target(given: dict[str, Any], labels: torch.Tensor) -> None:
+    """Hide the padding of a target, which its labels show.
+
+    The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
+    padding tokens, which some stock decoders read and others do not.
+    """
+    is_labelled = labels != IGNORE_INDEX
+    has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
+    if given.get("decoder_attention_mask") is None and not has_gaps:
+        given["decoder_attention_mask"] = is_labelled.long().to(given["labels"].device)
+
+
 def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
     """The real tokens, `(B, L)`, of a mask of four dimensions: those that a token attends to."""
-    is_seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+    is_seen = mask > torch.finfo(mask.dtype).min if mask.is_floating_point() else mask != 0
     return is_seen.flatten(1, 2).any(dim=1)
 
 
@@ -213,8 +227,8 @@ def ends_of_rows(
     is_last = places == rows.shape[1] - 1
     if switch.has_summary:
         return dict.fromkeys((False, True), is_first | is_last)
-    if model.base_model is model:
-        return {False: is_first}
+    if model.base_model is model and current.plan is None:
+        return {False: is_first}  # There is no head.
     ids = values.get("input_ids")
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     if ids is not None and padding is not None and ids.flatten(0, -2).shape == rows.shape:
@@ -262,7 +276,8 @@ def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) 
         return False
     # A user's own loss may depend on rows; transformers' losses depend on single positions.
     is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
-    returns_tuple = given.get("return_dict", model.config.return_dict) is False
+    return_dict = given.get("return_dict")
+    returns_tuple = not (model.config.return_dict if return_dict is None else return_dict)
     kept = given.get("logits_to_keep")
     keeps_all = not isinstance(kept, torch.Tensor) and not kept
     has_shifted_labels = given.get("shift_labels") is not None
@@ -274,7 +289,6 @@ def keep_labelled(
     switch: Switch,
     given: dict[str, Any],
     labels: torch.Tensor,
-    has_cache: bool,
 ) -> torch.Tensor | None:
     """Keep only the labels that are not ignored, and return the places `(n,)` among the B * L of
     the states that the head needs for them; None if it needs all states.
@@ -283,19 +297,12 @@ def keep_labelled(
         labels: The label of each state, on the CPU.
     """
     device = given["labels"].device
-    if model.config.is_encoder_decoder and given.get("decoder_attention_mask") is None:
-        if given.get("decoder_input_ids") is None and given.get("decoder_inputs_embeds") is None:
-            prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-            if prepare is None:
-                return None
-            given["decoder_input_ids"] = prepare(labels=given["labels"])
-        is_labelled = labels != IGNORE_INDEX
-        has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
-        # The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
-        # padding tokens, which some stock decoders read and others do not. With a cache, a mask
-        # would have to cover the tokens in it.
-        if not has_gaps and not has_cache:
-            given["decoder_attention_mask"] = is_labelled.long().to(device)
+    targets = (given.get("decoder_input_ids"), given.get("decoder_inputs_embeds"))
+    if model.config.is_encoder_decoder and targets == (None, None):
+        prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is None:
+            return None
+        given["decoder_input_ids"] = prepare(labels=given["labels"])
     places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
     if len(places) == 0:
         return None

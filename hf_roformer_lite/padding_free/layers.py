@@ -9,6 +9,7 @@ run outside gradient checkpointing.
 import copy
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens, flat_form_of, map_states
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
-from .plan import Plan, current
+from .plan import Plan, current, wants_all_layers
 
 logger = logging.get_logger(__name__)
 
@@ -65,13 +66,15 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
     within = {part for layer in layers for part in layer.modules()}
     maps = [part for part in module.modules() if part not in within and maps_each_token(part)]
     for parts, enter, leave in ((layers, enter_layer, leave_layer), (maps, enter_map, leave_map)):
+        # torch's quantisation moves the hooks of a map to its new module, but without this option.
+        with_kwargs = parts is layers
         for part in parts:
             # torch has no public way to inspect the hooks of a module.
             if enter in part._forward_pre_hooks.values():
                 continue
-            handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(part.register_forward_pre_hook(enter, with_kwargs=with_kwargs))
             # This hook comes first, so that all others get the padded batch.
-            handles.append(part.register_forward_hook(leave, with_kwargs=True, prepend=True))
+            handles.append(part.register_forward_hook(leave, with_kwargs=with_kwargs, prepend=True))
     return handles
 
 
@@ -229,7 +232,7 @@ def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != shape:
         return False
     # `is_causal` has an effect only on full batches.
-    if given.get("is_causal") is not None:
+    if given.get("is_causal") is not None or wants_all_layers(given):
         return False
     has_source = given.get("encoder_hidden_states") is not None
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
@@ -303,7 +306,10 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
     mask itself, the first layer finds the plan that is current, and leaves it with the mask, where
     a layer that is computed again finds it.
     """
-    holder: Any = mask if is_tracing(mask) else mask.untyped_storage()
+    holder: Any = mask
+    if not is_tracing(mask):
+        with suppress(NotImplementedError):  # Tensors of torch.func have no memory of their own.
+            holder = mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
     if plan is None and name_in_transformers(layer) in OWN_MASKS:
         plan = Plan(computes_padding=True) if current.plan is None else current.plan
@@ -338,7 +344,7 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
 # Norms and linear maps outside the layers
 
 
-def enter_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Give a module the flat row of a batch that a layer or another module has returned, with a
     last token for all padding."""
     form = flat_form_of(args[0]) if args else None
@@ -350,10 +356,10 @@ def enter_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if form.padding == "zeros":
         flat = torch.cat((flat, flat.new_zeros(1, 1, *flat.shape[2:])), dim=1)
     flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
-    return (flat, *args[1:]), kwargs
+    return flat, *args[1:]
 
 
-def leave_map(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+def leave_map(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Make the output a padded batch again."""
     tokens = getattr(args[0], "tokens_of_flat_row", None) if args else None
     return None if tokens is None else tokens.restore(output, padding="last")

@@ -43,7 +43,7 @@ class Plan:
     Args:
         computes_padding: Whether the layers compute the padded batch, as in the stock model.
         base: The base model of the model that is called. Its call, within the model's, uses the
-            same plan.
+            same plan if it gets the same arguments.
         has_target: Whether the model attends to a source, or is an encoder–decoder.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
@@ -70,6 +70,13 @@ class Plan:
     stack: nn.Module | None = None
     labelled: torch.Tensor | None = None
     found: list[FlatTokens] = field(default_factory=list)
+
+    def include(self, outer: "Plan") -> None:
+        """Add what is read by the model around this one."""
+        self.read += outer.read
+        self.reads_target |= outer.reads_target
+        self.stack = outer.stack
+        self.labelled = outer.labelled
 
     def tokens(
         self,
@@ -138,27 +145,35 @@ def find_tokens(
 
 
 class Current(threading.local):
-    """The plan of the call that is running in this thread. It is read when masks are made. In
-    models that make their masks themselves, the first layer reads it, and leaves it with the mask.
+    """The plan of the call that is running in this thread, and the padding mask from which it was
+    made. The plan is read when masks are made. In models that make their masks themselves, the
+    first layer reads it, and leaves it with the mask. (The plan does not hold the mask, whose
+    memory may hold the plan.)
 
     (torch.compile can read such an attribute, but not a context variable.)
     """
 
     plan: Plan | None = None
+    mask: Any = None
 
 
 current = Current()
 
 
 @contextmanager
-def planned(plan: Plan) -> Iterator[None]:
-    """Make `plan` the current one within this context."""
-    before = current.plan
+def planned(plan: Plan, mask: Any = None) -> Iterator[None]:
+    """Make `plan` the current one within this context.
+
+    Args:
+        mask: The padding mask from which it was made.
+    """
+    before = current.plan, current.mask
     current.plan = plan
+    current.mask = mask
     try:
         yield
     finally:
-        current.plan = before
+        current.plan, current.mask = before
 
 
 def plans_batch(forward: Forward) -> Forward:

@@ -29,7 +29,7 @@ from .inputs import Switch, make_plan
 from .layers import hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import without_logits
-from .plan import Plan, current, planned
+from .plan import Plan, current, planned, wants_all_layers
 from .trial import (
     LANGUAGE_HEADS,
     PaddingFreeError,
@@ -51,7 +51,6 @@ HEADS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    "question": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 }
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -221,7 +220,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
         config._attn_implementation = implementation
     switch.handles = hook_layers(model)
     base: Any = model.base_model
-    vars(base)["_padding_free"] = replace(switch, head="")
+    vars(base)["_padding_free"] = replace(switch, head=head_of(base), skip_logits=False)
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
     if stack is not None:
@@ -326,23 +325,42 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run the `forward` of a padding-free model."""
-    names = parameters_of(model)
-    is_within = current.plan is not None and current.plan.base is model
-    if is_within or not is_switched(model):
+    """Run the `forward` of a padding-free model.
+
+    The base model within another one needs a plan of its own only if it gets other arguments than
+    the whole model, as in a model that computes two texts one after the other.
+    """
+    if not is_switched(model):
         return forward(model, *args, **kwargs)
+    names = parameters_of(model)
     if len(args) > len(names):  # Arguments without names cannot be understood.
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
+    outer = current.plan
+    if outer is not None and outer.base is not model:
+        outer = None
+    if outer is not None and covers(outer, given):
+        return forward(model, **given)
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
             given[name] = value.dense
     plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
-    with planned(plan):
+    has_logits = plan.labelled is None
+    if outer is not None:
+        plan.include(outer)
+    with planned(plan, mask=given.get("attention_mask")):
         output = forward(model, **given)
-    return output if plan.labelled is None else without_logits(output)
+    return output if has_logits else without_logits(output)
+
+
+def covers(plan: Plan, given: dict[str, Any]) -> bool:
+    """Whether the current plan, which was made for the whole model, holds for a call of its base
+    model with the arguments `given`."""
+    has_same_mask = given.get("attention_mask") is current.mask
+    wants_more = given.get("labels") is not None or wants_all_layers(given)
+    return plan.computes_padding or (has_same_mask and not wants_more)
 
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:

@@ -236,7 +236,7 @@ def check_layers(model: PreTrainedModel) -> None:
     is_real = batch["attention_mask"].cpu() != 0
     plan = Plan(base=model.base_model, is_real=is_real)
     handle = model.get_input_embeddings().register_forward_hook(spoil)
-    with planned(plan):
+    with planned(plan, mask=batch["attention_mask"]):
         states = next(iter(run_base(model, batch).values()))
     handle.remove()
     if not any(tokens.tables for tokens in plan.found):

@@ -53,8 +53,9 @@ def test_encoder_decoders(class_name, kind):
     stock, free = pair(class_name)
     batch = batch_of_pairs()
     if kind == "decoder mask":
-        batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
         batch["decoder_attention_mask"] = (batch["labels"] != -100).long()
+        assert_same_gradients(free, stock, batch)
+        batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
         batch["decoder_attention_mask"][2, 8:] = 0
         assert_same_gradients(free, stock, batch)
         return
@@ -96,6 +97,40 @@ def test_training_skips_the_padding_of_targets_that_the_collator_made(class_name
     ids = free.prepare_decoder_input_ids_from_labels(batch["labels"])
     free.train()
     assert flops(free, **batch, decoder_input_ids=ids) == flops(free, **batch)
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        "BartForConditionalGeneration",
+        "BlenderbotForConditionalGeneration",
+        "M2M100ForConditionalGeneration",
+    ],
+)
+def test_training_with_all_logits_skips_the_padding_of_targets(class_name):
+    """The last two have no method that makes the ids of the decoder, so all logits are computed."""
+    stock = build(class_name)
+    free = padding_free(copy.deepcopy(stock), skip_logits=False)
+    batch = batch_of_pairs()
+    assert_same_gradients(free, stock, batch)
+    mask = (batch["labels"] != -100).long()
+    assert flops(free, **batch) == flops(free, **batch, decoder_attention_mask=mask)
+    assert flops(free.eval(), **batch) > flops(free.train(), **batch)
+
+
+def test_the_scores_of_padding_count_in_question_answering():
+    stock, free = pair("BartForQuestionAnswering")
+    places = {
+        "start_positions": torch.tensor([3, 2, 0, 1]),
+        "end_positions": torch.tensor([5, 3, 0, 2]),
+    }
+    batch = batch_of_pairs()
+    mask = (batch.pop("labels") != -100).long()
+    inputs = {"input_ids": batch["input_ids"], "decoder_input_ids": batch["input_ids"]}
+    assert_same_gradients(free, stock, {**inputs, "decoder_attention_mask": mask, **places})
+    stock, free = pair("LayoutLMForQuestionAnswering")
+    boxes = torch.zeros(4, 12, 4, dtype=torch.long)
+    assert_same_gradients(free, stock, {**batch, "bbox": boxes, **places})
 
 
 def test_scoring_without_labels_skips_the_padding_of_targets():

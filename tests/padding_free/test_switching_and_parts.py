@@ -17,8 +17,10 @@ from comparisons import (
     inputs_for,
     pair,
 )
+from conftest import build as build_own
+from conftest import stack_config
 
-from hf_roformer_lite import padding_free
+from hf_roformer_lite import RoFormerLiteForSequenceClassification, padding_free
 
 
 def test_a_configuration_that_asks_for_all_layers():
@@ -48,6 +50,71 @@ def test_a_model_that_is_called_within_another_one():
     torch.testing.assert_close(found[0], stock(**batch, **PLACES).loss, **CLOSE)
 
 
+class Around(transformers.PreTrainedModel):
+    """A user's model, which calls the one within with other arguments than its own."""
+
+    config_class = transformers.PreTrainedConfig
+    base_model_prefix = "inner"
+    _supports_sdpa = True
+
+    def __init__(self, inner: transformers.PreTrainedModel):
+        super().__init__(inner.config)
+        self.inner = inner
+
+    def forward(
+        self, input_ids=None, attention_mask=None, others=(), targets=None, ids=None, mask=None
+    ):
+        if input_ids is None:
+            return self.inner(ids, attention_mask=mask)
+        if targets is not None:
+            return self.inner(input_ids, attention_mask=attention_mask, labels=targets)
+        texts = [(input_ids, attention_mask), *others]
+        return tuple(
+            self.inner(ids, attention_mask=mask)[0] * mask[..., None] for ids, mask in texts
+        )
+
+
+@pytest.mark.parametrize("name", ["BertModel", "DebertaV2Model", "MPNetModel", "LlamaModel"])
+def test_a_model_that_computes_several_texts(name):
+    texts = [
+        (batch["input_ids"], batch["attention_mask"])
+        for batch in (
+            batch_for("bert mlm"),
+            batch_for("bert classes", lengths=(3, 9, 12, 5)),
+            batch_for("bert mlm", side="left", lengths=(8, 2)),
+        )
+    ]
+    stock = Around(build(name))
+    free = padding_free(copy.deepcopy(stock))
+    with torch.no_grad():
+        first, *others = stock(*texts[0], others=texts[1:])
+        with CountedTokens(free) as counted:
+            found = free(*texts[0], others=texts[1:])
+    torch.testing.assert_close(found, (first, *others), **CLOSE)
+    # BERT's pooler may read the first position of a text with padding on the left.
+    assert sum(counted.numbers) in (24 + 29 + 10, 24 + 29 + 16)
+    if name == "BertModel":
+        compiled = torch.compile(free, backend="eager", fullgraph=True, dynamic=True)
+        torch.testing.assert_close(compiled(*texts[0], others=texts[1:]), found, **CLOSE)
+
+
+def test_a_model_that_names_its_arguments_otherwise():
+    """Labels at padding are seen under another name, and so is padding before a pooler."""
+    batch = batch_for("bert mlm", side="left")
+    stock = Around(build("BertModel"))
+    free = padding_free(copy.deepcopy(stock))
+    outputs = [
+        model(ids=batch["input_ids"], mask=batch["attention_mask"]) for model in (free, stock)
+    ]
+    pooled = [output.pooler_output for output in outputs]
+    torch.testing.assert_close(*pooled, **CLOSE)
+    stock = Around(build("BertForMaskedLM"))
+    free = padding_free(copy.deepcopy(stock))
+    batch["targets"] = batch.pop("labels").clamp(min=0)
+    losses = [model.train()(**batch).loss for model in (free, stock)]
+    torch.testing.assert_close(*losses, **CLOSE)
+
+
 def test_parts_called_by_themselves():
     """The base model and the encoder of a padding-free model may be called by themselves."""
     stock, free = pair("bert classes")
@@ -58,6 +125,8 @@ def test_parts_called_by_themselves():
     batch = batch_of_pairs()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     assert_same_outputs(free.get_encoder(), stock.get_encoder(), inputs)
+    output = free.get_encoder()(**inputs, output_attentions=True)
+    assert len(output.attentions) == free.config.encoder_layers
 
 
 def test_two_heads_on_one_model():
@@ -131,3 +200,34 @@ def test_saved_outputs_are_plain_tensors(tmp_path):
         output = free(**batch, output_hidden_states=False)
     torch.save(output.logits, tmp_path / "logits")
     torch.testing.assert_close(torch.load(tmp_path / "logits"), output.logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["bert classes", "deberta mlm", "own", "own, padded"])
+def test_functions_of_parameters_and_quantised_maps(name):
+    """torch.func differentiates a model as a function, and torch.ao replaces its linear maps."""
+    inputs = inputs_for("bert classes")
+    if name.startswith("own"):
+        free = build_own(RoFormerLiteForSequenceClassification, stack_config(vocab_size=VOCAB))
+        stock = padding_free(copy.deepcopy(free), False)
+        if name == "own, padded":
+            free = stock
+        stock.set_attn_implementation("eager")
+    else:
+        stock, free = pair(name)
+
+    def total(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(free, weights, (), inputs).logits[:, 0].square().sum()
+
+    weights = {key: weight.detach() for key, weight in free.named_parameters()}
+    found = torch.func.grad(total)(weights)
+    stock(**inputs).logits[:, 0].square().sum().backward()
+    for key, weight in stock.named_parameters():
+        expected = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        torch.testing.assert_close(found[key], expected, **CLOSE)
+    quantised = [
+        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}) for model in (free, stock)
+    ]
+    with torch.no_grad():
+        found, expected = (model(**inputs).logits[:, 0] for model in quantised)
+    # The scales of activations depend on all rows, padding included.
+    assert (found - expected).norm() < 0.1 * expected.norm()
