@@ -205,7 +205,7 @@ class Classify(LabelRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {"problem_type": self.problem_type, **super().config_fields()}
+        return {**super().config_fields(), "problem_type": self.problem_type}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
         is_number = config.num_labels == 1 and problem_type_of(config) == REGRESSION

@@ -55,7 +55,7 @@ class Embed(SentenceRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {"add_pooling_layer": False}
+        return {**super().config_fields(), "add_pooling_layer": False}
 
     def wrapped(self, start: Start) -> Start:
         start = super().wrapped(start)
