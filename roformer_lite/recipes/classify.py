@@ -465,8 +465,9 @@ class Classify(LabelRecipe):
         texts, answers = self.examples(rows["train"])
         machine = learn(texts, answers)
         fitted = {"validation": machine, "test": machine}
-        if "validation" in rows:
-            more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
+        known = self.with_known_labels(rows["validation"]) if "validation" in rows else None
+        if known:
+            more_texts, more_answers = self.examples(known)
             fitted["test"] = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
         return fitted
 
