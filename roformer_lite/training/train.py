@@ -109,6 +109,12 @@ def read_rows(
     """
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
+    given_seed = (run.whole or run).data.validation_seed
+    if given_seed is not None and "validation" in rows:
+        raise InputError(
+            f"--validation_seed {given_seed} has no effect, because there are validation data; "
+            "leave it out"
+        )
     few_rows = decide(run, args, rows, from_sentence_encoder)
     chosen_by = run.data.validation_seed
     seed = args.seed if chosen_by is None else chosen_by
