@@ -3,11 +3,12 @@ contacts from attention.
 
 Their token dropout, which depends on the share of mask tokens in a text, is `token_dropout_mask_id`
 here. The rows of ESM-1b's table of positions up to the id of padding are never read, are left out
-here, and are exported as zeros.
+here, and are exported as zeros, as is the head that predicts contacts.
 """
 
 from typing import Any
 
+import torch
 from transformers import EsmConfig, PreTrainedModel
 from transformers.models.esm.modeling_esm import EsmRotaryEmbedding
 
@@ -132,10 +133,16 @@ class Esm(HuggingFaceConverter):
         return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(unused_rows(ours))))
 
     def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
-        if theirs.position_embedding_type != "rotary":
-            return {}
-        frequencies, _ = EsmRotaryEmbedding.compute_default_rope_parameters(theirs)
-        return {"rotary_embeddings.inv_freq": frequencies}
+        # Their class has this head in every model, so a file without it would seem damaged.
+        num_attentions = theirs.num_hidden_layers * theirs.num_attention_heads
+        tensors = {
+            "contact_head.regression.weight": torch.zeros(1, num_attentions, dtype=model.dtype),
+            "contact_head.regression.bias": torch.zeros(1, dtype=model.dtype),
+        }
+        if theirs.position_embedding_type == "rotary":
+            frequencies, _ = EsmRotaryEmbedding.compute_default_rope_parameters(theirs)
+            tensors["rotary_embeddings.inv_freq"] = frequencies
+        return tensors
 
 
 CONVERTERS = (Esm(),)

@@ -1,8 +1,10 @@
 """`roformer-lite export`: write a saved model in the format of another runtime."""
 
 import io
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -39,7 +41,6 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         InputError: if the model cannot be exported in this format.
     """
     training = read_optional_object(source, RESULTS_FILE)
-    settings = training.get("settings", {})
     if training.get("task") == "rerank":
         raise InputError(
             f"{source} is a reranker; sentence-transformers computes its scores from the outputs "
@@ -62,7 +63,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         written = _write(model, tokenizer, folder, options)
         tokenizer.save_pretrained(directory)
         if options.format == "onnx":
-            _write_further_files(model, settings, directory)
+            _write_further_files(model, training, directory)
             copy_joined(source, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
     if options.format == "onnx" and "Normalize" in sentence_modules(source):
@@ -89,10 +90,20 @@ def _write(
     return ", ".join([*graphs, "embeddings"])
 
 
-def _write_further_files(model: PreTrainedModel, settings: object, directory: Path) -> None:
-    """Write the files that `predict` reads in addition to the graphs."""
+def _write_further_files(
+    model: PreTrainedModel, results: Mapping[str, Any], directory: Path
+) -> None:
+    """Write the files that `predict` and `evaluate` read in addition to the graphs.
+
+    Args:
+        model: The model.
+        results: The results of its training.
+        directory: The directory of the exported model.
+    """
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)
     if model.can_generate():
         model.generation_config.save_pretrained(directory)
-    write_json(directory / RESULTS_FILE, {"settings": settings})
+    # The seed and the batch size of `evaluate` are those of the training.
+    read = ("task", "settings", "training")
+    write_json(directory / RESULTS_FILE, {name: results[name] for name in read if name in results})

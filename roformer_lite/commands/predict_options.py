@@ -100,7 +100,7 @@ class AnsweringArguments:
             this many tokens, the most probable ones. Default: one label; all tokens.
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
-            threshold for texts with one.
+            threshold for texts with one. With --top_k, texts with several labels have no default.
         beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:
             as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,8 @@ def hold_out(
         return rows
     keys = reader.keys(train)
     groups = groups_of(keys)
-    num_groups = max(1, round(amount * len(groups) / len(train)))
-    if num_groups == len(groups):
+    num_groups = min(max(1, round(amount * len(groups) / len(train))), len(groups) - 1)
+    if not num_groups:
         raise InputError(
             "all training rows are the same, up to case and spaces, so that none can be held out; "
             "provide other data, or pass --validation_fraction 0"
@@ -181,7 +182,8 @@ def _rows_to_hold_out(rows: int, fraction: float | None, min_rows: int) -> int:
     """
     if fraction is None:
         return min(round(rows * HELD_OUT_FRACTION), MAX_HELD_OUT_ROWS) if rows >= min_rows else 0
-    amount = math.ceil(rows * fraction)
+    # In binary numbers, 0.07 of 100 rows are a little more than 7.
+    amount = math.ceil(rows * Fraction(str(fraction)))
     if fraction and amount >= rows:
         raise InputError(
             f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for "

@@ -80,7 +80,8 @@ class DataArguments(TableArguments):
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
         validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no
-            rows are held out. Default: the seed of the training.
+            rows are held out, also because there are validation data. Default: the seed of the
+            training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The dataset need not have the
             default split.
@@ -266,6 +267,8 @@ class TrainingOptions:
             raise InputError(
                 f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
             )
+        if self.seeds:
+            refuse_ignored(self, ["seed"], given="--seeds", why="which names all seeds")
         self._check_training_arguments()
 
     def _check_training_arguments(self) -> None:
@@ -287,6 +290,9 @@ _REFUSED = {
     ),
     "save_only_model": "an interrupted training would continue with a new optimizer",
     "push_to_hub": "upload the finished model with `hf upload REPOSITORY DIRECTORY`",
+    "dataloader_drop_last": "the metrics need all rows of the validation data",
+    "prediction_loss_only": "the metrics need the predictions",
+    "label_names": "the task determines the names of the labels in a batch",
 }
 
 

@@ -207,12 +207,26 @@ class ClassifyDataArguments(LabelArguments):
         super().__post_init__()
         shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
         check_number("max_length", self.max_length, minimum=shortest)
+        if self.label_separator == "":
+            raise InputError(
+                "--label_separator is empty; pass the text between two labels, such as a comma, or "
+                "leave it out"
+            )
         for name in ("text_column", "text_pair_column"):
             if getattr(self, name) == self.label_column:
                 raise InputError(
                     f"--{name} {self.label_column} is also the column of the label; choose another "
                     "one with --label_column"
                 )
+
+    def check_combination(self, training: TrainingOptions) -> None:
+        super().check_combination(training)
+        smoothing = training.training_arguments.get("label_smoothing_factor")
+        if smoothing and self.problem_type == "regression":
+            raise InputError(
+                f"--training_arguments label_smoothing_factor={smoothing} is not for "
+                "--problem_type regression, which has no labels to smooth; leave it out"
+            )
 
 
 @dataclass

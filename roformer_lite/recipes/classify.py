@@ -205,7 +205,7 @@ class Classify(LabelRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {"problem_type": self.problem_type, **super().config_fields()}
+        return {**super().config_fields(), "problem_type": self.problem_type}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
         is_number = config.num_labels == 1 and problem_type_of(config) == REGRESSION
@@ -465,8 +465,9 @@ class Classify(LabelRecipe):
         texts, answers = self.examples(rows["train"])
         machine = learn(texts, answers)
         fitted = {"validation": machine, "test": machine}
-        if "validation" in rows:
-            more_texts, more_answers = self.examples(self.with_known_labels(rows["validation"]))
+        known = self.with_known_labels(rows["validation"]) if "validation" in rows else None
+        if known:
+            more_texts, more_answers = self.examples(known)
             fitted["test"] = learn([*texts, *more_texts], np.concatenate((answers, more_answers)))
         return fitted
 

@@ -55,7 +55,7 @@ class Embed(SentenceRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {"add_pooling_layer": False}
+        return {**super().config_fields(), "add_pooling_layer": False}
 
     def wrapped(self, start: Start) -> Start:
         start = super().wrapped(start)
@@ -110,8 +110,8 @@ class Embed(SentenceRecipe):
             second = model.encode(others, **options)
             return pairwise_cos_sim(first, second).cpu().numpy()
         texts, documents, right = queries_and_documents(rows)
-        queries = model.encode_query(texts, **options)
-        corpus = model.encode_document(documents, **options)
+        queries = model.encode(texts, **options)
+        corpus = model.encode(documents, **options)
         # The scores of all queries at once could be too many for the memory.
         scores = chain.from_iterable(
             cos_sim(part, corpus).cpu().numpy() for part in queries.split(NUM_QUERIES_AT_ONCE)

@@ -253,7 +253,7 @@ class CausalLM(LanguageModel):
         return BlockCollator(right_sided(tokenizer), mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
-        return {"is_decoder": True}
+        return {**super().config_fields(), "is_decoder": True}
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         # The logits at a token predict the next one.

@@ -65,7 +65,7 @@ class Rerank(SentenceRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {"num_labels": 1}
+        return {**super().config_fields(), "num_labels": 1}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
         if config.num_labels == 1:

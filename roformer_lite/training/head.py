@@ -1,4 +1,4 @@
-"""The beginning of a new head: the bias of a head for several labels, and the fit of a classifier
+"""The beginning of a new head: its bias for several labels or a number, and the fit of a classifier
 or tagger on the outputs of its frozen encoder.
 
 The gradients of a random head would first distort a trained encoder. If the head is fitted first,
@@ -95,10 +95,13 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
 
 
 @torch.no_grad()
-def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
-    """Set the bias of a new head for several labels to the log-odds of each label.
+def start_at_mean_labels(model: PreTrainedModel, train: Dataset) -> None:
+    """Set the bias of a new head for several labels to the log-odds of each label, and that of a
+    regression to the mean of its numbers.
 
-    Otherwise, the first epochs only teach the model that each of many labels is rare.
+    Otherwise, the first epochs only teach the model that each of many labels is rare, or how large
+    the numbers are: Adam moves the bias by at most the learning rate in a step, which does not
+    reach numbers near 100 in most trainings.
 
     Args:
         model: A model with a new head. If each row has one label, or if the head has no bias, it
@@ -106,14 +109,17 @@ def start_at_log_odds(model: PreTrainedModel, train: Dataset) -> None:
         train: The encoded training data.
     """
     layer = output_layer(model)
-    if layer is None or model.config.problem_type != "multi_label_classification":
+    problem_type = model.config.problem_type
+    if layer is None or problem_type not in ("multi_label_classification", "regression"):
         return
-    counts = np.zeros(layer.out_features)
+    sums = np.zeros(layer.out_features)
     for batch in train.with_format("numpy", columns=["labels"]).iter(batch_size=1000):
-        counts += batch["labels"].sum(axis=0)
-    # The half avoids infinite values.
-    odds = (counts + 0.5) / (len(train) - counts + 0.5)
-    layer.bias.copy_(torch.from_numpy(np.log(odds)))
+        sums += batch["labels"].sum(axis=0)
+    bias = sums / len(train)
+    if problem_type == "multi_label_classification":
+        # The half avoids infinite values.
+        bias = np.log((sums + 0.5) / (len(train) - sums + 0.5))
+    layer.bias.copy_(torch.from_numpy(bias))
 
 
 def fit_head(trainer: Trainer) -> None:

@@ -19,7 +19,7 @@ from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import save_finished_model
 from .fit import make_trainer, trainer_class
-from .head import convert_sentence_encoder, start_at_log_odds
+from .head import convert_sentence_encoder, start_at_mean_labels
 from .models import make_start
 from .results import FinishedTraining
 from .stages import train_in_stages
@@ -59,7 +59,7 @@ def train(run: Run) -> dict[str, Any] | None:
         tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"])
         start = make_start(options, recipe, args, tokenizer, given, rows)
         if start.has_new_head or name is None:
-            start_at_log_odds(start.model, start.encoded["train"])
+            start_at_mean_labels(start.model, start.encoded["train"])
         fitted = None
         baselines: Baselines = {}
         if args.should_save:
@@ -109,6 +109,12 @@ def read_rows(
     """
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
+    given_seed = (run.whole or run).data.validation_seed
+    if given_seed is not None and "validation" in rows:
+        raise InputError(
+            f"--validation_seed {given_seed} has no effect, because there are validation data; "
+            "leave it out"
+        )
     few_rows = decide(run, args, rows, from_sentence_encoder)
     chosen_by = run.data.validation_seed
     seed = args.seed if chosen_by is None else chosen_by

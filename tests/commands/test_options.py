@@ -28,11 +28,30 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
         ("hub_token=hf_x", "HF_TOKEN"),
         ("save_only_model=true", "would continue with a new optimizer"),
         ("resume_from_checkpoint=c", "continues an interrupted training by itself"),
+        ("dataloader_drop_last=true", "need all rows"),
+        ("prediction_loss_only=true", "need the predictions"),
+        ('label_names=["labels"]', "the task determines"),
     ],
 )
 def test_training_arguments_are_checked_by_their_full_names(given, message):
     with pytest.raises(InputError, match=message):
         arguments_of("classify", "--optim", "muon", "--training_arguments", given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--seed 5 --seeds 1 2", "--seed 5 has no effect with --seeds"),
+        ("--label_separator=", "--label_separator is empty"),
+        (
+            "--problem_type regression --training_arguments label_smoothing_factor=0.1",
+            "label_smoothing_factor=0.1 is not for --problem_type regression",
+        ),
+    ],
+)
+def test_options_without_an_effect_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        parse_run("classify", [*NEEDED, *options.split()])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from answering import shown_answers
-from program import config_of, read_json, refused, run
+from program import config_of, evaluated, read_json, refused, results_of, run, write_rows
 from saved_models import save_model
 from transformers import AutoModel, AutoTokenizer
 
@@ -75,6 +75,19 @@ def test_classifier(tmp_path):
 @pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm"])
 def test_other_tasks(case, tmp_path):
     assert_same_answers(case, tmp_path)
+
+
+@pytest.mark.slow
+def test_masks_are_drawn_as_in_the_training(tmp_path):
+    """The seed and the batch size of the training determine which tokens `evaluate` masks."""
+    model = save_model("mlm", tmp_path / "model")
+    results = results_of(model)
+    results["training"] = {"arguments": {"seed": 7, "per_device_eval_batch_size": 2}}
+    (model / "results.json").write_text(json.dumps(results), "utf-8")
+    run("export", model, tmp_path / "out")
+    data = write_rows(tmp_path / "a.jsonl", [{"text": line} for line in LINES * 4 if line])
+    expected = evaluated(model, data)["metrics"]["test"]
+    assert evaluated(tmp_path / "out", data)["metrics"]["test"] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow

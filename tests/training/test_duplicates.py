@@ -59,6 +59,22 @@ def test_rows_with_the_same_input_stay_together(task, tmp_path):
         assert 0.1 < len(split["validation"]) / len(texts) < 0.3
 
 
+@pytest.mark.parametrize(
+    ("texts", "fraction", "held_out"),
+    [
+        # 0.07 times 100 is more than 7 in binary numbers.
+        ([f"text {number}" for number in range(100)], 0.07, 7),
+        ([f"text {number}" for number in range(50)], 0.25, 13),
+        (["red cat", "blue dog"] * 6, 0.8, 6),
+    ],
+)
+def test_how_many_rows_are_held_out(texts, fraction, held_out, tmp_path):
+    data = write(tmp_path / "a.jsonl", "seq2seq", texts)
+    given = {"train_file": [str(data)], "validation_fraction": fraction}
+    reader, arguments, rows = read(tmp_path, "seq2seq", **given)
+    assert len(hold_out(reader, arguments, rows, 0)["validation"]) == held_out
+
+
 def test_the_end_of_a_text_is_held_out(tmp_path):
     files = [str(write(tmp_path / "a.jsonl", "causal", TEXTS))]
     reader, arguments, rows = read(tmp_path, "causal", train_file=files, validation_fraction=0.25)

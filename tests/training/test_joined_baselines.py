@@ -85,6 +85,15 @@ def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
         assert list(answer.values()) == sorted(answer.values(), reverse=True)
 
 
+def test_all_validation_rows_have_an_unseen_label(tmp_path):
+    """Then the baseline does not learn from them."""
+    data = write_rows(tmp_path / "rows.jsonl", rows_of(40, "+"))
+    unseen = write_rows(tmp_path / "unseen.jsonl", [{"text": "red thing", "label": "red+black"}])
+    options = {"validation_file": unseen, "label_separator": "+"}
+    results = train(SMALL, data, tmp_path / "m", **options)
+    assert "linear SVM on n-grams" in results["baselines"]
+
+
 def test_two_labels_and_missing_labels():
     """One hyperplane separates two labels; a label without rows has none."""
     texts = ["good film", "bad film"] * 4

@@ -1,4 +1,4 @@
-"""Rows with several of many labels: the beginning of the head, and the threshold of the scores.
+"""The beginning of a head for several labels or a number, and the threshold of several labels.
 
 Whether all commands use the threshold is tested in test_one_way_to_answer.py.
 """
@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 
 import hf_roformer_lite as rl
 from roformer_lite.recipes.classify_scores import best_threshold
-from roformer_lite.training.head import start_at_log_odds
+from roformer_lite.training.head import start_at_mean_labels
 
 CLASSIFIER = rl.RoFormerLiteForSequenceClassification
 
@@ -22,15 +22,21 @@ def test_a_new_head_begins_at_the_frequencies_of_the_labels():
     labels = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     fields = {"num_labels": 3, "problem_type": "multi_label_classification"}
     model = build(CLASSIFIER, stack_config(**fields))
-    start_at_log_odds(model, Dataset.from_dict({"labels": labels.tolist()}))
+    start_at_mean_labels(model, Dataset.from_dict({"labels": labels.tolist()}))
     expected = (labels.sum(axis=0) + 0.5) / 5
     np.testing.assert_allclose(
         model.classifier.out_proj.bias.sigmoid().detach(), expected, atol=1e-6
     )
     single = build(CLASSIFIER, stack_config(num_labels=3))
     before = single.classifier.out_proj.bias.clone()
-    start_at_log_odds(single, Dataset.from_dict({"labels": [0, 0, 0, 1]}))
+    start_at_mean_labels(single, Dataset.from_dict({"labels": [0, 0, 0, 1]}))
     torch.testing.assert_close(single.classifier.out_proj.bias, before, rtol=0, atol=0)
+
+
+def test_a_new_head_for_a_number_begins_at_the_mean():
+    model = build(CLASSIFIER, stack_config(num_labels=1, problem_type="regression"))
+    start_at_mean_labels(model, Dataset.from_dict({"labels": [50.0, 110.0, 71.0]}))
+    assert model.classifier.out_proj.bias.item() == 77
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -150,4 +150,7 @@ def test_refused_before_anything_is_trained(folder):
     files = {"train_file": folder / "train.jsonl", "output_dir": folder / "no"}
     message = "there are no validation data, which --seeds and --validation_seed need"
     assert message in refused(f"train classify {OPTIONS} {SEVERAL}", **files)
+    message = "--validation_seed 3 has no effect, because there are validation data"
+    for options in ("", SEVERAL):
+        assert message in refused(command(folder, "no", f"{options} --validation_seed 3"))
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()

@@ -127,6 +127,16 @@ def test_a_model_of_another_program_keeps_its_length_and_its_similarity(folder, 
     assert found[24]["mrr@10"] != found[4]["mrr@10"]
 
 
+def test_prompts_of_queries_do_not_apply(folder, tmp_path):
+    """They do not apply in the training and in `predict` either."""
+    there = shutil.copytree(folder / "embed", tmp_path / "prompted")
+    model = SentenceTransformer(str(there), device="cpu")
+    model.prompts = {"query": "star moon comet sky: ", "document": ""}
+    model.save_pretrained(str(there))
+    data = folder / "pairs.jsonl"
+    assert evaluated(there, data)["metrics"] == evaluated(folder / "embed", data)["metrics"]
+
+
 def test_metrics_are_those_of_the_library(folder):
     """The evaluators of sentence-transformers measure the same models on the same rows."""
     rows = {name: Dataset.from_json(str(folder / f"{name}.jsonl")) for name in ("pairs", "scores")}

@@ -237,6 +237,14 @@ def test_a_head_for_a_number(tmp_path, capsys):
     assert saved.problem_type == "single_label_classification" and saved.num_labels == 2
 
 
+@pytest.mark.parametrize(("kind", "task"), [("number", "tag"), ("labels", "rerank")])
+def test_the_problem_type_of_a_classifier_ends_with_its_head(kind, task, folder, tmp_path):
+    data = folder / ("tags.jsonl" if task == "tag" else "pairs.jsonl")
+    start = save_model(kind, tmp_path / "start")
+    train(f"{task} {SHORT}", data, tmp_path / "m", model_name_or_path=start)
+    assert "problem_type" not in config_of(tmp_path / "m")
+
+
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
