@@ -81,7 +81,7 @@ def write_examples(folder: Path) -> None:
     (folder / "text.txt").write_text("".join(lines), "utf-8")
     data = folder / "examples" / "data"
     shutil.copytree(ROOT / "examples" / "data", data)
-    # No page shows what a model learns from these files, so the blocks train on parts of them.
+    # No block is compared by what it learns from these files, so parts of them are enough.
     for name in ("alice_train.txt", "intents_train.csv", "intents_test.csv", "pairs_train.csv"):
         lines = (data / name).read_text("utf-8").splitlines(keepends=True)
         (data / name).write_text("".join(lines[: len(lines) // 4]), "utf-8")
