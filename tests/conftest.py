@@ -39,6 +39,11 @@ STACKS: dict[str, dict] = FIELDS["stacks"]
 STYLES: dict[str, dict] = FIELDS["styles"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file, so that no process waits for it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_pages.py")
+
+
 def pytest_collection_finish() -> None:
     """Exclude everything that is imported by now from garbage collection.
 
