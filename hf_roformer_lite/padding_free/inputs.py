@@ -297,8 +297,8 @@ def keep_labelled(
         labels: The label of each state, on the CPU.
     """
     device = given["labels"].device
-    targets = (given.get("decoder_input_ids"), given.get("decoder_inputs_embeds"))
-    if model.config.is_encoder_decoder and targets == (None, None):
+    targets = [given.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds")]
+    if model.config.is_encoder_decoder and all(target is None for target in targets):
         prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is None:
             return None
