@@ -58,6 +58,7 @@ def test_floor_of_a_step(tmp_path):
     assert all(row["contenders"]["floor"]["least_seconds"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", padding_free.MODELS)
 def test_padding_free_models_do_the_same_work(name):
     """Both contenders have the same loss and the same gradients wherever they are timed, and their
@@ -72,6 +73,7 @@ def test_padding_free_models_do_the_same_work(name):
         assert weight.data_ptr() == other.data_ptr()
 
 
+@pytest.mark.slow
 def test_result_of_padding_free(tmp_path):
     command = "padding_free --quick --orders random grouped --models bert/classify --modes step"
     plot = ["--memory", "--plot", str(tmp_path / "steps.svg")]

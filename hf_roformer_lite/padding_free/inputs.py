@@ -91,8 +91,7 @@ def make_plan(
     if labels is not None:
         if not has_cache:
             leave_out_cache(model, given)
-            if has_target and switch.head == "seq2seq" and model.training:
-                mask_target(given, labels)
+            mask_target(model, switch, given, labels)
         if stack is not None and skips_logits(model, switch, given):
             plan.labelled = keep_labelled(model, switch, given, labels)
             plan.stack = stack
@@ -158,15 +157,20 @@ def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
         given["use_cache"] = False
 
 
-def mask_target(given: dict[str, Any], labels: torch.Tensor) -> None:
-    """Hide the padding of a target, which its labels show.
+def mask_target(
+    model: PreTrainedModel, switch: Switch, given: dict[str, Any], labels: torch.Tensor
+) -> None:
+    """In training, hide the padding of a target, which its labels show.
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
     padding tokens, which some stock decoders read and others do not.
     """
+    is_pair = switch.head == "seq2seq" and model.config.is_encoder_decoder
+    if not is_pair or not model.training or given.get("decoder_attention_mask") is not None:
+        return
     is_labelled = labels != IGNORE_INDEX
     has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
-    if given.get("decoder_attention_mask") is None and not has_gaps:
+    if not has_gaps:
         given["decoder_attention_mask"] = is_labelled.long().to(given["labels"].device)
 
 
