@@ -39,7 +39,6 @@ class Switch:
         shifts_labels: Whether the head compares each position with the next label.
         has_summary: Whether the head has a "sequence summary" of transformers, which may read the
             first or the last position.
-        separates_documents: Whether documents of packed rows do not attend to each other.
     """
 
     head: str = ""
@@ -48,7 +47,6 @@ class Switch:
     handles: list[RemovableHandle] = field(default_factory=list)
     shifts_labels: bool = False
     has_summary: bool = False
-    separates_documents: bool = True
 
 
 def make_plan(
@@ -71,7 +69,7 @@ def make_plan(
         return Plan(computes_padding=True, base=base)
     values = read_values(switch, given)
     if not has_cache:
-        separate_packed_rows(model, switch, given, values)
+        separate_packed_rows(model, given, values)
     mask = values.get("attention_mask")
     # A tagger labels the source, even if its configuration is that of an encoder–decoder.
     has_target = model.config.is_encoder_decoder and switch.head != "token"
@@ -242,10 +240,7 @@ def ends_of_rows(
 
 
 def separate_packed_rows(
-    model: PreTrainedModel,
-    switch: Switch,
-    given: dict[str, Any],
-    values: dict[str, torch.Tensor],
+    model: PreTrainedModel, given: dict[str, Any], values: dict[str, torch.Tensor]
 ) -> None:
     """Change the arguments so that transformers recognises packed rows.
 
@@ -263,11 +258,6 @@ def separate_packed_rows(
     goes_on = positions.diff(dim=1) == 1
     restarts = ~goes_on & (positions[:, 1:] == 0)
     if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        if not switch.separates_documents:
-            logger.warning_once(
-                f"padding_free: the documents of a packed sequence may affect each other in "
-                f"{type(model).__name__}, which is not known to separate them by position_ids."
-            )
         given["attention_mask"] = None
         values.pop("attention_mask", None)
         if "use_cache" in parameters_of(model):

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
-
-if TYPE_CHECKING:
-    from .masks import FlatMask
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
@@ -52,7 +49,7 @@ class Plan:
         ends: The same for a pooler or a head of whole rows, by whether attention is causal.
         reads_target: Whether all states of the target may be read, even those of padding that only
             the model knows.
-        flat_mask: The mask of the flat row for such layers, without the ordinary mask.
+        flat_mask: The `FlatMask` for such layers, without the ordinary mask.
         stack: The module whose states the head of a language model reads.
         labelled: The places `(n,)` of the labelled tokens among those states; None if the head
             needs all of them.
@@ -66,7 +63,7 @@ class Plan:
     read: tuple[torch.Tensor, ...] = ()
     ends: dict[bool, torch.Tensor] = field(default_factory=dict)
     reads_target: bool = False
-    flat_mask: "FlatMask | None" = None
+    flat_mask: Any = None
     stack: nn.Module | None = None
     labelled: torch.Tensor | None = None
     found: list[FlatTokens] = field(default_factory=list)

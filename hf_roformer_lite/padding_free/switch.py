@@ -40,7 +40,6 @@ from .trial import (
     ignores_first_label,
     random_batches,
     run_module,
-    separates_documents,
     trials_of,
 )
 
@@ -141,7 +140,7 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     trials: list[Trial] = []
     switches = []
     for model in models:
-        check_model(model)
+        check_interface(model)
         head = head_of(model)
         with explained(model, "it cannot run on input_ids and attention_mask alone"):
             batches = random_batches(model)
@@ -153,7 +152,6 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
                 has_summary=any(
                     "SequenceSummary" in type(part).__name__ for part in model.modules()
                 ),
-                separates_documents=separates_documents(model, batches[0]),
             )
         switches.append(switch)
     if not isinstance(copied, PreTrainedModel):
@@ -172,11 +170,16 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
 
 
 def check_modules(module: nn.Module) -> None:
-    """Reject what a trial would not detect: models that are to return attentions in each call, and
-    modules of sentence-transformers that compare the states of padding, which they do for queries
-    only."""
+    """Reject what a trial would not detect: models that are to return attentions in each call,
+    experts whose tokens depend on the size of the batch, and modules of sentence-transformers that
+    compare the states of padding, which they do for queries only."""
     for part in module.modules():
-        if getattr(getattr(part, "config", None), "output_attentions", False):
+        config = getattr(part, "config", None)
+        if hasattr(config, "expert_capacity"):
+            raise PaddingFreeError(
+                module, "its experts take a fixed number of tokens from a batch, padding included."
+            )
+        if getattr(config, "output_attentions", False):
             raise PaddingFreeError(
                 module,
                 "its configuration has output_attentions=True, which requires eager attention. Set "
@@ -191,14 +194,11 @@ def check_modules(module: nn.Module) -> None:
             )
 
 
-def check_model(model: PreTrainedModel) -> None:
-    """Reject models whose fault a trial would not detect or would report less clearly."""
-    if hasattr(model.config.get_text_config(), "expert_capacity"):
-        raise PaddingFreeError(
-            model, "its experts take a fixed number of tokens from a batch, padding included."
-        )
-    chosen = [config for config, _ in chosen_implementations(model)]
-    if not any(config is stack for config in chosen for stack in configs_of_stack(model)):
+def check_interface(model: PreTrainedModel) -> None:
+    """Reject models with attention of their own. A trial would report less clearly what happens in
+    them."""
+    stacks = configs_of_stack(model)
+    if not any(config is stack for config, _ in chosen_implementations(model) for stack in stacks):
         raise PaddingFreeError(
             model,
             "its attention does not go through transformers' attention interface, and "
@@ -242,10 +242,9 @@ def switch_off(model: PreTrainedModel) -> None:
             config._attn_implementation = implementation
 
 
-def configs_of_stack(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
+def configs_of_stack(model: PreTrainedModel) -> tuple[PreTrainedConfig, PreTrainedConfig]:
     """The configurations of a model and of its text model, which may be the same."""
-    yield model.config
-    yield model.config.get_text_config()
+    return model.config, model.config.get_text_config()
 
 
 def chosen_implementations(

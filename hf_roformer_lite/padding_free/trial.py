@@ -195,28 +195,6 @@ def ignores_first_label(model: PreTrainedModel, batch: Batch) -> bool:
     return not bool(loss > 0)  # Without a label it is NaN or 0.
 
 
-def separates_documents(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether the tokens of a packed row do not depend on the document before their own, neither by
-    attention nor by a convolution."""
-    base: nn.Module = model.base_model
-    parameters = parameters_of(base)
-    if model.config.is_encoder_decoder or "position_ids" not in parameters:
-        return False
-    ids = batch["input_ids"][:1]
-    length = LENGTH // 2
-    others = ids.clone()
-    others[:, :length] = ids[:, length : 2 * length]
-    inputs: dict[str, Any] = {
-        "position_ids": torch.arange(LENGTH, device=ids.device)[None] % length
-    }
-    if "use_cache" in parameters:
-        inputs["use_cache"] = False
-    states, other_states = (
-        base(input_ids=each, **inputs, return_dict=True)[0][:, length:] for each in (ids, others)
-    )
-    return torch.allclose(states, other_states, rtol=0, atol=MAX_DIFFERENCE)
-
-
 def check_layers(model: PreTrainedModel) -> None:
     """Check that the layers compute flat rows, in which the rows of the batch stay apart.
 
