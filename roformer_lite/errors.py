@@ -161,7 +161,6 @@ TRAINING_PACKAGES = (
     "accelerate",
     "datasets",
     "jinja2",
-    "matplotlib",
     "pandas",
     "pycrfsuite",
     "sacrebleu",
