@@ -108,7 +108,7 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
 def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
     """The rows of a table, or the lines of a file or of standard input."""
     if files.reads_table:
-        return read_table(files.input_file or "", files.column_names, files.delimiter)
+        return read_table(files.input_file or "", files.column_names)
     if files.input_file is not None:
         lines = read_lines(files.input_file)
     else:
@@ -175,14 +175,12 @@ def _write_table(
     mark, unless `--output_file` has another suffix."""
     path = files.input_file or ""
     kind = file_format(files.output_file or path)
-    delimiter = None
-    if kind == file_format(path) != ".jsonl":
-        delimiter = files.delimiter
-        # The beginning of a pipe cannot be read twice.
-        if Path(path).is_file():
-            delimiter = delimiter or delimiter_of(path, files.column_names)
-            if begins_with_mark(path):
-                output.write("\ufeff")
+    delimiter = ","
+    # The beginning of a pipe cannot be read twice.
+    if kind == file_format(path) != ".jsonl" and Path(path).is_file():
+        delimiter = delimiter_of(path, files.column_names)
+        if begins_with_mark(path):
+            output.write("\ufeff")
     table = TableWriter(output, kind, delimiter)
     row = None
     for row, shown in answered:

@@ -45,7 +45,6 @@ class ReadingArguments(TableArguments, DeviceArguments):
     batch_size: int = 32
 
     def __post_init__(self):
-        super().__post_init__()
         check_number("batch_size", self.batch_size, minimum=1)
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
@@ -80,7 +79,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
             return
         refuse_ignored(
             self,
-            ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"),
+            ("text_column", "text_pair_column", "prefix", "column_names"),
             given="lines of text",
             why="which are no table; --input_file must be a .csv, .tsv or .jsonl file",
         )

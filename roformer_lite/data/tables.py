@@ -26,14 +26,13 @@ class TableWriter:
     Args:
         stream: The file, opened for writing text.
         kind: `.csv`, `.tsv` or `.jsonl`.
-        delimiter: The character between the columns of a .csv or .tsv file. Default: a comma in a
-            .csv file and a tab in a .tsv file.
+        delimiter: The character between the columns of a .csv file.
     """
 
-    def __init__(self, stream: TextIO, kind: str, delimiter: str | None = None):
+    def __init__(self, stream: TextIO, kind: str, delimiter: str = ","):
         self.stream = stream
         self.kind = kind
-        self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
+        self.delimiter = delimiter
         self.columns: list[str] = []
 
     def write(self, row: dict[str, Any], origin: str = "") -> None:
@@ -62,7 +61,7 @@ class TableWriter:
 
     def _write_cells(self, cells: list[str], quoted: re.Pattern[str]) -> None:
         """Write a line. All its cells are quoted if one of them contains what `quoted` matches."""
-        if self.kind == ".tsv" and self.delimiter == "\t":
+        if self.kind == ".tsv":
             # Quotation marks have no meaning in such a file.
             self.stream.write("\t".join(_BREAK.sub(" ", cell) for cell in cells) + "\n")
             return

@@ -73,7 +73,7 @@ class TagReader(LabelReader):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            for name in ("token_column", "tag_column", "column_names", "delimiter"):
+            for name in ("token_column", "tag_column", "column_names"):
                 if getattr(self.options, name) is not None:
                     raise InputError(
                         f"{path}: --{name} is not for column files, in which tabs or spaces "

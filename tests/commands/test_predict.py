@@ -132,18 +132,13 @@ def test_a_table_keeps_its_delimiter(models, place):
     """The output has the delimiter and the mark of the input if it has the same suffix, and
     otherwise the usual delimiter of its own suffix. Cells are quoted where they must be."""
     cells = [["1", 'a; "b"\nc'], ["2", "d, e"]]
-    for name, delimiter, options, mark in (
-        ("x.csv", ";", [], "\ufeff"),
-        ("x.csv", "\t", [], ""),
-        ("x.csv", ":", ["--delimiter", ":"], ""),
-        ("x.tsv", ";", ["--delimiter", ";"], "\ufeff"),
-    ):
-        with open(name, "w", newline="") as stream:
+    for delimiter, mark in ((";", "\ufeff"), ("\t", ""), ("|", "")):
+        with open("x.csv", "w", newline="") as stream:
             stream.write(mark)
             csv.writer(stream, delimiter=delimiter).writerows([["Nr", "text"], *cells])
-        predict(models / "classify", name, f"same{name[-4:]}", *options)
-        predict(models / "classify", name, "y.jsonl", *options)
-        with open(f"same{name[-4:]}", newline="") as stream:
+        predict(models / "classify", "x.csv", "same.csv")
+        predict(models / "classify", "x.csv", "y.jsonl")
+        with open("same.csv", newline="") as stream:
             header, *rows = csv.reader(stream, delimiter=delimiter, strict=True)
         assert header == [f"{mark}Nr", "text", "label", "score"]
         assert [row[:2] for row in rows] == cells
@@ -448,7 +443,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
     Path("m").mkdir()
     for options, message in (
         ("--text_column a", "--text_column a has no effect with lines of text"),
-        ("--input_file lines.txt --delimiter ;", "--delimiter ; has no effect with lines of text"),
+        ("--input_file lines.txt --prefix a", "--prefix a has no effect with lines of text"),
     ):
         assert message in refused(f"predict m {options}")
     Path("y.txt").write_text("kept")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import data_beside
 from datasets import Dataset, DatasetDict
-from program import TINY, evaluated, run, train
+from program import TINY, evaluated, train
 
 from roformer_lite.data.data_files import (
     number_of,
@@ -257,26 +257,20 @@ def test_the_header_says_how_columns_are_separated(case, line_end, write):
     assert not any("\ufeff" in name for name in row["columns"])
 
 
-def test_delimiters_that_are_passed(write):
-    """The option counts, whatever the header or the suffix says. Without a header line, the number
-    of columns counts."""
-    (row,) = read_table(write("a.csv", "a;b;c,d\n1;2,3\n"), delimiter=",")
-    assert row["columns"] == {"a;b;c": "1;2", "d": "3"}
-    (row,) = read_table(write("a.tsv", 'a;b\n"x;\ty";z\n'), delimiter=";")
-    assert row["columns"] == {"a": "x;\ty", "b": "z"}
+def test_the_number_of_columns_says_how_they_are_separated(write):
+    """This counts in a file without a header line."""
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
         assert row["columns"]["label"] == "pos" and row["columns"]["text"][:3] == "Yes"
-    assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
 
 
 def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypatch):
-    """A table of Excel with three classes, and a table whose delimiter must be passed."""
+    """A table of Excel with three classes."""
     monkeypatch.chdir(tmp_path)
     names = ["Störung"] * 75 + ["Rechnung"] * 20 + ["Kündigung"] * 5
     cells = [["Nr", "Freitext", "Art"]]
     cells += [[f"K{number}", f"Hallo; \n{name}", name] for number, name in enumerate(names)]
-    for name, delimiter in (("a.csv", ";"), ("b.csv", "^")):
+    for name, delimiter in (("a.csv", ";"), ("b.csv", "|")):
         stream = io.StringIO()
         csv.writer(stream, delimiter=delimiter).writerows(cells)
         write(name, f"\ufeff{stream.getvalue()}")
@@ -284,10 +278,8 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
     model = tmp_path / "m"
     command = f"classify {TINY} --max_steps 1 --baselines false"
     train(command, Path("a.csv"), model, **columns)
-    options = {"delimiter": "^"}
-    found = [evaluated(model, Path("a.csv")), evaluated(model, Path("b.csv"), **options)]
+    found = [evaluated(model, Path("a.csv")), evaluated(model, Path("b.csv"))]
     assert found[0]["metrics"] == found[1]["metrics"]
-    run("evaluate m", test_file="b.csv", status=2)
 
 
 @pytest.mark.parametrize(("value", "number"), TABLES["numbers"].items())
