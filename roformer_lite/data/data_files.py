@@ -33,6 +33,10 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # The limit also holds for a field of a .csv file. The tokens and tensors of a line need a hundred
 # times as much memory as its text.
 MAX_LINE_BYTES = 2**24
+_CONVERSION = (
+    "save it as UTF-8 (in Excel, as CSV UTF-8), or convert it, for example with `iconv -f "
+    "WINDOWS-1252 -t UTF-8`, or from UTF-16 or GB18030"
+)
 _IN_QUOTES = re.compile(r'"[^"]*"')
 # Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
 _DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
@@ -104,31 +108,13 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
-                f"is not UTF-8; {_conversion(raw)}"
-            ) from error
+            raise InputError(f"{origin}: {error}; {_CONVERSION}") from error
         if number == 1:
             # Some programs write more than one byte order mark.
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
-                raise InputError(
-                    f"{origin}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
-                )
+                raise InputError(f"{origin}: begins with {raw[:2]!r}; {_CONVERSION}")
         yield origin, text
-
-
-def _conversion(raw: bytes) -> str:
-    """A sentence on the probable encoding of a line that is not UTF-8, and how to convert it."""
-    encoding = "WINDOWS-1252 (or, for example, in GB18030 or SHIFT_JIS)"
-    # In UTF-16, one of the two bytes of an ASCII character is zero.
-    zero = raw.find(b"\0")
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "UTF-16"
-    elif zero >= 0:
-        encoding = "UTF-16LE" if zero % 2 else "UTF-16BE"
-    command = f"iconv -f {encoding.split()[0]} -t UTF-8"
-    return f"it is probably in {encoding}; `{command}` converts it"
 
 
 def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
