@@ -279,14 +279,23 @@ def test_causal_models_draw_their_text(models, place):
 
 
 REFUSED = [
-    ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
+    ("mlm", "--top_k 2", "--top_k is not for this mlm model, which takes none of these options"),
     (
         "classify",
         "--seed 1",
-        "--seed is not for classify models, which take --top_k, --threshold",
+        "--seed is not for this classify model, which takes --top_k, --threshold",
+    ),
+    (
+        "classify",
+        "--text_pair_column review",
+        "--text_pair_column is not for this classify model, which takes --top_k, --threshold",
     ),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
-    ("number", "--threshold 0.5", "--threshold is for labels, but this model predicts a number"),
+    (
+        "number",
+        "--threshold 0.5",
+        "--threshold is not for this classify model, which takes none of these options",
+    ),
 ]
 
 

@@ -7,7 +7,6 @@ import csv
 import gzip
 import io
 import random
-import re
 import subprocess
 from pathlib import Path
 
@@ -177,34 +176,19 @@ def test_a_label_of_two_lines_is_shown_in_one(problem_type):
     assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
-def test_whole_numbers_of_type_float_are_labels():
+def test_numbers_with_a_fraction_are_no_labels():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any"))
-    row = {"columns": {"text": "a", "label": 1.0}, "origin": "x"}
+    row = {"columns": {"text": "a", "label": 1}, "origin": "x"}
     assert reader.select_columns(row)["labels"] == ["1"]
-    with pytest.raises(InputError, match="--problem_type regression"):
-        reader.select_columns({"columns": {"text": "a", "label": 0.5}, "origin": "x"})
+    for number in (1.0, 0.5):
+        with pytest.raises(InputError, match="--problem_type regression"):
+            reader.select_columns({"columns": {"text": "a", "label": number}, "origin": "x"})
 
 
 def test_separators_alone_stand_for_no_label():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any", label_separator=";"))
     rows = [{"columns": {"text": "a", "label": label}, "origin": "x"} for label in (";", " a;b ")]
     assert [reader.select_columns(row)["labels"] for row in rows] == [[], ["a", "b"]]
-
-
-@pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
-def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
-    options = ClassifyDataArguments(
-        dataset_name="any", label_column="number", problem_type=problem_type
-    )
-    ids = [f"K{number:03}" for number in range(50)]
-    Classify.inspect(options, labelled("classify", ids))
-    said = [record.getMessage() for record in caplog.records]
-    assert bool(said) == is_said
-    assert all("51" in line and "'number'" in line and "--label_column" in line for line in said)
-    caplog.clear()
-    Classify.inspect(options, labelled("classify", [*ids, ids[0]]))
-    Classify.inspect(options, labelled("classify", ids[:5]))
-    assert not caplog.records
 
 
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
