@@ -554,11 +554,6 @@ class Recipe(ABC):
 
     # What the card shows.
 
-    def sentence_on_lengths(self, start: Start) -> str:
-        """A sentence on texts that are too long to be read at once; empty for tasks whose options
-        say it."""
-        return ""
-
     def notes(self) -> list[str]:
         """Notes that define the metrics for the reader."""
         return []
