@@ -95,8 +95,7 @@ class AnsweringArguments:
     """Options of the predictions. Each applies to some tasks, and is an error with other models.
 
     Args:
-        top_k: classify: return this many labels, the most probable first. causal: sample only from
-            this many tokens, the most probable ones. Default: one label; all tokens.
+        top_k: classify: return this many labels, the most probable first. Default: one label.
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one. With --top_k, texts with several labels have no default.
@@ -122,7 +121,7 @@ class AnsweringArguments:
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         if self.beams is not None:
             given = f"--beams {self.beams}"
-            refuse_ignored(self, ("top_k", "seed"), given, why="which does not sample")
+            refuse_ignored(self, ["seed"], given, why="which does not sample")
 
 
 def parse(

@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..baseline.join import Join, choose_join, even_join
+from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
 from ..data.sampling import sample_rows
@@ -317,7 +317,7 @@ class Classify(LabelRecipe):
     ) -> Join:
         known = None if rows is None else self.with_known_labels(rows)
         if not known:
-            return even_join(DEFAULT_SCALE)
+            return Join(DEFAULT_SCALE)
         num_rows = max(1, MAX_SCORES // len(self.labels))
         chosen = known.select(sample_rows(range(len(known)), num_rows))
         texts, answers = self.examples(chosen)

@@ -22,7 +22,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.crf import WordTagger
-from ..baseline.join import Join, choose_join, even_join
+from ..baseline.join import Join, choose_join
 from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
@@ -346,7 +346,7 @@ class Tag(LabelRecipe):
         batch_size: int,
     ) -> Join:
         if rows is None:
-            return even_join(DEFAULT_SCALE)
+            return Join(DEFAULT_SCALE)
         num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
         rows = rows.select(sample_rows(range(len(rows)), num_sentences))
         sentences = [self.units(tokens) for tokens in rows["tokens"]]
