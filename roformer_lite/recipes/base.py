@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -441,13 +441,12 @@ class Recipe(ABC):
         inputs: Sequence[Input],
         batch_size: int,
         options: dict[str, Any],
-        report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
         if self.truncates(saved.positions, saved.tokenizer):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
-        return saved.in_batches(inputs, batch_size, answer, report)
+        return saved.in_batches(inputs, batch_size, answer)
 
     def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """Whether a model reads only the beginning of a text that is too long. Others read it in

@@ -350,16 +350,14 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             value = significant(answer["value"])
             return Shown(line=str(value), columns={"value": value})
-        if self.problem_type == MULTI and "top_k" not in options:
+        top_k = options.get("top_k")
+        if self.problem_type == MULTI and top_k is None:
             return self.show_all(answer, options)
-        if "top_k" not in options and self.threshold is not None:
-            # Trainings of earlier versions chose a threshold for rows with one label, too.
-            options = {"threshold": self.threshold, **options}
+        # Trainings of earlier versions chose a threshold for rows with one label, too.
+        threshold = options.get("threshold", 0 if top_k else self.threshold or 0)
         found: list[str | float] = []
-        for label, score in list(answer.items())[: options.get("top_k", 1)]:
-            is_sure = score >= options.get("threshold", 0)
-            found.append(label if is_sure else NO_LABEL)
-            found.append(round(score, 4))
+        for label, score in list(answer.items())[: top_k or 1]:
+            found += [label if score >= threshold else NO_LABEL, round(score, 4)]
         texts = [label_text(value) if isinstance(value, str) else f"{value:.4f}" for value in found]
         columns = dict(zip(self.answer_columns(options), found, strict=True))
         return Shown(line="\t".join(texts), columns=columns)

@@ -249,12 +249,11 @@ class Tag(LabelRecipe):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The numbers of the tags, `(rows, length)`: as in an answer, the best sequence that the
         scheme allows. 0 where there is no label."""
-        no_transitions = np.zeros((len(self.labels), len(self.labels)))
         found = torch.zeros_like(labels)
         for own_logits, own_labels, own_found in zip(logits, labels, found, strict=True):
             is_labelled = own_labels != IGNORE_INDEX
             scores = own_logits[is_labelled].float().cpu().numpy()
-            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores, no_transitions))
+            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores))
         return found
 
     def choose(
@@ -306,7 +305,7 @@ class Tag(LabelRecipe):
             inputs, sentences, self.encoder_logits(saved, sentences), strict=True
         ):
             scores = logits
-            transitions = np.zeros((len(names), len(names)))
+            transitions: np.ndarray | float = 0
             if saved.joined is not None:
                 field: Any = saved.joined.model
                 join = saved.joined.join
@@ -323,7 +322,7 @@ class Tag(LabelRecipe):
         """The result of `legal_transitions` for the tags of the model."""
         return legal_transitions(list(self.labels), self.scheme)
 
-    def best_tags(self, scores: np.ndarray, transitions: np.ndarray) -> list[int]:
+    def best_tags(self, scores: np.ndarray, transitions: np.ndarray | float = 0) -> list[int]:
         """The best sequence of tags that the scheme allows; see `best_sequence`."""
         return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
 

@@ -178,7 +178,7 @@ def test_damaged_files_are_named(kind, tmp_path):
     with pytest.raises(InputError, match=name):
         open_model(model, device="cpu")
     path.unlink()
-    with pytest.raises(InputError, match="baseline.safetensors is missing"):
+    with pytest.raises(InputError, match="No such file .*baseline.safetensors"):
         open_model(model, device="cpu")
 
 
