@@ -24,8 +24,8 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
         known: The valid names.
         prefix: Text before a name, such as `--`.
     """
+    by_lower_case = {each.lower(): each for each in known}
     name = name.lower().replace("-", "_")
-    by_lower_case = {each.lower().replace("-", "_"): each for each in known}
     close = difflib.get_close_matches(name, by_lower_case, n=1, cutoff=0.7)
     if not close:
         return ""

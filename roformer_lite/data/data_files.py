@@ -38,8 +38,6 @@ _CONVERSION = (
     "WINDOWS-1252 -t UTF-8`, or from UTF-16 or GB18030"
 )
 _IN_QUOTES = re.compile(r'"[^"]*"')
-# Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
-_DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 
 
 def file_format(path: str | Path) -> str:
@@ -316,13 +314,10 @@ def listed(columns: Iterable[str]) -> str:
 
 def number_of(value: Any) -> float | None:
     """A value of a table as a number, or None if it is not a number that float32, and therefore a
-    model, can represent. A decimal comma is understood, unless it might separate thousands."""
-    if isinstance(value, str):
-        # Python would read 2020_1 as the number 20201.
-        if "_" in value:
-            return None
-        if _DECIMAL_COMMA.fullmatch(value.strip()):
-            value = value.replace(",", ".")
+    model, can represent."""
+    # Python would read 2020_1 as the number 20201.
+    if isinstance(value, str) and "_" in value:
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -267,7 +267,7 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("value", "number"), TABLES["numbers"].items())
-def test_decimal_commas_are_understood_if_they_are_clear(value, number):
+def test_numbers_have_a_decimal_point(value, number):
     assert number_of(value) == number
 
 
