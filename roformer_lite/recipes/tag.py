@@ -358,10 +358,8 @@ class Tag(LabelRecipe):
             errors = []
             for own_logits, own_scores, own_true in zip(logits, of_field, true, strict=True):
                 found = self.best_tags(*joint_scores(join, own_logits, own_scores, baseline))
-                is_wrong = [
-                    names[number] != tag for number, tag in zip(found, own_true, strict=True)
-                ]
-                errors.append(sum(is_wrong))
+                pairs = zip(found, own_true, strict=True)
+                errors.append(sum(names[number] != tag for number, tag in pairs))
             return np.array(errors)
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)
