@@ -5,7 +5,7 @@ the verdict, the thresholds and the page are based on them.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,6 @@ class SavedModel(LoadedModel):
         inputs: Sequence[Input],
         batch_size: int,
         options: dict[str, Any] | None = None,
-        report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions for the inputs in their order, with None for an empty input.
 
@@ -62,9 +61,8 @@ class SavedModel(LoadedModel):
             inputs: Texts, pairs of texts or lists of words, depending on the task.
             batch_size: The number of inputs in a batch.
             options: The options of `predict` for the task by name.
-            report: Called with the number of inputs that were processed since the last call.
         """
-        return self.recipe.answers(self, inputs, batch_size, options or {}, report)
+        return self.recipe.answers(self, inputs, batch_size, options or {})
 
 
 def open_model(

@@ -10,18 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HUB_TIMEOUT_SECONDS = 5.0
-# Names that are common in other programs, and the options that they may stand for.
-_SYNONYMS = {
-    "batch_size": ["per_device_train_batch_size"],
-    "per_device_eval_batch_size": ["batch_size"],
-    "lr": ["learning_rate"],
-    "epochs": ["num_train_epochs"],
-    "data": ["train_file", "test_file", "input_file"],
-    "dataset": ["dataset_name"],
-    "model": ["model_name_or_path"],
-    "output": ["output_dir", "output_file"],
-    "num_beams": ["beams"],
-}
 
 
 class InputError(ValueError):
@@ -36,15 +24,14 @@ def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
         known: The valid names.
         prefix: Text before a name, such as `--`.
     """
+    by_lower_case = {each.lower(): each for each in known}
     name = name.lower().replace("-", "_")
-    by_lower_case = {each.lower().replace("-", "_"): each for each in known}
-    meant = [synonym for synonym in _SYNONYMS.get(name, []) if synonym in known]
     close = difflib.get_close_matches(name, by_lower_case, n=1, cutoff=0.7)
-    meant += [by_lower_case[each] for each in close]
-    if not meant:
+    if not close:
         return ""
+    meant = by_lower_case[close[0]]
     # Characters that cannot be seen are shown as escape sequences.
-    shown = meant[0] if meant[0].isprintable() else repr(meant[0])
+    shown = meant if meant.isprintable() else repr(meant)
     return f"; did you mean {prefix}{shown}?"
 
 
@@ -161,7 +148,6 @@ TRAINING_PACKAGES = (
     "accelerate",
     "datasets",
     "jinja2",
-    "matplotlib",
     "pandas",
     "pycrfsuite",
     "sacrebleu",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..errors import InputError, require_packages
+from ..errors import require_packages
 from ..saved.saved_model import directory_of, naming, read_object
 from .crf import WordTagger
 from .join import Join
@@ -51,19 +51,12 @@ def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBas
         InputError: if a file is missing or wrong.
     """
     folder = directory_of(name, weights=[f"{FOLDER}/{ARRAYS_FILE}"]) / FOLDER
-    texts = folder / TEXTS_FILE
-    arrays = folder / ARRAYS_FILE
-    if not (texts.is_file() or arrays.is_file()):
+    if not folder.is_dir():
         return None
-    for path in (texts, arrays):
-        if not path.is_file():
-            raise InputError(
-                f"{name}: {FOLDER}/{path.name} is missing; copy all files of the model"
-            )
     require_packages(f"the baseline of {name}", model_class.packages)
     with naming(f"{name}/{FOLDER}"):
-        content = read_object(texts)
-        tensors = load_file(arrays)
+        content = read_object(folder / TEXTS_FILE)
+        tensors = load_file(folder / ARRAYS_FILE)
         for key, array in tensors.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{ARRAYS_FILE} has NaN or infinite numbers in {key}")

@@ -15,18 +15,14 @@ class Join:
     """A weighted sum of the scores of an encoder and of a baseline.
 
     Args:
-        weight: The weight of the encoder, from 0 to 1. The baseline has the rest.
         scale: A factor of the distances of a support vector machine, which are no logits, or of
             the transitions of a random field.
+        weight: The weight of the encoder, from 0 to 1. The baseline has the rest. Default: equal
+            weights, if there are too few validation rows to choose others.
     """
 
-    weight: float
     scale: float
-
-
-def even_join(scale: float) -> Join:
-    """The join if there are too few validation rows to choose one: both parts have equal weight."""
-    return Join(weight=0.5, scale=scale)
+    weight: float = 0.5
 
 
 def choose_join(
@@ -34,18 +30,18 @@ def choose_join(
 ) -> Join:
     """Choose the join with the lowest loss on validation rows by cross-fitting: one is chosen
     without each fifth of the rows, and their mean is the result. With few rows this mean is less
-    extreme than the best join of all rows. With fewer than two rows, it is an `even_join`.
+    extreme than the best join of all rows. With fewer than two rows, both parts have equal weight.
 
     Args:
         losses_of: The loss of each validation row for a join, `(rows,)`.
         scales: The scales to try.
         default_scale: The scale if there are fewer than two rows.
     """
-    joins = [Join(weight, scale) for weight in WEIGHTS for scale in scales]
+    joins = [Join(scale, weight) for weight in WEIGHTS for scale in scales]
     losses = np.stack([losses_of(join) for join in joins])  # (joins, rows)
     num_rows = losses.shape[1]
     if num_rows < 2:
-        return even_join(default_scale)
+        return Join(default_scale)
     num_folds = min(NUM_FOLDS, num_rows)
     fold_of_row = np.arange(num_rows) % num_folds
     chosen = []
@@ -54,4 +50,4 @@ def choose_join(
         chosen.append(joins[int(totals.argmin())])
     mean_weight = np.mean([join.weight for join in chosen])
     mean_log_scale = np.mean([np.log(join.scale) for join in chosen])
-    return Join(weight=float(mean_weight), scale=float(np.exp(mean_log_scale)))
+    return Join(scale=float(np.exp(mean_log_scale)), weight=float(mean_weight))

@@ -104,7 +104,6 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
         train_file=options.test_file,
         test_file=options.test_file,
         column_names=options.column_names,
-        delimiter=options.delimiter,
         **given,
     )
     return kind.of_model(options_of_data, saved.model.config, saved.results.get("settings", {}))

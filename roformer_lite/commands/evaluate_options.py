@@ -32,7 +32,6 @@ class EvaluateArguments(TableArguments, DeviceArguments):
     batch_size: int | None = None
 
     def __post_init__(self):
-        super().__post_init__()
         if self.test_file is None:
             raise InputError("pass --test_file, the labelled data")
         for path in self.test_file:

@@ -3,7 +3,7 @@ column of a table."""
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -51,10 +51,10 @@ def main(files: ReadingArguments, options: dict[str, Any], directory: str) -> No
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         rows = _rows_of_input(files)
         saved = _open(files, options, directory)
-        # The bar is only shown on a terminal.
-        bar = stack.enter_context(tqdm(unit=" texts", delay=1, disable=None))
         columns = _text_columns(saved.recipe, files) if files.reads_table else []
-        answered = _answered(saved, rows, columns, files, options, bar.update)
+        answered = _answered(saved, rows, columns, files, options)
+        # The bar is only shown on a terminal.
+        answered = tqdm(answered, unit=" texts", delay=1, disable=None)
         if files.reads_table:
             _write_table(answered, files, output)
         else:
@@ -108,7 +108,7 @@ def _rows_of_values(inputs: Iterable[Any], columns: list[str], are_pairs: bool) 
 def _rows_of_input(files: ReadingArguments) -> Iterator[Row]:
     """The rows of a table, or the lines of a file or of standard input."""
     if files.reads_table:
-        return read_table(files.input_file or "", files.column_names, files.delimiter)
+        return read_table(files.input_file or "", files.column_names)
     if files.input_file is not None:
         lines = read_lines(files.input_file)
     else:
@@ -135,7 +135,6 @@ def _answered(
     columns: list[str],
     files: ReadingArguments,
     options: dict[str, Any],
-    report: Callable[[int], Any] | None = None,
 ) -> Iterator[tuple[Row, Shown]]:
     """Rows with their predictions. Those for rows without text are empty.
 
@@ -145,7 +144,6 @@ def _answered(
         columns: The columns that contain the inputs.
         files: The options with the size of a batch.
         options: The options of the predictions.
-        report: As for `SavedModel.answers`.
     """
     recipe = saved.recipe
     empty = Shown(line="", columns=dict.fromkeys(recipe.answer_columns(options)))
@@ -155,7 +153,7 @@ def _answered(
             inputs = [recipe.input_of_columns(row, columns) for row in chunk]
         else:
             inputs = [_input_of_line(recipe, row) for row in chunk]
-        answers = saved.answers(inputs, files.batch_size, options, report)
+        answers = saved.answers(inputs, files.batch_size, options)
         for row, answer in zip(chunk, answers, strict=True):
             yield row, empty if answer is None else recipe.show(answer, options)
 
@@ -175,14 +173,12 @@ def _write_table(
     mark, unless `--output_file` has another suffix."""
     path = files.input_file or ""
     kind = file_format(files.output_file or path)
-    delimiter = None
-    if kind == file_format(path) != ".jsonl":
-        delimiter = files.delimiter
-        # The beginning of a pipe cannot be read twice.
-        if Path(path).is_file():
-            delimiter = delimiter or delimiter_of(path, files.column_names)
-            if begins_with_mark(path):
-                output.write("\ufeff")
+    delimiter = ","
+    # The beginning of a pipe cannot be read twice.
+    if kind == file_format(path) != ".jsonl" and Path(path).is_file():
+        delimiter = delimiter_of(path, files.column_names)
+        if begins_with_mark(path):
+            output.write("\ufeff")
     table = TableWriter(output, kind, delimiter)
     row = None
     for row, shown in answered:

@@ -45,7 +45,6 @@ class ReadingArguments(TableArguments, DeviceArguments):
     batch_size: int = 32
 
     def __post_init__(self):
-        super().__post_init__()
         check_number("batch_size", self.batch_size, minimum=1)
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
@@ -80,7 +79,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
             return
         refuse_ignored(
             self,
-            ("text_column", "text_pair_column", "prefix", "column_names", "delimiter"),
+            ("text_column", "text_pair_column", "prefix", "column_names"),
             given="lines of text",
             why="which are no table; --input_file must be a .csv, .tsv or .jsonl file",
         )
@@ -96,8 +95,7 @@ class AnsweringArguments:
     """Options of the predictions. Each applies to some tasks, and is an error with other models.
 
     Args:
-        top_k: classify: return this many labels, the most probable first. causal: sample only from
-            this many tokens, the most probable ones. Default: one label; all tokens.
+        top_k: classify: return this many labels, the most probable first. Default: one label.
         threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
             that the training chose; if it chose none, 0.5 for texts with several labels, and no
             threshold for texts with one. With --top_k, texts with several labels have no default.
@@ -123,7 +121,7 @@ class AnsweringArguments:
         check_number("seed", self.seed, minimum=0, maximum=MAX_SEED)
         if self.beams is not None:
             given = f"--beams {self.beams}"
-            refuse_ignored(self, ("top_k", "seed"), given, why="which does not sample")
+            refuse_ignored(self, ["seed"], given, why="which does not sample")
 
 
 def parse(

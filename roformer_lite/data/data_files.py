@@ -33,9 +33,11 @@ MAX_NUMBER = (2 - 2**-23) * 2.0**127
 # The limit also holds for a field of a .csv file. The tokens and tensors of a line need a hundred
 # times as much memory as its text.
 MAX_LINE_BYTES = 2**24
+_CONVERSION = (
+    "save it as UTF-8 (in Excel, as CSV UTF-8), or convert it, for example with `iconv -f "
+    "WINDOWS-1252 -t UTF-8`, or from UTF-16 or GB18030"
+)
 _IN_QUOTES = re.compile(r'"[^"]*"')
-# Numbers with a decimal comma. In `1,234`, the comma may also separate thousands.
-_DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 
 
 def file_format(path: str | Path) -> str:
@@ -104,47 +106,25 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) "
-                f"is not UTF-8; {_conversion(raw)}"
-            ) from error
+            raise InputError(f"{origin}: {error}; {_CONVERSION}") from error
         if number == 1:
             # Some programs write more than one byte order mark.
             text = text.lstrip("\ufeff")
             if b"\0" in raw[:2]:
-                raise InputError(
-                    f"{origin}: begins with {raw[:2]!r} and is not UTF-8; {_conversion(raw)}"
-                )
+                raise InputError(f"{origin}: begins with {raw[:2]!r}; {_CONVERSION}")
         yield origin, text
 
 
-def _conversion(raw: bytes) -> str:
-    """A sentence on the probable encoding of a line that is not UTF-8, and how to convert it."""
-    encoding = "WINDOWS-1252 (or, for example, in GB18030 or SHIFT_JIS)"
-    # In UTF-16, one of the two bytes of an ASCII character is zero.
-    zero = raw.find(b"\0")
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "UTF-16"
-    elif zero >= 0:
-        encoding = "UTF-16LE" if zero % 2 else "UTF-16BE"
-    command = f"iconv -f {encoding.split()[0]} -t UTF-8"
-    return f"it is probably in {encoding}; `{command}` converts it"
-
-
-def read_table(
-    path: str | Path, column_names: Sequence[str] | None = None, delimiter: str | None = None
-) -> Iterator[Row]:
+def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
     """Rows of a .tsv, .csv or .jsonl file.
 
     Args:
         path: A .csv file follows RFC 4180 (fields in double quotes may hold delimiters and line
-            breaks). In a .tsv file every character except tab and line end is text, even quotes. A
-            .jsonl file has one object on each line.
+            breaks), with the delimiter that `delimiter_of` recognises. In a .tsv file every
+            character except tab and line end is text, even quotes. A .jsonl file has one object on
+            each line.
         column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default:
             the first line names them.
-        delimiter: The character between the columns of a .csv or .tsv file. A .tsv file with
-            another delimiter than the tab is read like a .csv file. Default: a tab in a .tsv file;
-            in a .csv file, the delimiter that `delimiter_of` recognises.
 
     Raises:
         InputError: for any other format, for a line whose columns do not match the header, and for
@@ -160,16 +140,13 @@ def read_table(
         )
     if kind == ".jsonl":
         return _read_objects(path)
-    return _read_delimited(path, column_names, delimiter)
+    return _read_delimited(path, column_names)
 
 
 def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
-    """The delimiter of a .csv or .tsv file: a tab in a .tsv file. In a .csv file, it is the
-    character among comma, semicolon, tab and vertical bar that occurs most often in the header,
-    outside double quotes; with `column_names`, it is the one that divides the first line into as
-    many columns. A pipe is taken to have commas."""
-    if file_format(path) == ".tsv":
-        return "\t"
+    """The delimiter of a .csv file: the character among comma, semicolon, tab and vertical bar
+    that occurs most often in the header, outside double quotes; with `column_names`, it is the one
+    that divides the first line into as many columns. A pipe is taken to have commas."""
     # A pipe cannot be read twice.
     if not Path(path).is_file():
         return DELIMITERS[0]
@@ -203,11 +180,9 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         yield {"columns": value, "origin": origin}
 
 
-def _read_delimited(
-    path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
-) -> Iterator[Row]:
+def _read_delimited(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
     columns = list(column_names or ())
-    for origin, values in _records(path, column_names, delimiter):
+    for origin, values in _records(path, column_names):
         if not values and len(columns) != 1:
             continue
         if not columns:
@@ -229,17 +204,17 @@ def _read_delimited(
 
 
 def _records(
-    path: str | Path, column_names: Sequence[str] | None, delimiter: str | None
+    path: str | Path, column_names: Sequence[str] | None
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the origin of the first line of each record, and its fields. An empty line has none."""
     # Quotes have no meaning in a .tsv file.
-    if file_format(path) == ".tsv" and delimiter in (None, "\t"):
+    if file_format(path) == ".tsv":
         for origin, line in read_lines(path):
             yield origin, line.split("\t") if line else []
         return
     # The default limit is 128 KiB.
     csv.field_size_limit(MAX_LINE_BYTES)
-    delimiter = delimiter or delimiter_of(path, column_names)
+    delimiter = delimiter_of(path, column_names)
     # A line end within quotes belongs to the field.
     lines = (line for _, line in _read(path))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -325,8 +300,8 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
             remedy = f"name the right one with --{option}, or " if option else ""
             raise InputError(
                 f"{row['origin']}: no column {column!r}; the columns are: {listed(columns)}; "
-                f"{remedy}pass --column_names if the file has no header line, or --delimiter if "
-                f"another character separates its columns{did_you_mean(column, columns)}"
+                f"{remedy}pass --column_names if the file has no header line"
+                f"{did_you_mean(column, columns)}"
             )
         value = value[part]
     return value
@@ -339,13 +314,10 @@ def listed(columns: Iterable[str]) -> str:
 
 def number_of(value: Any) -> float | None:
     """A value of a table as a number, or None if it is not a number that float32, and therefore a
-    model, can represent. A decimal comma is understood, unless it might separate thousands."""
-    if isinstance(value, str):
-        # Python would read 2020_1 as the number 20201.
-        if "_" in value:
-            return None
-        if _DECIMAL_COMMA.fullmatch(value.strip()):
-            value = value.replace(",", ".")
+    model, can represent."""
+    # Python would read 2020_1 as the number 20201.
+    if isinstance(value, str) and "_" in value:
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -41,7 +41,7 @@ class Reader(ABC):
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         """Read and check the rows of the user's files."""
         for path in files:
-            for row in read_table(path, self.options.column_names, self.options.delimiter):
+            for row in read_table(path, self.options.column_names):
                 yield self.select_columns(row)
 
     @abstractmethod

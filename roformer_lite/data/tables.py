@@ -11,10 +11,9 @@ from .data_files import DELIMITERS, Row
 
 # A .tsv file has no quotation marks, so its fields cannot contain these characters.
 _BREAK = re.compile(r"\t|\r\n|\r|\n")
-# The csv module does not quote a carriage return, at which readers would end the line.
-_RETURN = re.compile(r"\r")
-# Readers might recognise another delimiter in a header without quotation marks.
-_DELIMITER = re.compile(f"[{''.join(DELIMITERS)}]")
+# The csv module does not quote a carriage return, at which readers would end the line, and readers
+# might recognise another delimiter in a header without quotation marks.
+_QUOTED = re.compile(f"[\r{''.join(DELIMITERS)}]")
 
 
 class TableWriter:
@@ -26,14 +25,13 @@ class TableWriter:
     Args:
         stream: The file, opened for writing text.
         kind: `.csv`, `.tsv` or `.jsonl`.
-        delimiter: The character between the columns of a .csv or .tsv file. Default: a comma in a
-            .csv file and a tab in a .tsv file.
+        delimiter: The character between the columns of a .csv file.
     """
 
-    def __init__(self, stream: TextIO, kind: str, delimiter: str | None = None):
+    def __init__(self, stream: TextIO, kind: str, delimiter: str = ","):
         self.stream = stream
         self.kind = kind
-        self.delimiter = delimiter or {".tsv": "\t"}.get(kind, ",")
+        self.delimiter = delimiter
         self.columns: list[str] = []
 
     def write(self, row: dict[str, Any], origin: str = "") -> None:
@@ -52,21 +50,21 @@ class TableWriter:
             return
         if not self.columns:
             self.columns = list(row)
-            self._write_cells(self.columns, quoted=_DELIMITER)
+            self._write_cells(self.columns)
         if list(row) != self.columns:
             raise InputError(
                 f"{origin}: the columns are {', '.join(row)}, but those of the first row are "
                 f"{', '.join(self.columns)}; write a .jsonl file, in which rows may differ"
             )
-        self._write_cells(list(map(_cell, row.values())), quoted=_RETURN)
+        self._write_cells(list(map(_cell, row.values())))
 
-    def _write_cells(self, cells: list[str], quoted: re.Pattern[str]) -> None:
-        """Write a line. All its cells are quoted if one of them contains what `quoted` matches."""
-        if self.kind == ".tsv" and self.delimiter == "\t":
+    def _write_cells(self, cells: list[str]) -> None:
+        """Write a line. All its cells are quoted if one of them must be."""
+        if self.kind == ".tsv":
             # Quotation marks have no meaning in such a file.
             self.stream.write("\t".join(_BREAK.sub(" ", cell) for cell in cells) + "\n")
             return
-        is_quoted = any(quoted.search(cell) for cell in cells)
+        is_quoted = any(map(_QUOTED.search, cells))
         writer = csv.writer(
             self.stream,
             delimiter=self.delimiter,

@@ -46,22 +46,9 @@ class TableArguments:
 
     Args:
         column_names: Names of the columns of .tsv and .csv files that have no header line.
-        delimiter: Character between the columns of .csv and .tsv files; \\t is a tab. Default: a
-            tab in .tsv files; in .csv files the one of , ; | and tab that is most frequent in the
-            header, outside double quotes.
     """
 
     column_names: list[str] | None = None
-    delimiter: str | None = None
-
-    def __post_init__(self):
-        if self.delimiter == "\\t":
-            self.delimiter = "\t"
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise InputError(
-                f"--delimiter {self.delimiter!r} must be a single character, such as ';', and "
-                "neither a double quote nor a line end"
-            )
 
 
 @dataclass
@@ -103,7 +90,6 @@ class DataArguments(TableArguments):
     test_split: str = "test"
 
     def __post_init__(self):
-        super().__post_init__()
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("pass either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)

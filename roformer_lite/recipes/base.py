@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -115,7 +115,6 @@ class Recipe(ABC):
         has_labels: Whether labels are learned, rather than the text itself.
         baseline_class: The class of the baseline that may join the answer, if there is one.
         takes_graphs: Whether an exported ONNX graph can replace the model.
-        answer_options: The options of `predict` that its models accept.
         answer_column: The name of the column of a prediction in a table.
         compares_checkpoint: Whether the checkpoint before training is a baseline.
 
@@ -137,7 +136,6 @@ class Recipe(ABC):
     has_labels: ClassVar[bool] = False
     baseline_class: ClassVar[type[BaselineModel] | None] = None
     takes_graphs: ClassVar[bool] = True
-    answer_options: ClassVar[tuple[str, ...]] = ()
     answer_column: ClassVar[str] = "prediction"
     compares_checkpoint: ClassVar[bool] = False
 
@@ -371,6 +369,11 @@ class Recipe(ABC):
         model: Any = load_complete_model(directory, config, model_class)
         return model.to(device)
 
+    @property
+    def answer_options(self) -> Sequence[str]:
+        """The options of `predict` that the model accepts."""
+        return ()
+
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         """Reject options of `predict` that a saved model does not use, before its weights are read.
 
@@ -390,7 +393,7 @@ class Recipe(ABC):
         if refused:
             theirs = ", ".join(f"--{name}" for name in known)
             raise InputError(
-                f"--{refused[0]} is not for {cls.name} models, which take "
+                f"--{refused[0]} is not for this {cls.name} model, which takes "
                 f"{theirs or 'none of these options'}"
             )
 
@@ -438,13 +441,12 @@ class Recipe(ABC):
         inputs: Sequence[Input],
         batch_size: int,
         options: dict[str, Any],
-        report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The predictions of a saved model for any number of inputs; see `SavedModel.answers`."""
         if self.truncates(saved.positions, saved.tokenizer):
             saved.warn_of_truncation([given for given in inputs if not is_empty(given)])
         answer = partial(self.answer, saved, options=options)
-        return saved.in_batches(inputs, batch_size, answer, report)
+        return saved.in_batches(inputs, batch_size, answer)
 
     def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """Whether a model reads only the beginning of a text that is too long. Others read it in
@@ -550,11 +552,6 @@ class Recipe(ABC):
         return {}
 
     # What the card shows.
-
-    def sentence_on_lengths(self, start: Start) -> str:
-        """A sentence on texts that are too long to be read at once; empty for tasks whose options
-        say it."""
-        return ""
 
     def notes(self) -> list[str]:
         """Notes that define the metrics for the reader."""

@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
-from ..baseline.join import Join, choose_join, even_join
+from ..baseline.join import Join, choose_join
 from ..baseline.ngrams import NgramClassifier
 from ..data.data_files import Row
 from ..data.sampling import sample_rows
@@ -61,7 +61,6 @@ from .classify_rows import (
     ClassifyReader,
     numbers_first,
     problem_type_in,
-    warn_of_ids,
 )
 from .classify_scores import (
     DEFAULT_THRESHOLD,
@@ -82,7 +81,6 @@ METRIC_NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
-LABEL_OPTIONS = ("top_k", "threshold")
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
 # The factors of the distances of a support vector machine that are tried.
@@ -112,7 +110,6 @@ class Classify(LabelRecipe):
     auto_model = AutoModelForSequenceClassification
     label_word = "label"
     baseline_class = NgramClassifier
-    answer_options = (*LABEL_OPTIONS, "text_pair_column")
 
     options: ClassifyDataArguments
     problem_type: str = SINGLE
@@ -133,8 +130,6 @@ class Classify(LabelRecipe):
         names = sorted(set(chain.from_iterable(rows["train"]["labels"])), key=numbers_first)
         separator = found.label_separator if problem_type == MULTI else None
         cls.check_labels(names, separator)
-        if problem_type == SINGLE:
-            warn_of_ids(names, len(rows["train"]), options.label_column)
         return replace(found, labels=cls.numbered(names)).report_unseen_labels(rows)
 
     @classmethod
@@ -142,9 +137,13 @@ class Classify(LabelRecipe):
         problem_type = problem_type_of(config)
         # Checkpoints of other programs do not say whether they take pairs.
         takes_pairs = settings.get("pairs", options.text_pair_column is not None)
-        if takes_pairs and options.text_pair_column is None:
+        column = options.text_pair_column
+        if column is not None and not takes_pairs:
+            raise InputError(
+                f"--text_pair_column {column}: this model takes single texts, not pairs"
+            )
+        if takes_pairs and column is None:
             options = replace(options, text_pair_column="text_pair")
-        check_pair_column(options.text_pair_column, takes_pairs)
         check_number("threshold", settings.get("threshold"), minimum=0, maximum=1)
         return cls(
             replace(options, problem_type=problem_type),
@@ -245,14 +244,17 @@ class Classify(LabelRecipe):
 
     # Answering.
 
+    @property
+    def answer_options(self) -> Sequence[str]:
+        options = [] if self.problem_type == REGRESSION else ["top_k", "threshold"]
+        if self.takes_pairs:
+            options.append("text_pair_column")
+        return options
+
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         super().check_options(config, given)
-        ranking = [name for name in LABEL_OPTIONS if name in given]
-        if ranking and self.problem_type == REGRESSION:
-            raise InputError(f"--{ranking[0]} is for labels, but this model predicts a number")
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
-        check_pair_column(given.get("text_pair_column"), self.takes_pairs)
 
     def text_columns(self) -> list[str]:
         columns = [self.options.text_column]
@@ -315,7 +317,7 @@ class Classify(LabelRecipe):
     ) -> Join:
         known = None if rows is None else self.with_known_labels(rows)
         if not known:
-            return even_join(DEFAULT_SCALE)
+            return Join(DEFAULT_SCALE)
         num_rows = max(1, MAX_SCORES // len(self.labels))
         chosen = known.select(sample_rows(range(len(known)), num_rows))
         texts, answers = self.examples(chosen)
@@ -348,16 +350,14 @@ class Classify(LabelRecipe):
         if self.problem_type == REGRESSION:
             value = significant(answer["value"])
             return Shown(line=str(value), columns={"value": value})
-        if self.problem_type == MULTI and "top_k" not in options:
+        top_k = options.get("top_k")
+        if self.problem_type == MULTI and top_k is None:
             return self.show_all(answer, options)
-        if "top_k" not in options and self.threshold is not None:
-            # Trainings of earlier versions chose a threshold for rows with one label, too.
-            options = {"threshold": self.threshold, **options}
+        # Trainings of earlier versions chose a threshold for rows with one label, too.
+        threshold = options.get("threshold", 0 if top_k else self.threshold or 0)
         found: list[str | float] = []
-        for label, score in list(answer.items())[: options.get("top_k", 1)]:
-            is_sure = score >= options.get("threshold", 0)
-            found.append(label if is_sure else NO_LABEL)
-            found.append(round(score, 4))
+        for label, score in list(answer.items())[: top_k or 1]:
+            found += [label if score >= threshold else NO_LABEL, round(score, 4)]
         texts = [label_text(value) if isinstance(value, str) else f"{value:.4f}" for value in found]
         columns = dict(zip(self.answer_columns(options), found, strict=True))
         return Shown(line="\t".join(texts), columns=columns)
@@ -429,13 +429,12 @@ class Classify(LabelRecipe):
             "label": self.label_separator.join(true),
             "prediction": self.label_separator.join(predicted),
         }
-        if self.problem_type == MULTI:
-            severity = len(set(true) ^ set(predicted))
-            return Outcome(row["origin"], columns, severity, true, predicted)
-        score = answer[predicted[0]]
-        columns["score"] = round(score, 4)
-        severity = score * (predicted != true)
-        return Outcome(row["origin"], columns, severity, true, predicted, score=score)
+        severity: float = len(set(true) ^ set(predicted))
+        if self.problem_type == SINGLE:
+            score = answer[predicted[0]]
+            columns["score"] = round(score, 4)
+            severity = score * (predicted != true)
+        return Outcome(row["origin"], columns, severity, true, predicted)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         if self.problem_type == REGRESSION:
@@ -495,16 +494,6 @@ class Classify(LabelRecipe):
         if self.takes_pairs:
             row["text_pair"] = "the second text of a pair"
         return row
-
-
-def check_pair_column(column: str | None, takes_pairs: bool) -> None:
-    """Reject the column of a second text for a model of single texts.
-
-    Raises:
-        InputError: with the option.
-    """
-    if column is not None and not takes_pairs:
-        raise InputError(f"--text_pair_column {column}: this model takes single texts, not pairs")
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:

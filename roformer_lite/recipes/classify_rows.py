@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.data_files import Row, number_of, text_of, value_of
@@ -14,13 +12,9 @@ from .labels import LabelReader
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-logger = logging.getLogger(__name__)
-
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"
 REGRESSION = "regression"
-# In fewer rows, all labels may differ by chance.
-MIN_ROWS_OF_IDS = 10
 
 
 class ClassifyReader(LabelReader):
@@ -62,8 +56,6 @@ class ClassifyReader(LabelReader):
         names = label if isinstance(label, list) else [label]
         if isinstance(label, str) and separator and self.problem_type == MULTI:
             names = [part for part in label.split(separator) if part.strip()]
-        # A column of whole numbers in which some are missing has the type float in many libraries.
-        names = [int(name) if is_whole_number(name) else name for name in names]
         are_names = all(isinstance(name, (str, int)) for name in names)
         message = (
             f"column {column!r} must be a label, not {label!r}; --problem_type regression is for "
@@ -90,28 +82,6 @@ def problem_type_in(options: ClassifyDataArguments, rows: DatasetDict) -> str:
         return given
     has_list = any(True in split.unique("is_list") for split in rows.values())
     return MULTI if has_list else SINGLE
-
-
-def warn_of_ids(labels: Sequence[str], num_rows: int, column: str) -> None:
-    """Warn about labels that are different in each row.
-
-    Args:
-        labels: The different labels of the training data.
-        num_rows: The number of rows of the training data.
-        column: The column of the labels.
-    """
-    if len(labels) == num_rows >= MIN_ROWS_OF_IDS:
-        logger.warning(
-            "each of the %d training rows has another label: is %r an id column? --label_column "
-            "chooses another one",
-            num_rows,
-            column,
-        )
-
-
-def is_whole_number(value: Any) -> bool:
-    """Whether a value is a float without a fraction, such as 1.0."""
-    return isinstance(value, float) and value.is_integer()
 
 
 def numbers_first(label: str) -> tuple[bool, int, str]:

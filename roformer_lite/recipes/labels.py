@@ -16,8 +16,7 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.report import LabelReport, Outcome, report_of_labels
 from ..options.tasks import LabelArguments
-from ..saved.saved_model import max_positions
-from .base import AnsweringRecipe, Start
+from .base import AnsweringRecipe
 from .loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -227,20 +226,6 @@ class LabelRecipe(AnsweringRecipe):
         found = {*true, *predicted}
         labels = [label for label in self.with_unseen_labels([true]) if label in found]
         return report_of_labels(true, predicted, labels)
-
-    # What the card shows.
-
-    def sentence_on_lengths(self, start: Start) -> str:
-        length = start.tokenizer.model_max_length
-        train = start.encoded["train"]
-        num_cut = sum(number >= length for number in self.lengths(train))
-        sentence = (
-            f"Training reads the first {length:,} tokens of a text (`--max_length`); {num_cut:,} "
-            f"of its {len(train):,} texts reach this length. "
-        )
-        if self.truncates(max_positions(start.model), start.tokenizer):
-            return sentence + "Predictions also read only this part of a text."
-        return sentence + "Predictions read longer texts in overlapping windows of this length."
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

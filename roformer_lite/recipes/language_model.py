@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
 MAX_NEW_TOKENS = 50
-# The defaults of sampling if the saved model does not set them. A top_k of 0 is no limit.
-SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
 
 
 class LanguageModelReader(Reader):
@@ -242,7 +240,6 @@ class CausalLM(LanguageModel):
     is_causal = True
     answer_options = (
         "max_new_tokens",
-        "top_k",
         "seed",
         "beams",
     )
@@ -264,7 +261,8 @@ class CausalLM(LanguageModel):
     def answer(
         self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
     ) -> list[Answer]:
-        """Text that continues the input, as `prediction`. It is sampled unless `beams` is set."""
+        """Text that continues the input, as `prediction`. It is sampled unless `beams` is set, as
+        the generation configuration of the model says."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         first, _ = document_tokens(saved.tokenizer)
         prompts = [f"{first}{text}" for text in inputs]
@@ -284,7 +282,8 @@ class CausalLM(LanguageModel):
             attention_mask=encoded["attention_mask"],
             pad_token_id=saved.tokenizer.pad_token_id,
             max_new_tokens=new_tokens,
-            **choice_of_tokens(saved.model.generation_config, options),
+            do_sample="beams" not in options,
+            num_beams=options.get("beams", 1),
         )
         return texts_of(found[:, token_ids.shape[1] :], saved.tokenizer)
 
@@ -309,19 +308,3 @@ class CausalLM(LanguageModel):
             "exponential. bits_per_byte, the loss of the text in bits per UTF-8 byte, can be "
             "compared between models with different vocabularies."
         ]
-
-
-def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` that determine how the next token is chosen.
-
-    Args:
-        saved: The generation configuration of the model, which overrides the defaults here.
-        options: The options of `predict` that were given.
-    """
-    if "beams" in options:
-        return {"do_sample": False, "num_beams": options["beams"]}
-    chosen: dict[str, Any] = {}
-    for name, default in SAMPLING.items():
-        given = options.get(name, getattr(saved, name, None))
-        chosen[name] = default if given is None else given
-    return {**chosen, "do_sample": True, "num_beams": 1}

@@ -54,7 +54,6 @@ class LoadedModel:
         inputs: Sequence[Input],
         batch_size: int,
         answer: Callable[[list[Input]], list[Any]],
-        report: Callable[[int], Any] | None = None,
     ) -> list[Any]:
         """The results of `answer` for the inputs in their order, with None for an empty input.
 
@@ -64,20 +63,15 @@ class LoadedModel:
             inputs: Texts, pairs of texts or lists of words, depending on the task.
             batch_size: The number of inputs in a batch.
             answer: Returns a result for each input of a batch, none of which is empty.
-            report: Called with the number of inputs that were processed since the last call.
         """
         answers: list[Any] = [None] * len(inputs)
         places = [place for place, given in enumerate(inputs) if not is_empty(given)]
         places.sort(key=lambda place: len("".join(inputs[place])))
-        if report is not None:
-            report(len(inputs) - len(places))
         for start in range(0, len(places), batch_size):
             batch = places[start : start + batch_size]
             found = answer([inputs[place] for place in batch])
             for place, one in zip(batch, found, strict=True):
                 answers[place] = one
-            if report is not None:
-                report(len(batch))
         return answers
 
     @torch.inference_mode()

@@ -58,7 +58,7 @@ class SentenceReader(Reader):
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         kind = None
         for path in files:
-            for row in read_table(path, self.options.column_names, self.options.delimiter):
+            for row in read_table(path, self.options.column_names):
                 kind, selected = row_of_kind(row, self.kinds, kind)
                 yield selected
 

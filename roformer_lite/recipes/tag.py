@@ -22,7 +22,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.crf import WordTagger
-from ..baseline.join import Join, choose_join, even_join
+from ..baseline.join import Join, choose_join
 from ..baseline.sequences import best_sequence, legal_transitions
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
@@ -73,7 +73,7 @@ class TagReader(LabelReader):
             if file_format(path) == ".jsonl":
                 yield from super().read_rows([path])
                 continue
-            for name in ("token_column", "tag_column", "column_names", "delimiter"):
+            for name in ("token_column", "tag_column", "column_names"):
                 if getattr(self.options, name) is not None:
                     raise InputError(
                         f"{path}: --{name} is not for column files, in which tabs or spaces "
@@ -249,12 +249,11 @@ class Tag(LabelRecipe):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The numbers of the tags, `(rows, length)`: as in an answer, the best sequence that the
         scheme allows. 0 where there is no label."""
-        no_transitions = np.zeros((len(self.labels), len(self.labels)))
         found = torch.zeros_like(labels)
         for own_logits, own_labels, own_found in zip(logits, labels, found, strict=True):
             is_labelled = own_labels != IGNORE_INDEX
             scores = own_logits[is_labelled].float().cpu().numpy()
-            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores, no_transitions))
+            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores))
         return found
 
     def choose(
@@ -306,7 +305,7 @@ class Tag(LabelRecipe):
             inputs, sentences, self.encoder_logits(saved, sentences), strict=True
         ):
             scores = logits
-            transitions = np.zeros((len(names), len(names)))
+            transitions: np.ndarray | float = 0
             if saved.joined is not None:
                 field: Any = saved.joined.model
                 join = saved.joined.join
@@ -323,7 +322,7 @@ class Tag(LabelRecipe):
         """The result of `legal_transitions` for the tags of the model."""
         return legal_transitions(list(self.labels), self.scheme)
 
-    def best_tags(self, scores: np.ndarray, transitions: np.ndarray) -> list[int]:
+    def best_tags(self, scores: np.ndarray, transitions: np.ndarray | float = 0) -> list[int]:
         """The best sequence of tags that the scheme allows; see `best_sequence`."""
         return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
 
@@ -346,7 +345,7 @@ class Tag(LabelRecipe):
         batch_size: int,
     ) -> Join:
         if rows is None:
-            return even_join(DEFAULT_SCALE)
+            return Join(DEFAULT_SCALE)
         num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
         rows = rows.select(sample_rows(range(len(rows)), num_sentences))
         sentences = [self.units(tokens) for tokens in rows["tokens"]]
@@ -359,10 +358,8 @@ class Tag(LabelRecipe):
             errors = []
             for own_logits, own_scores, own_true in zip(logits, of_field, true, strict=True):
                 found = self.best_tags(*joint_scores(join, own_logits, own_scores, baseline))
-                is_wrong = [
-                    names[number] != tag for number, tag in zip(found, own_true, strict=True)
-                ]
-                errors.append(sum(is_wrong))
+                pairs = zip(found, own_true, strict=True)
+                errors.append(sum(names[number] != tag for number, tag in pairs))
             return np.array(errors)
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)

@@ -146,12 +146,10 @@ def adapt(tokenizer: PreTrainedTokenizerBase, unit: str) -> str | None:
         return None
     backend = tokenizer.backend_tokenizer
     kept = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
-    is_adapted = kept and len(kept[0].pre_tokenize_str("ab")) == 2
-    if not is_adapted:
-        spaces = pre_tokenizers.Split(Regex(r"\s"), "removed")
-        # Here, (?m) lets the dot match line breaks.
-        characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, characters, *kept])
+    spaces = pre_tokenizers.Split(Regex(r"\s"), "removed")
+    # Here, (?m) lets the dot match line breaks.
+    characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, characters, *kept])
     return ""
 
 

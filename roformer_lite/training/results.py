@@ -157,7 +157,6 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(seconds_of(state) / 60, 2),
         "what_happened": what_happened(finished),
-        "lengths": finished.recipe.sentence_on_lengths(finished.start),
         "chosen_step": finished.chosen_step,
         "best_metric": state.best_metric,
         "arguments": {name: values[name] for name in SHOWN_ARGUMENTS},

@@ -58,8 +58,8 @@ def test_options_without_an_effect_are_refused(options, message):
     ("command", "typed", "meant"),
     [
         ("train classify", "--lerning_rate", "--learning_rate"),
-        ("train mlm", "--epochs", "--num_train_epochs"),
-        ("train tag", "--batch-size", "--per_device_train_batch_size"),
+        ("train mlm", "--train_epochs", "--num_train_epochs"),
+        ("train tag", "--train-batch-size", "--per_device_train_batch_size"),
         ("predict model", "--num_beams", "--beams"),
     ],
 )

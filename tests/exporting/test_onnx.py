@@ -101,7 +101,7 @@ def test_models_that_generate(tmp_path):
     options = {
         "causal": [
             {"beams": 1, "max_new_tokens": 9},
-            {"top_k": 20, "max_new_tokens": 9},
+            {"max_new_tokens": 9},
         ],
         "seq2seq": [{"max_new_tokens": 9}, {"beams": 3}],
         "causal with windows": [

@@ -182,7 +182,6 @@ CONTRADICTIONS = [
     ("train classify", "--seeds 1"),
     ("train classify", "--learning_rate nan"),
     ("train classify", "--ema_decay 1"),
-    ("train classify", "--delimiter ;;"),
     ("train classify", "--test_split dev"),
     ("train classify", "--tokenizer ./nowhere"),
     ("train embed", "--max_tokens_per_batch 99"),

@@ -7,14 +7,13 @@ import csv
 import gzip
 import io
 import random
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import data_beside
 from datasets import Dataset, DatasetDict
-from program import TINY, evaluated, run, train
+from program import TINY, evaluated, train
 
 from roformer_lite.data.data_files import (
     number_of,
@@ -177,34 +176,19 @@ def test_a_label_of_two_lines_is_shown_in_one(problem_type):
     assert shown.line.count("\t") == (problem_type == SINGLE)
 
 
-def test_whole_numbers_of_type_float_are_labels():
+def test_numbers_with_a_fraction_are_no_labels():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any"))
-    row = {"columns": {"text": "a", "label": 1.0}, "origin": "x"}
+    row = {"columns": {"text": "a", "label": 1}, "origin": "x"}
     assert reader.select_columns(row)["labels"] == ["1"]
-    with pytest.raises(InputError, match="--problem_type regression"):
-        reader.select_columns({"columns": {"text": "a", "label": 0.5}, "origin": "x"})
+    for number in (1.0, 0.5):
+        with pytest.raises(InputError, match="--problem_type regression"):
+            reader.select_columns({"columns": {"text": "a", "label": number}, "origin": "x"})
 
 
 def test_separators_alone_stand_for_no_label():
     reader = ClassifyReader(ClassifyDataArguments(dataset_name="any", label_separator=";"))
     rows = [{"columns": {"text": "a", "label": label}, "origin": "x"} for label in (";", " a;b ")]
     assert [reader.select_columns(row)["labels"] for row in rows] == [[], ["a", "b"]]
-
-
-@pytest.mark.parametrize(("problem_type", "is_said"), [(SINGLE, True), (MULTI, False)])
-def test_labels_that_are_different_in_each_row(problem_type, is_said, caplog):
-    options = ClassifyDataArguments(
-        dataset_name="any", label_column="number", problem_type=problem_type
-    )
-    ids = [f"K{number:03}" for number in range(50)]
-    Classify.inspect(options, labelled("classify", ids))
-    said = [record.getMessage() for record in caplog.records]
-    assert bool(said) == is_said
-    assert all("51" in line and "'number'" in line and "--label_column" in line for line in said)
-    caplog.clear()
-    Classify.inspect(options, labelled("classify", [*ids, ids[0]]))
-    Classify.inspect(options, labelled("classify", ids[:5]))
-    assert not caplog.records
 
 
 def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
@@ -257,26 +241,20 @@ def test_the_header_says_how_columns_are_separated(case, line_end, write):
     assert not any("\ufeff" in name for name in row["columns"])
 
 
-def test_delimiters_that_are_passed(write):
-    """The option counts, whatever the header or the suffix says. Without a header line, the number
-    of columns counts."""
-    (row,) = read_table(write("a.csv", "a;b;c,d\n1;2,3\n"), delimiter=",")
-    assert row["columns"] == {"a;b;c": "1;2", "d": "3"}
-    (row,) = read_table(write("a.tsv", 'a;b\n"x;\ty";z\n'), delimiter=";")
-    assert row["columns"] == {"a": "x;\ty", "b": "z"}
+def test_the_number_of_columns_says_how_they_are_separated(write):
+    """This counts in a file without a header line."""
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
         assert row["columns"]["label"] == "pos" and row["columns"]["text"][:3] == "Yes"
-    assert ClassifyDataArguments(dataset_name="any", delimiter="\\t").delimiter == "\t"
 
 
 def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypatch):
-    """A table of Excel with three classes, and a table whose delimiter must be passed."""
+    """A table of Excel with three classes."""
     monkeypatch.chdir(tmp_path)
     names = ["Störung"] * 75 + ["Rechnung"] * 20 + ["Kündigung"] * 5
     cells = [["Nr", "Freitext", "Art"]]
     cells += [[f"K{number}", f"Hallo; \n{name}", name] for number, name in enumerate(names)]
-    for name, delimiter in (("a.csv", ";"), ("b.csv", "^")):
+    for name, delimiter in (("a.csv", ";"), ("b.csv", "|")):
         stream = io.StringIO()
         csv.writer(stream, delimiter=delimiter).writerows(cells)
         write(name, f"\ufeff{stream.getvalue()}")
@@ -284,41 +262,38 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
     model = tmp_path / "m"
     command = f"classify {TINY} --max_steps 1 --baselines false"
     train(command, Path("a.csv"), model, **columns)
-    options = {"delimiter": "^"}
-    found = [evaluated(model, Path("a.csv")), evaluated(model, Path("b.csv"), **options)]
+    found = [evaluated(model, Path("a.csv")), evaluated(model, Path("b.csv"))]
     assert found[0]["metrics"] == found[1]["metrics"]
-    run("evaluate m", test_file="b.csv", status=2)
 
 
 @pytest.mark.parametrize(("value", "number"), TABLES["numbers"].items())
-def test_decimal_commas_are_understood_if_they_are_clear(value, number):
+def test_numbers_have_a_decimal_point(value, number):
     assert number_of(value) == number
 
 
-# The bytes of each file, and the encoding that `iconv` needs.
+# The text of each file, its encoding, and the first line that is not UTF-8.
 ENCODINGS = {
-    "Windows-1252": ("text;label\nschön – „gut“;a\n".encode("cp1252"), "WINDOWS-1252", 2),
-    "UTF-16": ("text\tlabel\nx\ta\n".encode("utf-16"), "UTF-16", 1),
-    "UTF-16 with two marks": ("\ufefftext\tlabel\nx\ta\n".encode("utf-16"), "UTF-16", 1),
-    "UTF-16, little endian": ("text,label\nx,a\n".encode("utf-16-le"), "UTF-16LE", 1),
-    "UTF-16, big endian": ("text,label\nx,a\n".encode("utf-16-be"), "UTF-16BE", 1),
-    "Chinese in UTF-16": ("文本,标签\n中,a\n".encode("utf-16-le"), "UTF-16LE", 1),
+    "Windows-1252": ("text;label\nschön – „gut“;a\n", "cp1252", 2),
+    "UTF-16": ("text\tlabel\nx\ta\n", "utf-16", 1),
+    "UTF-16 with two marks": ("\ufefftext\tlabel\nx\ta\n", "utf-16", 1),
+    "UTF-16, little endian": ("text,label\nx,a\n", "utf-16-le", 1),
+    "UTF-16, big endian": ("text,label\nx,a\n", "utf-16-be", 1),
+    "Chinese in UTF-16": ("文本,标签\n中,a\n", "utf-16-le", 1),
 }
 
 
 @pytest.mark.parametrize("case", ENCODINGS)
-def test_the_command_for_another_encoding_works(case, write):
-    """The message names file, line and encoding. Its command makes text that can be read."""
+def test_another_encoding_is_reported_with_a_command(case, write):
+    """The message names the file and the line. Its command converts text of Windows."""
     content, encoding, line = ENCODINGS[case]
-    path = write("my table.csv", content)
+    path = write("my table.csv", content.encode(encoding))
     with pytest.raises(InputError, match=f"my table.csv:{line}: ") as refused:
         list(read_table(path))
-    assert f"in {encoding}" in str(refused.value)
-    command = str(refused.value).split("`")[1].split()
-    converted = subprocess.run([*command, path], capture_output=True, check=True).stdout
-    (row,) = read_table(write("b.csv", converted))
-    expected = content.decode(encoding.lower()).lstrip("\ufeff").splitlines()[1]
-    assert re.split("[,;\t]", expected) == list(row["columns"].values())
+    if encoding == "cp1252":
+        command = str(refused.value).split("`")[1].split()
+        converted = subprocess.run([*command, path], capture_output=True, check=True).stdout
+        (row,) = read_table(write("b.csv", converted))
+        assert list(row["columns"].values()) == ["schön – „gut“", "a"]
 
 
 def test_columns_with_similar_names_are_suggested(write):

@@ -75,7 +75,6 @@ def test_columns_may_have_any_name(trained, tmp_path, name):
     options = ["--train_file", str(trained / "train.jsonl"), f"--text_column={name}"]
     run = parse_run("classify", [*options, "--output_dir", str(tmp_path / "out")])
     assert run.data.text_column == name
-    run.data.delimiter = "\t"
     run.save(tmp_path)
     other = ["--output_dir", str(tmp_path / "other")]
     assert parse_run(str(tmp_path / "run.yaml"), other).data == run.data
