@@ -148,6 +148,7 @@ TRAINING_PACKAGES = (
     "accelerate",
     "datasets",
     "jinja2",
+    "matplotlib",
     "pandas",
     "pycrfsuite",
     "sacrebleu",

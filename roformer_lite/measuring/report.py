@@ -24,6 +24,7 @@ class Outcome:
         severity: 0 for a right prediction, and larger for worse ones.
         true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without
             labels.
+        score: The probability of the prediction, if the model has one.
     """
 
     origin: str
@@ -31,6 +32,7 @@ class Outcome:
     severity: float
     true: list[str] = field(default_factory=list)
     predicted: list[str] = field(default_factory=list)
+    score: float | None = None
 
 
 @dataclass

@@ -429,12 +429,13 @@ class Classify(LabelRecipe):
             "label": self.label_separator.join(true),
             "prediction": self.label_separator.join(predicted),
         }
-        severity: float = len(set(true) ^ set(predicted))
-        if self.problem_type == SINGLE:
-            score = answer[predicted[0]]
-            columns["score"] = round(score, 4)
-            severity = score * (predicted != true)
-        return Outcome(row["origin"], columns, severity, true, predicted)
+        if self.problem_type == MULTI:
+            severity = len(set(true) ^ set(predicted))
+            return Outcome(row["origin"], columns, severity, true, predicted)
+        score = answer[predicted[0]]
+        columns["score"] = round(score, 4)
+        severity = score * (predicted != true)
+        return Outcome(row["origin"], columns, severity, true, predicted, score=score)
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         if self.problem_type == REGRESSION:

@@ -10,8 +10,9 @@ from hf_roformer_lite.conversion.checkpoint_files import drop_lengths
 from ..answers import SavedModel, open_model
 from ..baseline.files import JoinedBaseline, load_joined, save_joined
 from ..evaluation import evaluate
+from ..measuring.reliability_picture import draw_reliability
 from ..output import RESULTS_FILE, complete_directory, write_json
-from .model_card import write_model_card
+from .model_card import RELIABILITY_FILE, write_model_card
 from .results import FinishedTraining, Measurements, summarise
 from .training_directory import TrainingDirectory
 
@@ -43,6 +44,8 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         if trained is not finished.model:
             trained.save_pretrained(str(folder), create_model_card=False)
         measured = measure_saved_model(finished, folder)
+        if measured.evaluations:
+            draw_reliability(measured.evaluations[-1].outcomes, folder / RELIABILITY_FILE)
         results = summarise(finished, measured)
         run.save(folder)
         write_model_card(results, finished, folder)

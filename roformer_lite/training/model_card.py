@@ -17,6 +17,8 @@ from .results import FinishedTraining, comparison_table, predict_command
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 CODE_TEMPLATE = Path(__file__).with_name("model_card_code.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
+# The picture of the scores, for tasks that have any.
+RELIABILITY_FILE = "reliability.png"
 # The Hub's names for metrics, if they differ from the names in this program.
 HUB_METRICS = {"macro_f1": "f1"}
 
@@ -55,6 +57,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         results=results,
         comparison=comparison_table(results),
         significance_level=SIGNIFICANCE_LEVEL,
+        reliability=RELIABILITY_FILE if (folder / RELIABILITY_FILE).is_file() else "",
         package=recipe.package if has_own_class else recipe.library,
         snippet=code.rstrip(),
         command=predict_command(line, model_id),

@@ -256,6 +256,8 @@ def test_comparison_on_the_card(trained):
     rows = table_of(task, folder, folder / "test.jsonl")
     results = results_of(folder / "model")
     card = card_of(folder / "model")
+    picture = folder / "model" / "reliability.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.name in card
     right = np.array([row["label"] == row["own_label_1"] for row in rows])
     section = card.split("### Compared with baselines")[1].split("\n## ")[0]
     assert "| its encoder alone |" in section
