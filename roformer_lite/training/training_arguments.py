@@ -61,12 +61,7 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     # accelerate only then makes several processes one group.
     values["use_cpu"] = options.use_cpu or not torch.accelerator.is_available()
     if options.optim == MUON:
-        # transformers does not have Muon, so the trainer creates it.
-        if values.get("optim_args"):
-            raise InputError(
-                "--training_arguments optim_args: muon has no arguments but --learning_rate and "
-                "--weight_decay"
-            )
+        # The trainer takes the matrices of the layers out of this optimizer.
         values["optim"] = "adamw_torch_fused"
     is_measured = values["eval_strategy"] != "no"
     is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
