@@ -34,7 +34,6 @@ RIGHT = {
     "evaluate": "classify --test_file rows.csv",
     "export": "mlm out",
     "convert": "mlm out --to roformer",
-    "verify": "roformer --from roformer",
     "app": "mlm",
 }
 WRONG = {
@@ -92,7 +91,6 @@ def only_options(monkeypatch) -> None:
         "evaluate": ("open_model",),
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
-        "verify": ("verify",),
         "app": ("open_model",),
     }
     for command, names in works.items():
@@ -145,11 +143,9 @@ def test_every_command_is_here():
     assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
 
 
-# The options of `convert` and `verify` are names of systems, which they ask the registry for, and
-# that of `app` is a device.
-@pytest.mark.parametrize(
-    "command", [name for name in RIGHT if name not in ("convert", "verify", "app")]
-)
+# The options of `convert` are names of systems, which it asks the registry for, and that of `app`
+# is a device.
+@pytest.mark.parametrize("command", [name for name in RIGHT if name not in ("convert", "app")])
 def test_wrong_values_of_every_option(command, assert_refused):
     tried = 0
     for option, hint in options_of(command).items():
