@@ -3,7 +3,7 @@
 import argparse
 import inspect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -13,8 +13,6 @@ from .values import assignment, boolean
 
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-# What stands for the value in `--help`, by the end of the option's name or by its type.
-_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 
 
 def help_texts(options: type) -> dict[str, str]:
@@ -35,7 +33,6 @@ class CommandParser(argparse.ArgumentParser):
         description: The text that `--help` shows before the options.
         options: Dataclasses. Every field is an option, whose help text is in the docstring.
         example: The words of an example after the name of the command, for `--help`.
-        usual: The options that `--help` shows; `--help-all` shows all. Default: all.
         epilog: The text that `--help` shows after the options.
         **positionals: The help texts of the positional arguments by their names in capitals, for
             example `DIR="the model's directory"`.
@@ -50,7 +47,6 @@ class CommandParser(argparse.ArgumentParser):
         description: str,
         options: Sequence[type] = (),
         example: str = "",
-        usual: Collection[str] = (),
         epilog: str | None = None,
         **positionals: str,
     ):
@@ -66,12 +62,10 @@ class CommandParser(argparse.ArgumentParser):
         self.hints: dict[str, Any] = {}
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
-        all_options = "show all options and exit" if usual else argparse.SUPPRESS
-        self.add_argument("--help-all", dest="help_all", action="help", help=all_options)
         for kind in options:
-            self._add_options(kind, usual)
+            self._add_options(kind)
 
-    def _add_options(self, kind: type, usual: Collection[str]) -> None:
+    def _add_options(self, kind: type) -> None:
         title = getattr(kind, "group", None)
         group = self.add_argument_group(title) if title else self
         texts = help_texts(kind)
@@ -82,10 +76,7 @@ class CommandParser(argparse.ArgumentParser):
             text = texts[name]
             if option.default not in (None, "", MISSING):
                 text += f" (default: {option.default})"
-            text = text.replace("%", "%%")
-            if usual and name not in usual:
-                text = argparse.SUPPRESS
-            group.add_argument(f"--{name}", help=text, **_form(name, hints[name]))
+            group.add_argument(f"--{name}", help=text.replace("%", "%%"), **_form(hints[name]))
 
     def parse(self, words: Sequence[str]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
@@ -113,21 +104,20 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError(f"{message}; `{self.prog} --help` lists the options")
 
 
-def _form(name: str, hint: Any) -> dict[str, Any]:
+def _form(hint: Any) -> dict[str, Any]:
     """The arguments of argparse for an option with a type hint."""
     kind = get_args(hint)[0] if NoneType in get_args(hint) else hint
     origin = get_origin(kind)
     if origin is Literal:
         return {"choices": get_args(kind)}
-    metavar = _METAVARS.get(name.rpartition("_")[2]) or _METAVARS.get(kind)
     if origin is list:
-        return {"nargs": "+", "type": get_args(kind)[0], "metavar": metavar}
+        return {"nargs": "+", "type": get_args(kind)[0]}
     if origin is dict:
         return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:
         # Every yes-or-no option may be given without a value.
         return {"nargs": "?", "type": boolean, "const": True, "metavar": "true|false"}
-    return {"type": kind, "metavar": metavar}
+    return {"type": kind}
 
 
 def _object(kind: type, values: dict[str, Any]) -> Any:
