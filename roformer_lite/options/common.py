@@ -142,8 +142,6 @@ class ModelArguments:
     Args:
         tokenizer: Tokenizer of a new model. Default: train one on the training data.
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
-        tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
-            bpe.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with
             only two layers for classify and tag.
         config: Fields of the configuration to set, in addition to those of the size, as name=value,
@@ -158,18 +156,16 @@ class ModelArguments:
 
     tokenizer: str | None = None
     vocab_size: int | None = None
-    tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     model_name_or_path: str | None = None
 
     def __post_init__(self):
-        new_tokenizer = ("vocab_size", "tokenizer_algorithm")
         if self.tokenizer is not None:
-            refuse_ignored(self, new_tokenizer, "--tokenizer", "which is used as it is")
+            refuse_ignored(self, ["vocab_size"], "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
         if self.model_name_or_path is not None:
-            new = ("size", "tokenizer", *new_tokenizer)
+            new = ("size", "tokenizer", "vocab_size")
             why = "which has its own size and tokenizer"
             refuse_ignored(self, new, "--model_name_or_path", why)
 
