@@ -79,9 +79,8 @@ class DataArguments(TableArguments):
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no
-            rows are held out, also because there are validation data. Default: the seed of the
-            training.
+        validation_seed: Seed that chooses the rows to hold out, if any are. Default: the seed of
+            the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The dataset need not have the
             default split.
@@ -108,13 +107,9 @@ class DataArguments(TableArguments):
             raise InputError("pass either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
-        if self.validation_fraction and self.validation_file:
-            refuse_ignored(
-                self,
-                ["validation_fraction"],
-                given="--validation_file",
-                why="whose rows are used",
-            )
+        if self.validation_file:
+            held_out = ("validation_fraction", "validation_seed")
+            refuse_ignored(self, held_out, "--validation_file", "whose rows are used")
         if self.dataset_name is not None and (self.validation_file or self.test_file):
             raise InputError(
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"

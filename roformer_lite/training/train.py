@@ -109,20 +109,14 @@ def read_rows(
     """
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
-    given_seed = (run.whole or run).data.validation_seed
-    if given_seed is not None and "validation" in rows:
-        raise InputError(
-            f"--validation_seed {given_seed} has no effect, because there are validation data; "
-            "leave it out"
-        )
     few_rows = decide(run, args, rows, from_sentence_encoder)
     chosen_by = run.data.validation_seed
     seed = args.seed if chosen_by is None else chosen_by
     rows = hold_out(reader, run.data, rows, seed, few_rows.min_rows_to_split)
-    if chosen_by is not None and "validation" not in rows:
+    if run.whole is not None and "validation" not in rows:
         raise InputError(
-            "there are no validation data, which --seeds and --validation_seed need; pass "
-            "--validation_file or a --validation_fraction"
+            "there are no validation data, which --seeds needs; pass --validation_file or a "
+            "--validation_fraction"
         )
     return mark_seen(reader, rows), few_rows
 
