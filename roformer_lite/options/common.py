@@ -208,7 +208,6 @@ class TrainingOptions:
             held-out rows for all of them, unless --validation_seed does.
         keep_checkpoints: Keep the checkpoints after the model is finished.
         use_cpu: Train on the CPU, even if there is a GPU.
-        disable_tqdm: Show no progress bars.
         training_arguments: Any other field of TrainingArguments in transformers (of
             Seq2SeqTrainingArguments for seq2seq), as name=value, for example
             lr_scheduler_type=cosine adam_beta2=0.98.
@@ -236,7 +235,6 @@ class TrainingOptions:
     seeds: list[int] = field(default_factory=list)
     keep_checkpoints: bool = False
     use_cpu: bool = False
-    disable_tqdm: bool = False
     training_arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):

@@ -1,6 +1,5 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,8 @@ def train(run: Run) -> dict[str, Any] | None:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
             another process trains into the same directory, and if the training diverges.
     """
+    # Bars for reading and encoding the data would stand between the lines of progress.
+    disable_progress_bars()
     options = with_defaults(run)
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
@@ -50,8 +51,6 @@ def train(run: Run) -> dict[str, Any] | None:
         options = convert_sentence_encoder(options, args, cache / "encoder")
         name = options.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if not shows_progress_bars(args):
-            disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
         recipe = RECIPES[run.task].inspect(options.data, rows)
@@ -86,11 +85,6 @@ def train(run: Run) -> dict[str, Any] | None:
         if not args.should_save:
             return None
         return save_finished_model(finished, directory)
-
-
-def shows_progress_bars(args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data."""
-    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
 
 
 def read_rows(

@@ -21,7 +21,7 @@ from roformer_lite.options.tasks import TASK_ARGUMENTS
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 "
-    "intermediate_size=16 num_hidden_layers=1 --max_steps 1 --disable_tqdm true --use_cpu true "
+    "intermediate_size=16 num_hidden_layers=1 --max_steps 1 --use_cpu true "
     "--baselines false"
 )
 # These commands are right in the directory of the fixture `place`.
