@@ -32,8 +32,6 @@ class CommandParser(argparse.ArgumentParser):
         command: The name of the command, as it is typed after `roformer-lite`.
         description: The text that `--help` shows before the options.
         options: Dataclasses. Every field is an option, whose help text is in the docstring.
-        example: The words of an example after the name of the command, for `--help`.
-        epilog: The text that `--help` shows after the options.
         **positionals: The help texts of the positional arguments by their names in capitals, for
             example `DIR="the model's directory"`.
 
@@ -46,17 +44,11 @@ class CommandParser(argparse.ArgumentParser):
         command: str,
         description: str,
         options: Sequence[type] = (),
-        example: str = "",
-        epilog: str | None = None,
         **positionals: str,
     ):
         prog = f"roformer-lite {command}"
         usage = " ".join([prog, *positionals, "[--OPTION VALUE ...]"])
-        if example:
-            usage += f"\nexample: {prog} {example}"
-        super().__init__(
-            prog=prog, usage=usage, description=description, epilog=epilog, allow_abbrev=False
-        )
+        super().__init__(prog=prog, usage=usage, description=description, allow_abbrev=False)
         self.options = options
         self.positionals = [name.lower() for name in positionals]
         self.hints: dict[str, Any] = {}
@@ -85,19 +77,13 @@ class CommandParser(argparse.ArgumentParser):
             InputError: for an unknown option, and for a value that is not valid.
         """
         namespace, unknown = self.parse_known_args(words)
-        if unknown:
-            raise InputError(self._unknown_message(unknown[0]))
+        for word in unknown:
+            name = word.lstrip("-").partition("=")[0]
+            hint = did_you_mean(name, self.hints, prefix="--")
+            self.error(f"unexpected argument {word}{hint}")
         values = {name: value for name, value in vars(namespace).items() if value is not None}
         positionals = [values[name] for name in self.positionals]
         return (*(_object(kind, values) for kind in self.options), *positionals)
-
-    def _unknown_message(self, word: str) -> str:
-        """The message about a word that is not an option."""
-        if not word.startswith("--"):
-            return f"unexpected argument {word}; `{self.prog} --help` lists the options"
-        name = word[2:].partition("=")[0]
-        hint = did_you_mean(name, self.hints, prefix="--")
-        return f"there is no option --{name}{hint or f'; `{self.prog} --help` lists them'}"
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake that argparse has found in the same way as all other mistakes."""

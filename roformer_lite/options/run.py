@@ -136,12 +136,6 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
         f"train {task}",
         f"Train a model for {arguments.summary}.",
         [arguments, ModelArguments, TrainingOptions, PublishingOptions],
-        example=f"{arguments.example} --output_dir model",
-        epilog=(
-            "All fields of transformers' TrainingArguments that are not options of this command, "
-            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments "
-            "name=value."
-        ),
     )
     data, model, training, card = parser.parse([*of_file, *words])
     run = Run(data=data, model=model, training=training, card=card)

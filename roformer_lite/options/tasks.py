@@ -25,7 +25,6 @@ class TaskArguments(DataArguments):
     Attributes:
         task: The name of the task.
         summary: Its description in the help.
-        example: The options of an example in the help, without `--output_dir`.
             training_defaults: Its defaults of training options, if they differ from the usual ones.
         packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
@@ -36,7 +35,6 @@ class TaskArguments(DataArguments):
 
     task: ClassVar[str]
     summary: ClassVar[str]
-    example: ClassVar[str] = "--train_file train.csv"
     training_defaults: ClassVar[dict[str, Any]] = {}
     packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
@@ -130,7 +128,6 @@ class LanguageModelDataArguments(TaskArguments):
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
-    example = "--train_file book.txt"
     measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
@@ -245,7 +242,6 @@ class TagDataArguments(LabelArguments):
     task = "tag"
     training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
-    example = "--train_file train.conll"
     measuring_options = ("token_column", "tag_column")
 
     token_column: str | None = None
