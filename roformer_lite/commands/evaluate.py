@@ -79,7 +79,7 @@ def evaluate_model(
         "task": recipe.name,
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
-        "labels": {} if found.report is None else found.report.scores,
+        "labels": found.report,
         "rows": {"test": found.rows},
         "notes": notes,
         "predictions": [
@@ -113,8 +113,9 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
 def _report_text(found: Evaluation) -> str:
     """The metrics of each label, and the worst predictions."""
     lines = []
-    if found.report is not None:
-        lines.append(found.report.text.rstrip("\n"))
+    if found.report:
+        table = pandas.DataFrame.from_dict(found.report, orient="index")
+        lines.append(table.to_string(float_format="{:.4f}".format))
     shown = worst(found.outcomes, NUM_EXAMPLES)
     if shown:
         lines += ["", "The worst answers:", *map(example_text, shown)]
