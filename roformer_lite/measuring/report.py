@@ -9,9 +9,6 @@ import numpy as np
 
 from .metrics import Metrics, entity_report
 
-# Longer values in examples are cut.
-MAX_SHOWN_CHARACTERS = 300
-
 
 @dataclass
 class Outcome:
@@ -70,19 +67,3 @@ def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
     """The worst wrong predictions, in descending order of severity."""
     wrong = [outcome for outcome in outcomes if outcome.severity > 0]
     return sorted(wrong, key=lambda outcome: -outcome.severity)[:number]
-
-
-def example_text(outcome: Outcome) -> str:
-    """A wrong prediction as lines of text."""
-    width = max(map(len, outcome.columns))
-    lines = [f"  {name:{width}}  {_shown(value)}" for name, value in outcome.columns.items()]
-    return "\n".join([f"{outcome.origin}:", *lines])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        value = " ".join(value)
-    text = " ".join(str(value).split())
-    if len(text) > MAX_SHOWN_CHARACTERS:
-        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
-    return text
