@@ -69,7 +69,6 @@ def train_by_command(
         "model_name_or_path": checkpoint,
         "output_dir": out / "model",
         "use_cpu": "true",
-        "disable_tqdm": "true",
     }
     words = ["train", "classify"]
     for name, value in given.items():

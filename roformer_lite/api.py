@@ -21,7 +21,7 @@ def train(task: str | PathLike[str], **options: Any) -> dict[str, Any]:
     Args:
         task: `classify`, `tag`, `seq2seq`, `mlm`, `causal`, `embed` or `rerank`, or the path of a
             `run.yaml`.
-        **options: The options that `roformer-lite train TASK --help-all` lists, by their names.
+        **options: The options that `roformer-lite train TASK --help` lists, by their names.
             None stands for the default.
 
     Returns:

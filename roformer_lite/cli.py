@@ -27,7 +27,6 @@ COMMANDS = {
     "app": "open a page in the browser to try a model",
     "convert": "convert a checkpoint of another system into a RoFormerLite model, or back",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
-    "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 # oneDNN makes a kernel for each shape of bfloat16 matrices. Batches without padding keep bringing
 # new shapes, and by default torch would keep 1,024 kernels, which take gigabytes. The limits are

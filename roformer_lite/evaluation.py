@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from .data.duplicates import SEEN
 from .errors import InputError
-from .measuring.report import LabelReport
+from .measuring.metrics import Metrics
 from .measuring.significance import Measured
 from .recipes.base import Recipe
 from .recipes.loaded_model import LoadedModel
@@ -27,14 +27,14 @@ class Evaluation(Measured):
     Args:
         split: The name of the data.
         rows: The number of rows.
-        report: The metrics of each label, for tasks with labels.
+        report: The metrics of each label; empty for tasks without labels.
         without_seen: The main metric without the rows whose input also occurs in the training data;
             None if there are no such rows, or no others.
     """
 
     split: str
     rows: int
-    report: LabelReport | None
+    report: dict[str, Metrics]
     without_seen: float | None = None
 
 

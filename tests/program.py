@@ -18,7 +18,7 @@ from roformer_lite.training.pairs import PAIRS_FOLDER
 Files = Path | list[Path]
 # Options of trainings that take about a second.
 TINY = (
-    "--size tiny --vocab_size 300 --use_cpu --disable_tqdm "
+    "--size tiny --vocab_size 300 --use_cpu "
     "--config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1"
 )
 

@@ -18,7 +18,6 @@ from roformer_lite.baseline.crf import WordTagger
 from roformer_lite.baseline.files import JoinedBaseline, save_joined
 from roformer_lite.baseline.join import Join
 from roformer_lite.baseline.ngrams import NgramClassifier
-from roformer_lite.export.graphs import write_pooling
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -81,7 +80,9 @@ def save_model(kind: str, directory: Path) -> Path:
     if kind in ("embed", "rerank"):
         modules = {"": "sentence_transformers.models.Transformer"}
         if kind == "embed":
-            write_pooling(config, directory)
+            (directory / "1_Pooling").mkdir()
+            modes = {"word_embedding_dimension": config.hidden_size, "pooling_mode": "mean"}
+            (directory / "1_Pooling" / "config.json").write_text(json.dumps(modes))
             modules["1_Pooling"] = "sentence_transformers.models.Pooling"
         listed = [
             {"idx": i, "name": str(i), "path": path, "type": modules[path]}

@@ -29,8 +29,8 @@ parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--learning_rate", type=float, default=3e-5)
 arguments = parser.parse_args()
 
-# The converted model gives the same numbers; `roformer-lite verify` measures by how much they
-# differ.
+# The converted model gives the same numbers; `hf_roformer_lite.conversion.verify` measures by how
+# much they differ.
 encoder = f"{arguments.out}-encoder"
 convert_checkpoint(arguments.source, arguments.checkpoint, encoder)
 

@@ -18,7 +18,6 @@ TARGET_HELP = (
     f"The family to convert a RoFormerLite model to, such as {EXAMPLES_OF_FAMILIES}; {AUTO}: one "
     "that supports all features of the model. An unknown name prints a list of all."
 )
-CHECKPOINT_HELP = "a directory with config.json and weights"
 
 
 def parse(argv: Sequence[str]) -> tuple[str | None, str | None, str, Path]:
@@ -30,7 +29,7 @@ def parse(argv: Sequence[str]) -> tuple[str | None, str | None, str, Path]:
         "into a RoFormerLite model (--from), or a RoFormerLite model into a checkpoint of a family "
         "(--to). Without either option, a RoFormerLite model is converted to a family that "
         "supports it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
-        CHECKPOINT=CHECKPOINT_HELP,
+        CHECKPOINT="a directory with config.json and weights",
         OUT="the directory to write",
     )
     direction = parser.add_mutually_exclusive_group()

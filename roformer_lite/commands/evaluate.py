@@ -13,15 +13,16 @@ from ..answers import SavedModel, open_model
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
-from ..measuring.report import example_text, worst
+from ..measuring.report import worst
 from ..options.common import TrainingOptions
 from ..recipes.base import Recipe
 from ..saved.onnx_model import is_exported
 from ..training.results import table_of
 from .evaluate_options import EvaluateArguments
 
-# The report shows this many of the worst predictions.
+# The report shows this many of the worst predictions. Longer values are cut.
 NUM_EXAMPLES = 5
+MAX_SHOWN_CHARACTERS = 80
 
 
 def main(options: EvaluateArguments, given: dict[str, Any], directory: str) -> None:
@@ -79,7 +80,7 @@ def evaluate_model(
         "task": recipe.name,
         "settings": recipe.settings(),
         "metrics": {"test": found.metrics},
-        "labels": {} if found.report is None else found.report.scores,
+        "labels": found.report,
         "rows": {"test": found.rows},
         "notes": notes,
         "predictions": [
@@ -112,9 +113,12 @@ def recipe_for(saved: SavedModel, options: EvaluateArguments, given: dict[str, A
 def _report_text(found: Evaluation) -> str:
     """The metrics of each label, and the worst predictions."""
     lines = []
-    if found.report is not None:
-        lines.append(found.report.text.rstrip("\n"))
+    if found.report:
+        table = pandas.DataFrame.from_dict(found.report, orient="index")
+        lines.append(table.to_string(float_format="{:.4f}".format))
     shown = worst(found.outcomes, NUM_EXAMPLES)
     if shown:
-        lines += ["", "The worst answers:", *map(example_text, shown)]
+        origins = [outcome.origin for outcome in shown]
+        table = pandas.DataFrame([outcome.columns for outcome in shown], index=origins)
+        lines += ["", "The worst answers:", table.to_string(max_colwidth=MAX_SHOWN_CHARACTERS)]
     return "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from hf_roformer_lite.padding_free import padding_free
 
 from ..baseline.files import copy_joined
 from ..errors import InputError
-from ..export.graphs import write_graphs, write_pooling
+from ..export.graphs import write_graphs
 from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 from ..options.formats import FOLDER_FORMATS
 from ..output import RESULTS_FILE, complete_directory, write_json
@@ -82,12 +82,9 @@ def _write(
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
-    if options.format != "onnx" or not is_bare_encoder(model):
-        return ", ".join(write_graphs(model, folder, options.format, options.quantization))
-    encoder = SentenceEncoder(model)
-    graphs = write_graphs(encoder, folder, options.format, options.quantization)
-    write_pooling(encoder.config, folder.parent)
-    return ", ".join([*graphs, "embeddings"])
+    if options.format == "onnx" and is_bare_encoder(model):
+        model = SentenceEncoder(model)
+    return ", ".join(write_graphs(model, folder, options.format, options.quantization))
 
 
 def _write_further_files(

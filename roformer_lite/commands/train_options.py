@@ -19,9 +19,9 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         description="Train a model on your own data.",
         usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
         epilog=(
-            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the usual options, and "
-            "`--help-all` lists all of\nthem. Every training writes a file run.yaml with its "
-            "model; this file repeats the training.\nOptions after the file override those in it."
+            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. Every "
+            "training writes a file run.yaml\nwith its model; this file repeats the training. "
+            "Options after the file override those in it."
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

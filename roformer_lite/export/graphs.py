@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from hf_roformer_lite.conversion.poolings import POOLINGS
-from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
-
 from ..errors import InputError
 from ..options.formats import GRAPH_FORMATS
 from ..output import write_json
@@ -176,15 +173,3 @@ def _in_int8(program: Any) -> Any:
         return quantizer.quantize(program, {}, "onnx")
     finally:
         logging.disable(logging.NOTSET)
-
-
-def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
-    """Write the pooling of a text's vector to `1_Pooling/config.json` in `directory`, which exists.
-    sentence-transformers and text-embeddings-inference read this file."""
-    modes = {
-        option: pooling == config.classifier_pooling
-        for option, pooling in POOLINGS["older sentence-transformers"].items()
-    }
-    (directory / "1_Pooling").mkdir()
-    content = {"word_embedding_dimension": config.hidden_size, **modes}
-    write_json(directory / "1_Pooling" / "config.json", content)

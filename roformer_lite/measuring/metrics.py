@@ -125,10 +125,8 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     return next((name for name in STRICT_SCHEMES if kinds and kinds <= set(name)), None)
 
 
-def entity_report(
-    predicted: list[list[str]], true: list[list[str]], scheme: str, **options: Any
-) -> Any:
-    """The `classification_report` of seqeval, which counts whole entities.
+def entity_report(predicted: list[list[str]], true: list[list[str]], scheme: str) -> Any:
+    """The `classification_report` of seqeval, which counts whole entities, as a dictionary.
 
     IOB1 and IOB2 are read as conlleval reads them. Schemes that also mark the end of an entity are
     read strictly: tags that break their rules are not an entity.
@@ -136,7 +134,6 @@ def entity_report(
     Args:
         predicted, true: The tags of each sentence.
         scheme: The scheme of the tags, as returned by `scheme_of`.
-        **options: Options of the report, such as `output_dict`.
 
     Raises:
         InputError: for a tag that a strict scheme does not have.
@@ -144,10 +141,11 @@ def entity_report(
     from seqeval import scheme as schemes
     from seqeval.metrics import classification_report
 
+    options: dict[str, Any] = {"output_dict": True, "zero_division": 0}
     if scheme in STRICT_SCHEMES:
         options |= {"mode": "strict", "scheme": getattr(schemes, scheme)}
     try:
-        return classification_report(true, predicted, zero_division=0, **options)
+        return classification_report(true, predicted, **options)
     except ValueError as error:
         raise InputError(f"the tags of the training data follow {scheme}: {error}") from error
 
@@ -189,7 +187,7 @@ def tagging_metrics(
     scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
     if scheme is None:
         return scores
-    entities = entity_report(predicted, true, scheme, output_dict=True)["micro avg"]
+    entities = entity_report(predicted, true, scheme)["micro avg"]
     return {
         "f1": float(entities["f1-score"]),
         "precision": float(entities["precision"]),

@@ -9,9 +9,6 @@ import numpy as np
 
 from .metrics import Metrics, entity_report
 
-# Longer values in examples are cut.
-MAX_SHOWN_CHARACTERS = 300
-
 
 @dataclass
 class Outcome:
@@ -35,50 +32,31 @@ class Outcome:
     score: float | None = None
 
 
-@dataclass
-class LabelReport:
-    """The metrics of each label.
-
-    Args:
-        text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each
-            label, and their means.
-        scores: The precision, recall, f1 and support of each label.
-    """
-
-    text: str
-    scores: dict[str, Metrics]
-
-
-def report_of_labels(true: Any, predicted: Any, labels: Sequence[str]) -> LabelReport:
-    """The report of single labels, or of rows with any number of labels. A metric is 0 if it would
-    divide by zero.
+def report_of_labels(true: Any, predicted: Any, labels: Sequence[str]) -> dict[str, Metrics]:
+    """The precision, recall, F1 and support of single labels, or of rows with any number of labels.
+    A metric is 0 if it would divide by zero.
 
     Args:
         true, predicted: The label of each row, `(rows,)`, or zeros and ones, `(rows, labels)`.
         labels: The labels to report, in the order of the columns.
     """
-    from sklearn.metrics import classification_report, precision_recall_fscore_support
+    from sklearn.metrics import precision_recall_fscore_support
 
-    options = {"labels": labels if np.ndim(true) == 1 else None, "zero_division": 0}
-    columns = precision_recall_fscore_support(true, predicted, **options)
+    chosen = labels if np.ndim(true) == 1 else None
+    columns = precision_recall_fscore_support(true, predicted, labels=chosen, zero_division=0)
     values = zip(*(column.tolist() for column in columns), strict=True)
-    text = classification_report(true, predicted, target_names=labels, digits=4, **options)
-    return LabelReport(text, dict(zip(labels, map(_named, values), strict=True)))
+    return dict(zip(labels, map(_named, values), strict=True))
 
 
 def report_of_entities(
     true: list[list[str]], predicted: list[list[str]], scheme: str
-) -> LabelReport | None:
-    """The report of whole entities by type; None if there are no entities."""
-    report = entity_report(predicted, true, scheme, output_dict=True)
-    scores = {
+) -> dict[str, Metrics]:
+    """The precision, recall, F1 and support of whole entities by type."""
+    return {
         kind: _named(value.item() for value in row.values())
-        for kind, row in report.items()
+        for kind, row in entity_report(predicted, true, scheme).items()
         if kind not in ("micro avg", "macro avg", "weighted avg")
     }
-    if not scores:
-        return None
-    return LabelReport(entity_report(predicted, true, scheme, digits=4), scores)
 
 
 def _named(values: Iterable[float]) -> Metrics:
@@ -89,19 +67,3 @@ def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
     """The worst wrong predictions, in descending order of severity."""
     wrong = [outcome for outcome in outcomes if outcome.severity > 0]
     return sorted(wrong, key=lambda outcome: -outcome.severity)[:number]
-
-
-def example_text(outcome: Outcome) -> str:
-    """A wrong prediction as lines of text."""
-    width = max(map(len, outcome.columns))
-    lines = [f"  {name:{width}}  {_shown(value)}" for name, value in outcome.columns.items()]
-    return "\n".join([f"{outcome.origin}:", *lines])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        value = " ".join(value)
-    text = " ".join(str(value).split())
-    if len(text) > MAX_SHOWN_CHARACTERS:
-        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
-    return text

@@ -66,9 +66,8 @@ class DataArguments(TableArguments):
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
             for a classifier that starts from a sentence encoder) are not split.
-        validation_seed: Seed that chooses the rows to hold out. It is an error to pass it if no
-            rows are held out, also because there are validation data. Default: the seed of the
-            training.
+        validation_seed: Seed that chooses the rows to hold out, if any are. Default: the seed of
+            the training.
         train_split: Split of --dataset_name to train on.
         validation_split: Split of --dataset_name for validation. The dataset need not have the
             default split.
@@ -94,13 +93,9 @@ class DataArguments(TableArguments):
             raise InputError("pass either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_number("validation_seed", self.validation_seed, minimum=0, maximum=MAX_SEED)
-        if self.validation_fraction and self.validation_file:
-            refuse_ignored(
-                self,
-                ["validation_fraction"],
-                given="--validation_file",
-                why="whose rows are used",
-            )
+        if self.validation_file:
+            held_out = ("validation_fraction", "validation_seed")
+            refuse_ignored(self, held_out, "--validation_file", "whose rows are used")
         if self.dataset_name is not None and (self.validation_file or self.test_file):
             raise InputError(
                 "--validation_file and --test_file go with --train_file, not with --dataset_name"
@@ -128,8 +123,6 @@ class ModelArguments:
     Args:
         tokenizer: Tokenizer of a new model. Default: train one on the training data.
         vocab_size: Largest vocabulary of a new tokenizer. Default: 8192.
-        tokenizer_algorithm: Algorithm of a new tokenizer; bpe decodes any text exactly. Default:
-            bpe.
         size: Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini, but with
             only two layers for classify and tag.
         config: Fields of the configuration to set, in addition to those of the size, as name=value,
@@ -144,18 +137,16 @@ class ModelArguments:
 
     tokenizer: str | None = None
     vocab_size: int | None = None
-    tokenizer_algorithm: Literal["bpe", "wordpiece"] | None = None
     size: Literal["tiny", "mini", "small", "base"] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     model_name_or_path: str | None = None
 
     def __post_init__(self):
-        new_tokenizer = ("vocab_size", "tokenizer_algorithm")
         if self.tokenizer is not None:
-            refuse_ignored(self, new_tokenizer, "--tokenizer", "which is used as it is")
+            refuse_ignored(self, ["vocab_size"], "--tokenizer", "which is used as it is")
         check_number("vocab_size", self.vocab_size, minimum=1)
         if self.model_name_or_path is not None:
-            new = ("size", "tokenizer", *new_tokenizer)
+            new = ("size", "tokenizer", "vocab_size")
             why = "which has its own size and tokenizer"
             refuse_ignored(self, new, "--model_name_or_path", why)
 
@@ -203,7 +194,6 @@ class TrainingOptions:
             held-out rows for all of them, unless --validation_seed does.
         keep_checkpoints: Keep the checkpoints after the model is finished.
         use_cpu: Train on the CPU, even if there is a GPU.
-        disable_tqdm: Show no progress bars.
         training_arguments: Any other field of TrainingArguments in transformers (of
             Seq2SeqTrainingArguments for seq2seq), as name=value, for example
             lr_scheduler_type=cosine adam_beta2=0.98.
@@ -231,7 +221,6 @@ class TrainingOptions:
     seeds: list[int] = field(default_factory=list)
     keep_checkpoints: bool = False
     use_cpu: bool = False
-    disable_tqdm: bool = False
     training_arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):

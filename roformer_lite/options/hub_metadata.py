@@ -37,24 +37,17 @@ def check_languages(codes: Iterable[str]) -> None:
     Raises:
         InputError: with the code.
     """
-    known = language_codes()
-    for code in codes:
-        if code not in known | SPECIAL_LANGUAGES:
-            # Codes such as zh-CN begin with the code of the language.
-            language = code.lower().replace("_", "-").partition("-")[0]
-            raise InputError(
-                f"--language {code}: the Hub takes ISO 639 codes in lower case, such as en, de, zh "
-                f"or ja, and multilingual{did_you_mean(language, known & {language})}"
-            )
-
-
-def language_codes() -> set[str]:
-    """The ISO 639 codes: those of two letters, and those of three letters for other languages."""
     require_packages("--language", ["datasets"])
     package: Any = find_spec("datasets")
     # No function of the package returns its list. The package itself would take long to import.
     path = Path(package.origin).parent / "utils" / "resources" / "languages.json"
-    return set(json.loads(path.read_text("utf-8")))
+    known = SPECIAL_LANGUAGES.union(json.loads(path.read_text("utf-8")))
+    for code in codes:
+        if code not in known:
+            raise InputError(
+                f"--language {code}: the Hub takes ISO 639 codes in lower case, such as en, de, zh "
+                "or ja, and multilingual"
+            )
 
 
 def check_license(name: str) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import inspect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -13,8 +13,6 @@ from .values import assignment, boolean
 
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-# What stands for the value in `--help`, by the end of the option's name or by its type.
-_METAVARS: dict[Any, str] = {"file": "FILE", "dir": "DIR", "column": "COLUMN", int: "N", float: "X"}
 
 
 def help_texts(options: type) -> dict[str, str]:
@@ -34,9 +32,6 @@ class CommandParser(argparse.ArgumentParser):
         command: The name of the command, as it is typed after `roformer-lite`.
         description: The text that `--help` shows before the options.
         options: Dataclasses. Every field is an option, whose help text is in the docstring.
-        example: The words of an example after the name of the command, for `--help`.
-        usual: The options that `--help` shows; `--help-all` shows all. Default: all.
-        epilog: The text that `--help` shows after the options.
         **positionals: The help texts of the positional arguments by their names in capitals, for
             example `DIR="the model's directory"`.
 
@@ -49,29 +44,20 @@ class CommandParser(argparse.ArgumentParser):
         command: str,
         description: str,
         options: Sequence[type] = (),
-        example: str = "",
-        usual: Collection[str] = (),
-        epilog: str | None = None,
         **positionals: str,
     ):
         prog = f"roformer-lite {command}"
         usage = " ".join([prog, *positionals, "[--OPTION VALUE ...]"])
-        if example:
-            usage += f"\nexample: {prog} {example}"
-        super().__init__(
-            prog=prog, usage=usage, description=description, epilog=epilog, allow_abbrev=False
-        )
+        super().__init__(prog=prog, usage=usage, description=description, allow_abbrev=False)
         self.options = options
         self.positionals = [name.lower() for name in positionals]
         self.hints: dict[str, Any] = {}
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
-        all_options = "show all options and exit" if usual else argparse.SUPPRESS
-        self.add_argument("--help-all", dest="help_all", action="help", help=all_options)
         for kind in options:
-            self._add_options(kind, usual)
+            self._add_options(kind)
 
-    def _add_options(self, kind: type, usual: Collection[str]) -> None:
+    def _add_options(self, kind: type) -> None:
         title = getattr(kind, "group", None)
         group = self.add_argument_group(title) if title else self
         texts = help_texts(kind)
@@ -82,10 +68,7 @@ class CommandParser(argparse.ArgumentParser):
             text = texts[name]
             if option.default not in (None, "", MISSING):
                 text += f" (default: {option.default})"
-            text = text.replace("%", "%%")
-            if usual and name not in usual:
-                text = argparse.SUPPRESS
-            group.add_argument(f"--{name}", help=text, **_form(name, hints[name]))
+            group.add_argument(f"--{name}", help=text.replace("%", "%%"), **_form(hints[name]))
 
     def parse(self, words: Sequence[str]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
@@ -94,40 +77,33 @@ class CommandParser(argparse.ArgumentParser):
             InputError: for an unknown option, and for a value that is not valid.
         """
         namespace, unknown = self.parse_known_args(words)
-        if unknown:
-            raise InputError(self._unknown_message(unknown[0]))
+        for word in unknown:
+            name = word.lstrip("-").partition("=")[0]
+            hint = did_you_mean(name, self.hints, prefix="--")
+            self.error(f"unexpected argument {word}{hint}")
         values = {name: value for name, value in vars(namespace).items() if value is not None}
         positionals = [values[name] for name in self.positionals]
         return (*(_object(kind, values) for kind in self.options), *positionals)
-
-    def _unknown_message(self, word: str) -> str:
-        """The message about a word that is not an option."""
-        if not word.startswith("--"):
-            return f"unexpected argument {word}; `{self.prog} --help` lists the options"
-        name = word[2:].partition("=")[0]
-        hint = did_you_mean(name, self.hints, prefix="--")
-        return f"there is no option --{name}{hint or f'; `{self.prog} --help` lists them'}"
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake that argparse has found in the same way as all other mistakes."""
         raise InputError(f"{message}; `{self.prog} --help` lists the options")
 
 
-def _form(name: str, hint: Any) -> dict[str, Any]:
+def _form(hint: Any) -> dict[str, Any]:
     """The arguments of argparse for an option with a type hint."""
     kind = get_args(hint)[0] if NoneType in get_args(hint) else hint
     origin = get_origin(kind)
     if origin is Literal:
         return {"choices": get_args(kind)}
-    metavar = _METAVARS.get(name.rpartition("_")[2]) or _METAVARS.get(kind)
     if origin is list:
-        return {"nargs": "+", "type": get_args(kind)[0], "metavar": metavar}
+        return {"nargs": "+", "type": get_args(kind)[0]}
     if origin is dict:
         return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:
         # Every yes-or-no option may be given without a value.
         return {"nargs": "?", "type": boolean, "const": True, "metavar": "true|false"}
-    return {"type": kind, "metavar": metavar}
+    return {"type": kind}
 
 
 def _object(kind: type, values: dict[str, Any]) -> Any:

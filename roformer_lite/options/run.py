@@ -31,19 +31,6 @@ HUB_NAMES = (
     "tokenizer",
     "dataset_name",
 )
-# Options of all tasks that `--help` shows, in addition to those of the task.
-_USUAL_OPTIONS = (
-    "train_file",
-    "validation_file",
-    "test_file",
-    "model_name_or_path",
-    "size",
-    "output_dir",
-    "overwrite_output_dir",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "learning_rate",
-)
 
 
 @dataclass
@@ -110,7 +97,7 @@ class Run:
             f"# Written by roformer-lite {version('hf_roformer_lite')}.\n"
             f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training in the\n"
             "# same working directory. All other options have their defaults, which\n"
-            f"# `roformer-lite train {self.task} --help-all` lists.\n"
+            f"# `roformer-lite train {self.task} --help` lists.\n"
         )
         with complete_file(folder / RUN_FILE) as stream:
             stream.write(head + text)
@@ -144,7 +131,12 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
             f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a file such "
             f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
         )
-    parser = _task_parser(task, shows_all="--help-all" in words)
+    arguments = TASK_ARGUMENTS[task]
+    parser = CommandParser(
+        f"train {task}",
+        f"Train a model for {arguments.summary}.",
+        [arguments, ModelArguments, TrainingOptions, PublishingOptions],
+    )
     data, model, training, card = parser.parse([*of_file, *words])
     run = Run(data=data, model=model, training=training, card=card)
     for option in ("model_name_or_path", "tokenizer"):
@@ -152,24 +144,6 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
         if model_name is not None:
             check_model_name(model_name, f"--{option} {model_name}")
     return run
-
-
-def _task_parser(task: str, shows_all: bool) -> CommandParser:
-    """The parser of `roformer-lite train TASK`."""
-    arguments = TASK_ARGUMENTS[task]
-    usual = () if shows_all else (*arguments.usual_options, *_USUAL_OPTIONS)
-    return CommandParser(
-        f"train {task}",
-        f"Train a model for {arguments.summary}.",
-        [arguments, ModelArguments, TrainingOptions, PublishingOptions],
-        example=f"{arguments.example} --output_dir model",
-        usual=usual,
-        epilog=(
-            "All fields of transformers' TrainingArguments that are not options of this command, "
-            "such as lr_scheduler_type or eval_strategy, are set by --training_arguments "
-            "name=value."
-        ),
-    )
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:

@@ -25,9 +25,7 @@ class TaskArguments(DataArguments):
     Attributes:
         task: The name of the task.
         summary: Its description in the help.
-        example: The options of an example in the help, without `--output_dir`.
-        usual_options: Its options that `--help` shows.
-        training_defaults: Its defaults of training options, if they differ from the usual ones.
+            training_defaults: Its defaults of training options, if they differ from the usual ones.
         packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
             are saved with the model.
@@ -37,8 +35,6 @@ class TaskArguments(DataArguments):
 
     task: ClassVar[str]
     summary: ClassVar[str]
-    example: ClassVar[str] = "--train_file train.csv"
-    usual_options: ClassVar[tuple[str, ...]] = ()
     training_defaults: ClassVar[dict[str, Any]] = {}
     packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
@@ -97,7 +93,6 @@ class Seq2SeqDataArguments(TaskArguments):
 
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
-    usual_options = ("source_column", "target_column")
     measuring_options = (
         "source_column",
         "target_column",
@@ -133,8 +128,6 @@ class LanguageModelDataArguments(TaskArguments):
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
-    example = "--train_file book.txt"
-    usual_options = ("text_column", "block_size")
     measuring_options: ClassVar[tuple[str, ...]] = ("text_column", "block_size", "line_by_line")
 
     text_column: str = "text"
@@ -185,7 +178,6 @@ class ClassifyDataArguments(LabelArguments):
     task = "classify"
     training_defaults = _FOR_LABELS
     summary = "text classification: one label, several, or a number"
-    usual_options = ("text_column", "label_column")
     measuring_options = (
         "text_column",
         "text_pair_column",
@@ -250,8 +242,6 @@ class TagDataArguments(LabelArguments):
     task = "tag"
     training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
-    example = "--train_file train.conll"
-    usual_options = ("token_column", "tag_column")
     measuring_options = ("token_column", "tag_column")
 
     token_column: str | None = None
@@ -278,7 +268,6 @@ class SentenceDataArguments(TaskArguments):
         max_length: Truncate texts to this many tokens.
     """
 
-    usual_options: ClassVar[tuple[str, ...]] = ("max_length",)
     training_defaults = {"per_device_train_batch_size": 64}
     packages = ("sentence_transformers",)
     measuring_options: ClassVar[tuple[str, ...]] = ("max_length",)

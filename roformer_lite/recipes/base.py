@@ -34,7 +34,7 @@ from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions
 from ..measuring.metrics import Metrics
-from ..measuring.report import LabelReport, Outcome
+from ..measuring.report import Outcome
 from ..measuring.significance import Measured
 from ..options.run import Run
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
@@ -529,9 +529,9 @@ class Recipe(ABC):
             rows: The data.
         """
 
-    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        """The metrics of each label; None for tasks without labels."""
-        return None
+    def report(self, outcomes: Sequence[Outcome]) -> dict[str, Metrics]:
+        """The metrics of each label; empty for tasks without labels."""
+        return {}
 
     def fit_baseline(self, rows: DatasetDict) -> FittedBaseline | None:
         """Fit the baseline that may join the answer; None for tasks without one.

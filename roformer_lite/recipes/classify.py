@@ -37,7 +37,6 @@ from ..measuring.metrics import (
     regression_metrics,
 )
 from ..measuring.report import (
-    LabelReport,
     Outcome,
     report_of_labels,
 )
@@ -437,9 +436,9 @@ class Classify(LabelRecipe):
         severity = score * (predicted != true)
         return Outcome(row["origin"], columns, severity, true, predicted, score=score)
 
-    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+    def report(self, outcomes: Sequence[Outcome]) -> dict[str, Metrics]:
         if self.problem_type == REGRESSION:
-            return None
+            return {}
         if self.problem_type == SINGLE:
             return super().report(outcomes)
         labels = self.with_unseen_labels(outcome.true for outcome in outcomes)

@@ -14,7 +14,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..baseline.join import Join
 from ..data.reader import Reader
 from ..errors import InputError
-from ..measuring.report import LabelReport, Outcome, report_of_labels
+from ..measuring.metrics import Metrics
+from ..measuring.report import Outcome, report_of_labels
 from ..options.tasks import LabelArguments
 from .base import AnsweringRecipe
 from .loaded_model import LoadedModel
@@ -220,7 +221,7 @@ class LabelRecipe(AnsweringRecipe):
         self.notes_on("test", rows)
         return self
 
-    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+    def report(self, outcomes: Sequence[Outcome]) -> dict[str, Metrics]:
         true = list(chain.from_iterable(outcome.true for outcome in outcomes))
         predicted = list(chain.from_iterable(outcome.predicted for outcome in outcomes))
         found = {*true, *predicted}

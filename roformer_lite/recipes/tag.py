@@ -31,7 +31,7 @@ from ..data.scripts import HAN
 from ..errors import InputError
 from ..measuring.baselines import Predictions
 from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
-from ..measuring.report import LabelReport, Outcome, report_of_entities
+from ..measuring.report import Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
 from ..options.tasks import TagDataArguments
 from .base import (
@@ -393,7 +393,7 @@ class Tag(LabelRecipe):
         severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
         return Outcome(row["origin"], columns, severity, true, predicted)
 
-    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+    def report(self, outcomes: Sequence[Outcome]) -> dict[str, Metrics]:
         if self.scheme is None:
             return super().report(outcomes)
         true = [outcome.true for outcome in outcomes]

@@ -70,9 +70,7 @@ class TrainingClock(TrainerCallback, ExportableState):
         facts = [f"{shown[name]} {logs[name]:.4g}" for name in shown if name in logs]
         if not facts or not state.is_world_process_zero:
             return
-        place = f"Epoch {round(state.epoch or 0.0, 1):g}/{args.num_train_epochs:g}"
-        if args.max_steps > 0:
-            place = f"Step {state.global_step:,}/{state.max_steps:,}"
+        place = f"Epoch {round(state.epoch or 0.0, 1):g}/{state.num_train_epochs}"
         if "loss" in logs:
             seconds_of_step = self.elapsed / max(state.global_step, 1)
             seconds = math.ceil(seconds_of_step * (state.max_steps - state.global_step))

@@ -205,7 +205,6 @@ def _run_folds(folds: np.ndarray, untrained: Start, trains: bool = True) -> Cros
         own = copy(untrained.args)
         own.output_dir = str(Path(own.output_dir) / FOLDS_FOLDER)
         own.report_to = []
-        own.disable_tqdm = True
         model = deepcopy(untrained.model)
         start = replace(
             untrained,

@@ -35,7 +35,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     """
     run = finished.run
     recipe = finished.recipe
-    model_id = _model_id(run)
+    model_id = _title(run)
     line = results["example_line"]
     has_own_class = finished.start.has_own_class
     code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
@@ -51,7 +51,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     card = ModelCard.from_template(
         _metadata(results, finished),
         template_path=str(TEMPLATE),
-        title=_title(run),
+        title=model_id,
         class_name=type(finished.model).__name__,
         task=recipe.summary.partition(":")[0],
         results=results,
@@ -133,15 +133,8 @@ def _hub_datasets(run: Run) -> list[str]:
     return [name]
 
 
-def _model_id(run: Run) -> str:
-    """The name by which a reader of the card loads the model: the repository, or the directory in
-    the command."""
-    if run.card.hub_model_id:
-        return run.card.hub_model_id
-    return run.output_dir.name if run.output_dir.is_absolute() else str(run.output_dir)
-
-
 def _title(run: Run) -> str:
+    """The name by which a reader of the card loads the model: the repository, or the directory."""
     return run.card.hub_model_id or run.output_dir.name
 
 

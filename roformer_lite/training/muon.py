@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
-from transformers import TrainingArguments
 
 # The name of the optimizer in `--optim`.
 MUON = "muon"
@@ -19,24 +18,17 @@ class MuonWithAdamW(Optimizer):
     between hidden states. Embeddings, output layers, norms and biases are left to AdamW.
 
     Args:
+        adamw: The optimizer of all other weights.
         matrices: Weights with two dimensions, for Muon.
-        others: Groups of all other weights, for AdamW.
-        muon: Further arguments of `Muon`.
-        adamw: Further arguments of `AdamW`.
+        **muon: Further arguments of `Muon`.
     """
 
-    def __init__(
-        self,
-        matrices: Iterable[nn.Parameter],
-        others: Iterable[dict[str, Any]],
-        muon: dict[str, Any],
-        adamw: dict[str, Any],
-    ):
-        self._adamw = AdamW(others, **adamw)
+    def __init__(self, adamw: AdamW, matrices: Iterable[nn.Parameter], **muon: Any):
+        self._adamw = adamw
         self._muon = Muon(matrices, **muon)
         # A schedule with polynomial decay reads the learning rate from the defaults.
-        defaults = {"lr": self._adamw.defaults["lr"]}
-        super().__init__([*self._adamw.param_groups, *self._muon.param_groups], defaults)
+        defaults = {"lr": adamw.defaults["lr"]}
+        super().__init__([*adamw.param_groups, *self._muon.param_groups], defaults)
         self._share()
 
     def _share(self) -> None:
@@ -57,45 +49,28 @@ class MuonWithAdamW(Optimizer):
         return loss
 
 
-def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str]) -> MuonWithAdamW:
-    """The optimizer of `--optim muon`.
+def with_muon(adamw: AdamW, model: nn.Module) -> MuonWithAdamW:
+    """The optimizer of `--optim muon`, made from the one of the Trainer.
 
     The updates of Muon are scaled to the size of AdamW's updates (Liu et al. 2025,
     arXiv:2502.16982, section 2.2), so that one learning rate suits both.
 
     Args:
+        adamw: The Trainer's optimizer of all weights. Its first group has the weights with decay.
+            It loses the matrices.
         model: The model, or a wrapper of it, with layers in module lists.
-        args: The learning rate, the weight decay and the arguments of AdamW.
-        decayed: Names of the weights with weight decay.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     in_layers = {weight for part in layers for weight in part.parameters()}
-    decays = set(decayed)
-    matrices: list[nn.Parameter] = []
-    with_decay: list[nn.Parameter] = []
-    without_decay: list[nn.Parameter] = []
-    for name, weight in model.named_parameters():
-        if not weight.requires_grad:
-            continue
-        if weight in in_layers and weight.ndim == 2:
-            matrices.append(weight)
-        elif name in decays:
-            with_decay.append(weight)
-        else:
-            without_decay.append(weight)
-    others = [
-        {"params": with_decay, "weight_decay": args.weight_decay},
-        {"params": without_decay, "weight_decay": 0.0},
-    ]
-    muon = {
-        "lr": args.learning_rate,
-        "weight_decay": args.weight_decay,
-        "adjust_lr_fn": "match_rms_adamw",
-    }
-    adamw = {
-        "lr": args.learning_rate,
-        "betas": (args.adam_beta1, args.adam_beta2),
-        "eps": args.adam_epsilon,
-        "fused": True,
-    }
-    return MuonWithAdamW(matrices, others, muon, adamw)
+    matrices = []
+    for group in adamw.param_groups:
+        taken = [weight for weight in group["params"] if weight in in_layers and weight.ndim == 2]
+        group["params"] = [weight for weight in group["params"] if weight not in set(taken)]
+        matrices += taken
+    return MuonWithAdamW(
+        adamw,
+        matrices,
+        lr=adamw.defaults["lr"],
+        weight_decay=adamw.param_groups[0]["weight_decay"],
+        adjust_lr_fn="match_rms_adamw",
+    )

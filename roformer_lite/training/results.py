@@ -113,8 +113,8 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         notes += recipe.notes_on(evaluation.split, rows, evaluation.outcomes)
         if SEEN in rows.column_names:
             notes.append(note_on_seen(metric, evaluation, rows))
-        if evaluation.report is not None:
-            by_label[evaluation.split] = evaluation.report.scores
+        if evaluation.report:
+            by_label[evaluation.split] = evaluation.report
     if measured.join is not None:
         notes.append(note_on_join(recipe, finished.joined, measured.join))
     packages = ("hf_roformer_lite", "transformers", "torch", recipe.library)

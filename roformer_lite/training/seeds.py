@@ -76,7 +76,7 @@ def _folder(run: Run, seed: int) -> Path:
 def _of_seed(run: Run, seed: int) -> Run:
     """The run of one seed. All seeds hold out the same rows."""
     data = run.data
-    if data.validation_seed is None:
+    if data.validation_seed is None and not data.validation_file:
         data = replace(data, validation_seed=run.training.seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)

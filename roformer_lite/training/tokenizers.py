@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
-from ..options.common import ModelArguments
 from ..options.run import Run
 from ..recipes.base import Recipe
 from ..saved.saved_model import require_tokenizer, try_tokenizer
@@ -37,7 +36,7 @@ def make_tokenizer(
         with args.main_process_first(local=False, desc="training the tokenizer"):
             if args.should_save and not folder.exists():
                 texts = recipe.texts(train_rows)
-                trained = train_tokenizer(texts, run.model, recipe.new_tokenizer)
+                trained = train_tokenizer(texts, run.model.vocab_size, recipe.new_tokenizer)
                 unfinished = folder.with_suffix(".unfinished")
                 trained.save_pretrained(unfinished)
                 unfinished.rename(folder)
@@ -63,23 +62,18 @@ def set_up_tokenizer(
 
 
 def train_tokenizer(
-    texts: Iterable[str], asked_for: ModelArguments, of_task: Mapping[str, Any]
+    texts: Iterable[str], vocab_size: int | None, of_task: Mapping[str, Any]
 ) -> RoFormerLiteTokenizer:
     """Train a new tokenizer.
 
     Args:
         texts: The training texts.
-        asked_for: The options of the user.
+        vocab_size: The largest vocabulary, if the user has chosen it.
         of_task: The arguments of the task.
     """
-    names: dict[str, Any] = {
-        "vocab_size": asked_for.vocab_size,
-        "algorithm": asked_for.tokenizer_algorithm,
-    }
-    arguments = {name: value for name, value in names.items() if value is not None}
-    # The other arguments of the task only apply to its own algorithm.
-    if arguments.get("algorithm") in (None, of_task.get("algorithm")):
-        arguments = {**of_task, **arguments}
+    arguments = dict(of_task)
+    if vocab_size is not None:
+        arguments["vocab_size"] = vocab_size
     try:
         return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
     except ValueError as error:

@@ -1,6 +1,5 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,8 @@ def train(run: Run) -> dict[str, Any] | None:
         InputError: for wrong options and data, before the model is trained; if the disk is full, if
             another process trains into the same directory, and if the training diverges.
     """
+    # Bars for reading and encoding the data would stand between the lines of progress.
+    disable_progress_bars()
     options = with_defaults(run)
     directory = TrainingDirectory(run)
     args = make_training_arguments(options, trainer_class(run.task).args_class)
@@ -50,8 +51,6 @@ def train(run: Run) -> dict[str, Any] | None:
         options = convert_sentence_encoder(options, args, cache / "encoder")
         name = options.model.model_name_or_path
         given = None if name is None else load_config(name)
-        if not shows_progress_bars(args):
-            disable_progress_bars()
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
         recipe = RECIPES[run.task].inspect(options.data, rows)
@@ -88,11 +87,6 @@ def train(run: Run) -> dict[str, Any] | None:
         return save_finished_model(finished, directory)
 
 
-def shows_progress_bars(args: TrainingArguments) -> bool:
-    """Whether this process shows progress bars for reading and encoding the data."""
-    return args.should_save and sys.stderr.isatty() and not args.disable_tqdm
-
-
 def read_rows(
     run: Run, args: TrainingArguments, cache: Path, from_sentence_encoder: bool
 ) -> tuple[DatasetDict, FewRows]:
@@ -109,20 +103,14 @@ def read_rows(
     """
     reader = RECIPES[run.task].reader_class(run.data)
     rows = load_splits(reader, run.data, cache)
-    given_seed = (run.whole or run).data.validation_seed
-    if given_seed is not None and "validation" in rows:
-        raise InputError(
-            f"--validation_seed {given_seed} has no effect, because there are validation data; "
-            "leave it out"
-        )
     few_rows = decide(run, args, rows, from_sentence_encoder)
     chosen_by = run.data.validation_seed
     seed = args.seed if chosen_by is None else chosen_by
     rows = hold_out(reader, run.data, rows, seed, few_rows.min_rows_to_split)
-    if chosen_by is not None and "validation" not in rows:
+    if run.whole is not None and "validation" not in rows:
         raise InputError(
-            "there are no validation data, which --seeds and --validation_seed need; pass "
-            "--validation_file or a --validation_fraction"
+            "there are no validation data, which --seeds needs; pass --validation_file or a "
+            "--validation_fraction"
         )
     return mark_seen(reader, rows), few_rows
 

@@ -37,7 +37,7 @@ from .callbacks import (
     TrainingClock,
     WeightAveraging,
 )
-from .muon import MUON, make_muon
+from .muon import MUON, with_muon
 
 
 class RoFormerLiteTrainer(Trainer):
@@ -132,10 +132,11 @@ class RoFormerLiteTrainer(Trainer):
         return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        if self.options.optim == MUON and self.optimizer is None:
-            model = model or self.model
-            self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
-        return super().create_optimizer(model)
+        is_new = self.optimizer is None
+        made: Any = super().create_optimizer(model)
+        if is_new and self.options.optim == MUON:
+            made = self.optimizer = with_muon(made, model or self.model)
+        return made
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

@@ -55,39 +55,24 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         if name in kind.__dataclass_fields__ and value is not None:
             values[name] = value
     values |= options.training_arguments
-    _align_strategies(values, options.training_arguments)
     values["output_dir"] = str(run.checkpoints)
     # Without an accelerator, transformers only accepts bfloat16 together with `use_cpu`, and
     # accelerate only then makes several processes one group.
     values["use_cpu"] = options.use_cpu or not torch.accelerator.is_available()
     if options.optim == MUON:
-        # transformers does not have Muon, so the trainer creates it.
-        if values.get("optim_args"):
-            raise InputError(
-                "--training_arguments optim_args: muon has no arguments but --learning_rate and "
-                "--weight_decay"
-            )
+        # The trainer takes the matrices of the layers out of this optimizer.
         values["optim"] = "adamw_torch_fused"
-    is_measured = values["eval_strategy"] != "no"
-    is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
-    values.setdefault("load_best_model_at_end", is_measured and is_saved_then)
     if values.get("metric_for_best_model") is not None:
         metric = str(values["metric_for_best_model"])
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.
             values["predict_with_generate"] = True
-    return _checked(kind, values)
-
-
-def _align_strategies(values: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Evaluate and save at the same steps unless both strategies are set, because only a
-    checkpoint that is evaluated and saved can be chosen."""
-    for name, other in (("save", "eval"), ("eval", "save")):
-        for part in ("strategy", "steps"):
-            value = given.get(f"{other}_{part}")
-            if value not in (None, "no", "best") and f"{name}_{part}" not in given:
-                values[f"{name}_{part}"] = value
+    args = _checked(kind, values)
+    if "load_best_model_at_end" not in values:
+        # Every evaluated model is saved, whatever the strategies are, so the best one is kept.
+        args.load_best_model_at_end = "no" not in (args.eval_strategy, args.save_strategy)
+    return args
 
 
 def _checked(kind: Any, values: Mapping[str, Any]) -> TrainingArguments:

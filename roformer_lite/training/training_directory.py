@@ -28,14 +28,13 @@ NOT_GIVEN = "not given"
 TEST_FILE = "--test_file"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
-# The options that determine the output directory, the card, progress bars and the final evaluation.
+# The options that determine the output directory, the card and the final evaluation.
 # They may change when a training continues; all others must stay the same.
 NOT_COMPARED = {
     "test_file",
     "output_dir",
     "overwrite_output_dir",
     "keep_checkpoints",
-    "disable_tqdm",
     *(option.name for option in fields(PublishingOptions)),
 }
 

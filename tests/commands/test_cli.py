@@ -12,7 +12,7 @@ from program import (
 from toy_training import date_pairs
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-import hf_roformer_lite  # noqa: F401
+from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite import evaluate
 
 LEARNING = f"{TINY} --vocab_size 400 --learning_rate 3e-3"
@@ -111,8 +111,11 @@ def test_tag(tmp_path):
     data = tmp_path / "a.iob2"
     data.write_text("\n".join(sentences * 40))
     model = tmp_path / "m"
-    options = "--num_train_epochs 20 --tokenizer_algorithm wordpiece"
-    results = train(f"tag {LEARNING} {options}", data, model, test_file=data)
+    tokenizer = RoFormerLiteTokenizer.train(sentences, algorithm="wordpiece", show_progress=False)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    options = TINY.replace("--vocab_size 300", f"--tokenizer {tmp_path / 'tokenizer'}")
+    command = f"tag {options} --learning_rate 3e-3 --num_train_epochs 20"
+    results = train(command, data, model, test_file=data)
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
     sentence = "Anna lives in New York"
     (answer,) = answered(model, [sentence])

@@ -41,7 +41,7 @@ def test_a_training_whose_checkpoint_does_not_fit(small_disk, tmp_path):
     written, so that there is space again."""
     rows = [{"text": f"{label} text", "label": label} for label in "ab" * 8]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    command = "train classify --size tiny --vocab_size 300 --max_steps 1 --use_cpu --disable_tqdm"
+    command = "train classify --size tiny --vocab_size 300 --max_steps 1 --use_cpu"
     errors = refused(command, train_file=data, output_dir=small_disk / "model")
     assert "no space left on the disk" in errors and "Traceback" not in errors
     assert not (small_disk / "model").exists()

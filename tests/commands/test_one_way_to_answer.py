@@ -82,7 +82,7 @@ def trained(request, tmp_path_factory) -> tuple[str, Path]:
     options, _ = TASKS[task]
     if "windows" in task:
         bert = save_bert(folder / "bert", [*COLOURS, *THINGS], max_position_embeddings=18)
-        command = "--use_cpu --disable_tqdm"
+        command = "--use_cpu"
         options = {**options, "model_name_or_path": bert}
     else:
         command = f"{TINY} --learning_rate 2e-3"

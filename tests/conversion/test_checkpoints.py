@@ -138,7 +138,7 @@ def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_p
 
 
 def test_command_line(tmp_path, capsys):
-    """A checkpoint and its tokenizer go there and back. The commands know its family from its
+    """A checkpoint and its tokenizer go there and back. The command knows its family from its
     configuration."""
     source = save_bert(tmp_path / "theirs", "abcdefghij")
     ours = tmp_path / "ours"
@@ -146,11 +146,6 @@ def test_command_line(tmp_path, capsys):
     run("convert", source, ours)
     assert "RoFormerLiteModel" in capsys.readouterr().out
     assert transformers.AutoTokenizer.from_pretrained(ours)("abc").input_ids[0] == 2
-    run("verify", source)
-    printed = capsys.readouterr().out.splitlines()
-    # Two outputs are compared in two precisions.
-    assert len(printed) == 4
-    assert all("within" in line for line in printed)
     run("convert", ours, back)
     assert "A checkpoint of bert" in capsys.readouterr().out
     new = tmp_path / "new"

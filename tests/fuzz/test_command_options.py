@@ -21,7 +21,7 @@ from roformer_lite.options.tasks import TASK_ARGUMENTS
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 "
-    "intermediate_size=16 num_hidden_layers=1 --max_steps 1 --disable_tqdm true --use_cpu true "
+    "intermediate_size=16 num_hidden_layers=1 --max_steps 1 --use_cpu true "
     "--baselines false"
 )
 # These commands are right in the directory of the fixture `place`.
@@ -34,7 +34,6 @@ RIGHT = {
     "evaluate": "classify --test_file rows.csv",
     "export": "mlm out",
     "convert": "mlm out --to roformer",
-    "verify": "roformer --from roformer",
     "app": "mlm",
 }
 WRONG = {
@@ -92,7 +91,6 @@ def only_options(monkeypatch) -> None:
         "evaluate": ("open_model",),
         "export": ("load_model",),
         "convert": ("convert_checkpoint", "export_checkpoint"),
-        "verify": ("verify",),
         "app": ("open_model",),
     }
     for command, names in works.items():
@@ -145,11 +143,9 @@ def test_every_command_is_here():
     assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
 
 
-# The options of `convert` and `verify` are names of systems, which they ask the registry for, and
-# that of `app` is a device.
-@pytest.mark.parametrize(
-    "command", [name for name in RIGHT if name not in ("convert", "verify", "app")]
-)
+# The options of `convert` are names of systems, which it asks the registry for, and that of `app`
+# is a device.
+@pytest.mark.parametrize("command", [name for name in RIGHT if name not in ("convert", "app")])
 def test_wrong_values_of_every_option(command, assert_refused):
     tried = 0
     for option, hint in options_of(command).items():

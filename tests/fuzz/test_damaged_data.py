@@ -15,6 +15,7 @@ import pytest
 from conftest import data_beside
 from damage import damaged_bytes
 
+from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import read_table
 from roformer_lite.data.tables import TableWriter
@@ -160,6 +161,17 @@ def test_training_on_wrong_files(mistake, refused, tmp_path):
         (tmp_path / name).write_text(content, "utf-8")
     train_files = [Path(name).parts[0] for name in case["files"] if name != "v.txt"]
     assert case["message"] in refused(case["task"], train_files)
+
+
+def test_text_without_a_known_word_is_refused(refused):
+    text = "the cat sees the cat"
+    tokenizer = RoFormerLiteTokenizer.train([text], algorithm="wordpiece", show_progress=False)
+    tokenizer.save_pretrained("tokenizer")
+    Path("a.txt").write_text(text)
+    Path("v.txt").write_text("[UNK] [PAD]")
+    task = "mlm --tokenizer tokenizer --validation_file v.txt"
+    message = "the tokenizer finds no word in the text that begins here"
+    assert message in refused(task, ["a.txt"])
 
 
 def test_pipes_are_refused_where_data_are_read_again(refused):

@@ -99,13 +99,16 @@ def test_the_best_model_is_kept_even_between_checkpoints(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given", ["eval_strategy=steps eval_steps=3", "save_strategy=steps save_steps=3"]
+    ("given", "steps"),
+    # An epoch has two steps.
+    [("eval_strategy=steps eval_steps=3", 3), ("save_strategy=steps save_steps=3", 2)],
 )
-def test_models_are_evaluated_when_they_are_saved(data, tmp_path, given):
-    """If only one strategy is given, the other one follows it, so that the best is kept."""
-    options = f"--num_train_epochs 3 --training_arguments {given}"
+def test_the_best_model_is_kept_if_only_one_strategy_is_given(data, tmp_path, given, steps):
+    """Every evaluated model is saved, also between the checkpoints of the other strategy."""
+    options = f"{STOPPING} {given} --num_train_epochs 3 --ema_decay 0.9"
     training = trained(data, tmp_path / "model", options)["training"]
-    assert training["chosen_step"] % 3 == 0 and "is kept" in training["what_happened"]
+    assert training["chosen_step"] % steps == 0 and "is kept" in training["what_happened"]
+    assert_holds(tmp_path / "model", training["chosen_step"])
 
 
 @pytest.mark.slow

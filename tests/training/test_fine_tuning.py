@@ -21,10 +21,7 @@ from roformer_lite.training.defaults import with_defaults
 from roformer_lite.training.few_rows import decide
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
-COMMON = (
-    "--baselines false --disable_tqdm --use_cpu "
-    "--training_arguments save_strategy=no eval_strategy=no"
-)
+COMMON = "--baselines false --use_cpu --training_arguments save_strategy=no eval_strategy=no"
 UNCHANGED = f"{COMMON} --learning_rate 0 --weight_decay 0 --max_steps 1"
 
 

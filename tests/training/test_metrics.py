@@ -90,7 +90,7 @@ def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
     assert tagging_metrics(tags, tags, scheme)["f1"] == 1
     assert tagging_metrics([predicted.split()], tags, scheme)["f1"] == pytest.approx(f1)
     report = report_of_entities(tags, [predicted.split()], scheme)
-    assert report.scores["X"]["f1"] == pytest.approx(f1)
+    assert report["X"]["f1"] == pytest.approx(f1)
 
 
 def test_tags_without_a_scheme():

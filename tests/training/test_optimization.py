@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 from hf_roformer_lite.batches import TokenBudgetBatchSampler
 from roformer_lite.training import callbacks as clock_module
 from roformer_lite.training.callbacks import TrainingClock, seconds_of
-from roformer_lite.training.muon import MuonWithAdamW, make_muon
+from roformer_lite.training.muon import MuonWithAdamW, with_muon
 
 LENGTHS = np.minimum(
     np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128
@@ -107,7 +107,7 @@ ARGUMENTS = {
 
 def optimizer_for(model: torch.nn.Module, folder: Path) -> MuonWithAdamW:
     args = TrainingArguments(folder, use_cpu=True, **ARGUMENTS)
-    return make_muon(model, args, Trainer(model, args).get_decay_parameter_names(model))
+    return with_muon(Trainer(model, args).create_optimizer(), model)
 
 
 def one_step(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None:

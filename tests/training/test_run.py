@@ -83,7 +83,7 @@ def test_columns_may_have_any_name(trained, tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: classify\nmodle: x\n", "there is no option --modle"),
+        ("task: classify\nmodle: x\n", "unexpected argument --modle"),
         ("task: classify\nlerning_rate: 1\n", "did you mean --learning_rate"),
         ("task: clasify\n", "it must have a line such as"),
         ("task: [\n", "cannot be read"),

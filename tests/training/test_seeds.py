@@ -148,9 +148,9 @@ def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch):
 def test_refused_before_anything_is_trained(folder):
     # None of fewer than 100 rows are held out.
     files = {"train_file": folder / "train.jsonl", "output_dir": folder / "no"}
-    message = "there are no validation data, which --seeds and --validation_seed need"
+    message = "there are no validation data, which --seeds needs"
     assert message in refused(f"train classify {OPTIONS} {SEVERAL}", **files)
-    message = "--validation_seed 3 has no effect, because there are validation data"
+    message = "--validation_seed 3 has no effect with --validation_file"
     for options in ("", SEVERAL):
         assert message in refused(command(folder, "no", f"{options} --validation_seed 3"))
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()

@@ -40,7 +40,7 @@ WORDS = [topic.split() for topic in TOPICS]
 OPTIONS = (
     "--size tiny "
     "--config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--disable_tqdm --use_cpu --learning_rate 3e-3 --max_length 24 "
+    "--use_cpu --learning_rate 3e-3 --max_length 24 "
     "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 "
     "--training_arguments logging_steps=1"
 )
@@ -83,7 +83,7 @@ def test_the_example_trains_the_other_two_kinds(kind, folder):
     """A query is nearer to the document about its topic than to the other documents."""
     start = folder / "language"
     if not start.exists():
-        options = "--size tiny --vocab_size 300 --use_cpu --disable_tqdm --block_size 16"
+        options = "--size tiny --vocab_size 300 --use_cpu --block_size 16"
         train(f"mlm {options} --max_steps 20", folder / "texts.jsonl", start)
     data = folder / "pairs.csv"
     Dataset.from_json(str(folder / "pairs.jsonl")).to_csv(data)
@@ -181,7 +181,7 @@ def test_the_modules_of_a_given_model_are_kept(folder):
     pooling.write_text(pooling.read_text("utf-8").replace('"mean"', '"cls"'), "utf-8")
     options = {"model_name_or_path": folder / "first", "max_steps": 1}
     out = folder / "second"
-    train("embed --disable_tqdm --use_cpu", folder / "pairs.jsonl", out, **options)
+    train("embed --use_cpu", folder / "pairs.jsonl", out, **options)
     saved = saved_model(folder, "second")
     assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
 

@@ -43,7 +43,7 @@ SIZES = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LABELS = ["bad", "fair", "good"]
 STEPS = 20
-COMMON = "--disable_tqdm --use_cpu --training_arguments save_strategy=no"
+COMMON = "--use_cpu --training_arguments save_strategy=no"
 SHORT = f"{COMMON} --max_steps 1"
 
 

@@ -14,10 +14,7 @@ from transformers import AutoTokenizer, CTRLTokenizer
 
 from roformer_lite.answers import open_model
 
-SHORT = (
-    "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false "
-    "--validation_fraction 0"
-)
+SHORT = "--size tiny --num_train_epochs 1 --use_cpu --baselines false --validation_fraction 0"
 ENGLISH = (
     "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to "
     "Llanfairpwll 7 years ago )"

@@ -35,7 +35,7 @@ FIXED = {
         "stride": 0,
     },
 }
-TRAINING = "--max_length 256 --max_steps 2 --use_cpu --disable_tqdm"
+TRAINING = "--max_length 256 --max_steps 2 --use_cpu"
 
 
 def set_lengths(directory: Path) -> None:
