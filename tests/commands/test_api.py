@@ -121,7 +121,7 @@ def test_inputs_of_other_tasks(place, kind, inputs, columns):
 @pytest.mark.parametrize(
     ("call", "parts"),
     [
-        (lambda: train("classify", epochs=3), ["there is no option --epochs", "--help"]),
+        (lambda: train("classify", epochs=3), ["argument --epochs", "--help"]),
         (lambda: train("classify", train_epochs=3), ["did you mean --num_train_epochs"]),
         (
             lambda: train("classify", train_file="test.jsonl", num_train_epochs="many"),
