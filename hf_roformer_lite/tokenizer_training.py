@@ -4,27 +4,21 @@
 saved bundles call `trained` by name.
 """
 
-import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import models, pre_tokenizers
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
+from .model.tokenization_roformer_lite import replaced_parts
+
 logger = logging.get_logger(__name__)
 
-# No word of a natural language is this long, and a run of Chinese between two punctuation marks
-# rarely is. Encoded images, protein sequences and rulers made of hyphens are. The space before a
-# word is part of it.
-MAX_WORD_LENGTH = 256
-LONG_RUN = re.compile(
-    rf" ?(?<!\S)\S{{{MAX_WORD_LENGTH},}}"
-    rf"|(?<!\s)\s{{{MAX_WORD_LENGTH + 1},}}"
-)
-# The number of characters of a run that are split into words at a time.
-MAX_RUN_LENGTH = 2**20
+# The number of bytes (in WordPiece, of characters) after which a word is cut. No word of a natural
+# language is this long, and a run of Chinese between two punctuation marks rarely is. Encoded
+# images, protein sequences and rulers made of hyphens are.
+MAX_WORD_LENGTH = 1024
 
 
 def trained(
@@ -54,15 +48,20 @@ def trained(
             "a Unigram tokenizer of an earlier version cannot be trained on other text; train a "
             "new tokenizer with algorithm='bpe'"
         )
-    texts = cut_long_words(texts_of(text_iterator), tokenizer.backend_tokenizer)
-    new = TokenizersBackend.train_new_from_iterator(
-        tokenizer,
-        texts,
-        vocab_size,
-        *args,
-        min_frequency=min_frequency,
-        **kwargs,
-    )
+    backend = tokenizer.backend_tokenizer
+    splits = [backend.pre_tokenizer, pre_tokenizers.FixedLength(MAX_WORD_LENGTH)]
+    if backend.pre_tokenizer is None:
+        del splits[0]
+    with replaced_parts(backend, pre_tokenizer=pre_tokenizers.Sequence(splits)):
+        new = TokenizersBackend.train_new_from_iterator(
+            tokenizer,
+            texts_of(text_iterator),
+            vocab_size,
+            *args,
+            min_frequency=min_frequency,
+            **kwargs,
+        )
+    new.backend_tokenizer.pre_tokenizer = backend.pre_tokenizer
     # The ids of the special tokens may have changed.
     new.backend_tokenizer.post_processor = new.template()
     new.add_bos_token = tokenizer.add_bos_token
@@ -102,29 +101,3 @@ def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
                 yield text
     if not has_text:
         raise ValueError("nothing to train on: the source holds no text")
-
-
-def cut_long_words(texts: Iterable[str], backend: Tokenizer) -> Iterator[str]:
-    """Cut the texts so that no word has more than `MAX_WORD_LENGTH` characters."""
-    for text in texts:
-        cuts = [0, *places_to_cut(text, backend), len(text)]
-        for start, end in pairwise(cuts):
-            yield text[start:end]
-
-
-def places_to_cut(text: str, backend: Tokenizer) -> Iterator[int]:
-    """The offsets inside long words at which a text is cut, in ascending order."""
-    if len(text) <= MAX_WORD_LENGTH:
-        return
-    for run in LONG_RUN.finditer(text):
-        for first in range(run.start(), run.end(), MAX_RUN_LENGTH):
-            last = min(first + MAX_RUN_LENGTH, run.end())
-            for start, end in offsets_of_words(text[first:last], backend):
-                yield from range(first + start + MAX_WORD_LENGTH, first + end, MAX_WORD_LENGTH)
-
-
-def offsets_of_words(text: str, backend: Tokenizer) -> list[tuple[int, int]]:
-    """The start and end of each word into which the pre-tokenizer of `backend` splits a text."""
-    if backend.pre_tokenizer is None:
-        return [(0, len(text))]
-    return [offsets for _, offsets in backend.pre_tokenizer.pre_tokenize_str(text)]

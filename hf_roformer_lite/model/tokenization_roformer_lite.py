@@ -153,10 +153,10 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
           Chinese characters are separated, and text is optionally lower-cased and stripped of
           accents. It is not lossless, and unknown characters are [UNK].
 
-        Training takes quadratic time in the length of a word. In training, a run of more than 256
-        characters of one kind (letters without a space, punctuation, white space) is therefore cut
-        into parts of 256, as if these were separate words. The tokenizer itself does not cut such
-        runs: this only limits the pieces that it can learn.
+        Training takes quadratic time in the length of a word. In training, a run of more than 1,024
+        bytes of one kind (letters without a space, punctuation, white space) is therefore cut into
+        parts of 1,024 bytes (with wordpiece, characters), as if these were separate words. The
+        tokenizer itself does not cut such runs: this only limits the pieces that it can learn.
 
         Args:
             source: An iterable of texts or of lists of texts, such as an open file.
