@@ -624,10 +624,6 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
 
-    # Transformers decorates its own method, so a type checker does not let another class replace
-    # it.
-    push_to_hub = RemoteCode.push_to_hub  # type: ignore[assignment]
-
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
