@@ -146,19 +146,9 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     return ignore_classes(labels, where=attention_mask == 0)
 
 
-def keep_positions(
-    hidden_states: torch.Tensor,
-    logits_to_keep: int | torch.Tensor,
-    last_tokens: torch.Tensor | None = None,
-) -> torch.Tensor:
+def keep_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
     """The states of the positions whose logits are requested, `(B, kept, hidden)`: the last ones
-    (all if `logits_to_keep` is 0), or those at the given indices.
-
-    Args:
-        last_tokens: `(B, L)`, the positions whose states are taken in place of those of padding.
-    """
-    if last_tokens is not None:
-        hidden_states = hidden_states.take_along_dim(last_tokens[:, :, None], dim=1)
+    (all if `logits_to_keep` is 0), or those at the given indices."""
     if isinstance(logits_to_keep, torch.Tensor):
         return hidden_states[:, logits_to_keep]
     return hidden_states[:, -logits_to_keep:]
@@ -277,7 +267,6 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        last_tokens: torch.Tensor | None = None,
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
@@ -292,8 +281,6 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
                 from padding, as in all stock causal models.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
-            last_tokens: `(B, L)`, the last token at or before each position. Logits of padding are
-                those of this token. `generate` passes it for prompts that end with padding.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
         """
         # This is not a named argument, because Trainer expects every argument with "label" in its
@@ -319,7 +306,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         )
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
-            hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
+            hidden_states = keep_positions(hidden_states, logits_to_keep)
         return self.language_model_output(
             CausalLMOutputWithCrossAttentions,
             outputs,
@@ -368,10 +355,10 @@ class RoFormerLiteClassificationHead(nn.Module):
 
 
 class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
-    """The head of whole documents, `(documents, hidden)` to `(documents, num_labels)`."""
+    """The head of whole sequences, `(B, hidden)` to `(B, num_labels)`."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (documents, 1, hidden).
+        return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (B, 1, hidden).
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
@@ -380,7 +367,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     num_scores: int | None = None  # Default: config.num_labels.
     output_class: Any = SequenceClassifierOutput
     head_class = RoFormerLiteClassificationHead
-    pools_tokens = True  # Whether there is one row of logits for each document, or for each token.
+    pools_tokens = True  # Whether there is one row of logits for each sequence, or for each token.
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
@@ -420,22 +407,22 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        cu_seq_lens_q = kwargs.get("cu_seq_lens_q")
-        documents = None
-        if self.pools_tokens and not is_tracing(hidden_states):
-            documents = find_packed_documents(
-                hidden_states,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                cu_seq_lens_q=cu_seq_lens_q,
-                cache=cache,
-            )
-        elif self.pools_tokens and cu_seq_lens_q is not None:
-            raise ValueError(
-                "cu_seq_lens_q: a model that is compiled as a whole can't pool packed documents; "
-                "pass each document as a sequence of its own."
-            )
-        logits = self.logits(hidden_states, attention_mask, documents)
+        if self.pools_tokens:
+            is_packed = kwargs.get("cu_seq_lens_q") is not None
+            if not is_tracing(hidden_states):
+                documents = find_packed_documents(
+                    hidden_states,
+                    attention_mask=attention_mask,
+                    position_ids=position_ids,
+                    cache=cache,
+                )
+                is_packed = is_packed or documents is not None
+            if is_packed:
+                raise ValueError(
+                    "a model that pools tokens takes no packed documents: pass each document as a "
+                    "sequence of its own, whose padding costs nothing."
+                )
+        logits = self.logits(hidden_states, attention_mask)
         loss = None
         if labels is not None:
             loss = self.loss(logits, labels, attention_mask, num_items_in_batch)
@@ -451,29 +438,25 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         return cross_entropy(logits, ignore_padding(labels, attention_mask), num_items_in_batch)
 
     def logits(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        documents: torch.Tensor | None,
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """`(B, L, hidden)` to `(documents, num_labels)` by `config.classifier_pooling`, or to
+        """`(B, L, hidden)` to `(B, num_labels)` by `config.classifier_pooling`, or to
         `(B, L, num_labels)`."""
         if not self.pools_tokens:
             return self.classifier(hidden_states)
         how = self.config.classifier_pooling
         if how == "late":
             hidden_states = self.classifier.transform(hidden_states)
-            pooled = pool(hidden_states, "mean", attention_mask, documents)
-            return self.classifier.score(pooled)
-        return self.classifier(pool(hidden_states, how, attention_mask, documents))
+            return self.classifier.score(pool(hidden_states, "mean", attention_mask))
+        return self.classifier(pool(hidden_states, how, attention_mask))
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     """Predicts a class, a set of classes, or numbers for each sequence.
 
-    `logits` is `(B, num_labels)`, or `(documents, num_labels)` if the input is packed.
-    `labels` are classes `(B,)`, zeros and ones `(B, num_labels)`, or numbers, depending on
-    `config.problem_type`. If it is None, it is inferred from the first labels, as in transformers.
+    `logits` is `(B, num_labels)`. `labels` are classes `(B,)`, zeros and ones `(B, num_labels)`, or
+    numbers, depending on `config.problem_type`. If it is None, it is inferred from the first
+    labels, as in transformers. Packed documents are refused, as padding costs nothing.
     """
 
     head_class = RoFormerLiteDocumentHead

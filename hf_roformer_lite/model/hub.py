@@ -60,11 +60,11 @@ def code_of_bundle(main: Path) -> dict[str, str]:
 
 
 class RemoteCode:
-    """Gives configurations and models the argument `remote_code` of `save_pretrained` and
-    `push_to_hub`.
+    """Gives configurations and models the argument `remote_code` of `save_pretrained`.
 
     `True` saves a bundle and `False` saves none. Without the argument, a model that was opened from
-    a bundle is saved as a bundle again. The property `remote_code` reads and sets the same choice.
+    a bundle is saved as a bundle again. The property `remote_code` reads and sets the same choice,
+    also for `push_to_hub` and the Trainer.
     All classes of a bundle are found in one of its files, which imports the others, so that a
     bundle always has the code of every class.
     """
@@ -130,11 +130,6 @@ class RemoteCode:
         main = Path(__file__).with_name(f"{self.file_of_classes()}.py")
         for name, text in code_of_bundle(main).items():
             (directory / name).write_text(text, encoding="utf-8")
-
-    def push_to_hub(self, *args: Any, remote_code: bool | None = None, **kwargs: Any) -> Any:
-        if remote_code is not None:
-            self.remote_code = remote_code
-        return super().push_to_hub(*args, **kwargs)  # type: ignore[misc]
 
 
 class RemoteCodeTokenizer(RemoteCode):

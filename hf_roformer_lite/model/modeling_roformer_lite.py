@@ -584,15 +584,19 @@ LAYERS: dict[str, type[nn.Module]] = {"standard": RoFormerLiteLayer}
 
 
 class RoFormerLitePooler(nn.Module):
-    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
+    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each sequence."""
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, first_tokens: torch.Tensor) -> torch.Tensor:
-        """`(documents, hidden)` to the same."""
-        return self.dense(first_tokens).tanh()
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: Any, documents: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """`(B, L, hidden)` to `(B, hidden)`, or None if sequences hold several documents."""
+        if documents is not None and not is_tracing(hidden_states):
+            return None
+        return self.dense(pool(hidden_states, "cls", attention_mask)).tanh()
 
 
 class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedModel):
@@ -619,10 +623,6 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         "attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
-
-    # Transformers decorates its own method, so a type checker does not let another class replace
-    # it.
-    push_to_hub = RemoteCode.push_to_hub  # type: ignore[assignment]
 
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
@@ -717,9 +717,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 attention function.
 
         Returns:
-            `last_hidden_state` `(B, L, hidden)`, zeros at padding; `pooler_output` `(documents,
-            hidden)` with `add_pooling_layer`; the cache; on request `hidden_states`, `attentions`,
-            `cross_attentions`.
+            `last_hidden_state` `(B, L, hidden)`, zeros at padding; `pooler_output` `(B, hidden)`
+            with `add_pooling_layer`, except for packed documents; the cache; on request
+            `hidden_states`, `attentions`, `cross_attentions`.
 
         Raises:
             ValueError: if inputs do not fit together.
@@ -783,8 +783,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         hidden_states = without_padding(hidden_states, attention_mask)
         pooled = None
         if self.pooler is not None:
-            first_states = pool(hidden_states, "cls", attention_mask, documents)
-            pooled = self.pooler(first_states)
+            pooled = self.pooler(hidden_states, attention_mask, documents)
         named_cache: dict[str, Any] = {CACHE_NAME: cache}
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states, pooler_output=pooled, **named_cache

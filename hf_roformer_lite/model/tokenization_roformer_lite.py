@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -53,6 +51,10 @@ SPACE_BEFORE_WORD = normalizers.Sequence(
 )
 # Excludes the space that begins a piece from the offsets of the piece.
 TRIM_OFFSETS = processors.ByteLevel(trim_offsets=True)
+# The number of bytes (in WordPiece, of characters) after which a word is cut in training. No word
+# of a natural language is this long, and a run of Chinese between two punctuation marks rarely is.
+# Encoded images, protein sequences and rulers made of hyphens are.
+MAX_WORD_LENGTH = 1024
 
 
 class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
@@ -153,10 +155,10 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
           Chinese characters are separated, and text is optionally lower-cased and stripped of
           accents. It is not lossless, and unknown characters are [UNK].
 
-        Training takes quadratic time in the length of a word. In training, a run of more than 256
-        characters of one kind (letters without a space, punctuation, white space) is therefore cut
-        into parts of 256, as if these were separate words. The tokenizer itself does not cut such
-        runs: this only limits the pieces that it can learn.
+        Training takes quadratic time in the length of a word. In training, a run of more than 1,024
+        bytes of one kind (letters without a space, punctuation, white space) is therefore cut into
+        parts of 1,024 bytes (with wordpiece, characters), as if these were separate words. The
+        tokenizer itself does not cut such runs: this only limits the pieces that it can learn.
 
         Args:
             source: An iterable of texts or of lists of texts, such as an open file.
@@ -182,17 +184,15 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; "
                 "choose algorithm='wordpiece' to change the text"
             )
-        training = _training_module()
         backend = untrained_backend(
             algorithm,
             lowercase=lowercase is not False,
             strip_accents=strip_accents,
         )
-        return training.trained(
-            cls(tokenizer_object=backend, model_max_length=model_max_length),
+        untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
+        return untrained.train_new_from_iterator(
             source,
             vocab_size,
-            is_bound=True,
             min_frequency=min_frequency,
             show_progress=show_progress,
             **trainer_options,
@@ -203,6 +203,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text_iterator: Iterable[str] | Iterable[list[str]],
         vocab_size: int,
         *args: Any,
+        min_frequency: int = 2,
         **kwargs: Any,
     ) -> "RoFormerLiteTokenizer":
         """
@@ -210,20 +211,42 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         text.
 
         The arguments are the same as in the base class; `text_iterator` yields texts or lists of
-        texts. `min_frequency`, 2 by default, is the same as in `train`, and all other keywords go
-        to the trainer in `tokenizers`. As with the tokenizers of transformers, the vocabulary
-        becomes larger than `vocab_size` if the alphabet already is, and a warning says so.
+        texts. `min_frequency` is the same as in `train`, and all other keywords go to the trainer
+        in `tokenizers`.
 
         Raises:
-            ValueError: for a Unigram tokenizer.
+            ValueError: for a Unigram tokenizer, a `text_iterator` without text, or a `vocab_size`
+                below the alphabet.
+            TypeError: as in `train`.
         """
-        return _training_module().trained(
-            self,
-            text_iterator,
-            vocab_size,
-            *args,
-            **kwargs,
-        )
+        backend = self.backend_tokenizer
+        if isinstance(backend.model, models.Unigram):
+            raise ValueError(
+                "a Unigram tokenizer of an earlier version cannot be trained on other text; train "
+                "a new tokenizer with algorithm='bpe'"
+            )
+        splits = [backend.pre_tokenizer, pre_tokenizers.FixedLength(MAX_WORD_LENGTH)]
+        if backend.pre_tokenizer is None:
+            del splits[0]
+        with replaced_parts(backend, pre_tokenizer=pre_tokenizers.Sequence(splits)):
+            new = super().train_new_from_iterator(
+                texts_of(text_iterator),
+                vocab_size,
+                *args,
+                min_frequency=min_frequency,
+                **kwargs,
+            )
+        new.backend_tokenizer.pre_tokenizer = backend.pre_tokenizer
+        # The ids of the special tokens may have changed.
+        new.backend_tokenizer.post_processor = new.template()
+        new.add_bos_token = self.add_bos_token
+        new.add_eos_token = self.add_eos_token
+        if new.vocab_size > vocab_size:
+            raise ValueError(
+                f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this "
+                f"text take {new.vocab_size} entries"
+            )
+        return new
 
     def _switch_to_target_mode(self) -> None:
         # Transformers calls this method, if a class has it, before it encodes a `text_target`.
@@ -340,10 +363,30 @@ def make_template(backend: Tokenizer, start: str | None, end: str) -> processors
     return processors.Sequence([TRIM_OFFSETS, template])
 
 
-def _training_module() -> ModuleType:
-    """The module that trains tokenizers. It is imported by name, as it belongs to the installed
-    package and to no bundle."""
-    return import_module("hf_roformer_lite.tokenizer_training")
+def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
+    """The non-blank texts of an iterable of texts or of lists of texts.
+
+    Raises:
+        ValueError: if there are none.
+        TypeError: for a single string, and for an item that is not a string.
+    """
+    if isinstance(items, str):
+        raise TypeError(
+            f"{items[:50]!r} is one text; pass an iterable of texts, such as "
+            'open("text.txt", encoding="utf-8")'
+        )
+    has_text = False
+    for item in items:
+        for text in item if isinstance(item, list | tuple) else [item]:
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"the source of texts holds {text!r}, a {type(text).__name__}, not a str"
+                )
+            if text.strip():
+                has_text = True
+                yield text
+    if not has_text:
+        raise ValueError("nothing to train on: the source holds no text")
 
 
 __all__ = ["SPECIAL_TOKENS", "RoFormerLiteTokenizer"]

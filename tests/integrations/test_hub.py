@@ -56,7 +56,8 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
     model = load_model(tmp_path / "model")
     tokenizer = require_tokenizer(tmp_path / "model")
     for part in (model, tokenizer):
-        part.push_to_hub("me/model", remote_code=True)
+        part.remote_code = True
+        part.push_to_hub("me/model")
     paths = [path for path in sys.path if path.endswith("-packages")]
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path += {paths}\n{WITHOUT_PACKAGE}"],

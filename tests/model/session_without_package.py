@@ -84,6 +84,9 @@ if __name__ == "__main__":
     for bundle, expected in EXPECTED["answers"].items():
         assert answers(bundle) == expected, bundle
     save_again()
+    tokenizer = load("AutoTokenizer", "encoder")
+    new = tokenizer.train_new_from_iterator(["another text"], 300, show_progress=False)
+    assert type(new) is type(tokenizer)
     assert not any(
         module and name.startswith("hf_roformer_lite") for name, module in sys.modules.items()
     )

@@ -51,6 +51,7 @@ BORDERS = torch.tensor([0, 3, 32])
 POSITIONS = torch.stack([torch.arange(8) % 4, torch.arange(8)])
 DECODER = {"is_decoder": True, "add_cross_attention": True}
 STACK = (rl.RoFormerLiteModel, {})
+CLASSIFIER = (rl.RoFormerLiteForSequenceClassification, {})
 CROSS = (rl.RoFormerLiteModel, DECODER)
 BOTH_SIDES = (rl.RoFormerLiteForConditionalGeneration, {})
 # Without self-attention, there is no cache from which the next positions could be counted.
@@ -63,6 +64,8 @@ UNFIT = [
     (STACK, {"encoder_hidden_states": MEMORY}, "does not attend to encoder_hidden_states"),
     (STACK, {"seq_idx": torch.zeros_like(IDS)}, "seq_idx does not suffice"),
     (STACK, {"token_type_ids": IDS % 2}, "token_type_ids"),
+    (CLASSIFIER, {"position_ids": POSITIONS.repeat(2, 1)}, "packed documents"),
+    (CLASSIFIER, {"cu_seq_lens_q": torch.tensor([0, 8, 16, 24, 32])}, "packed documents"),
     (BOTH_SIDES, {}, "decoder_input_ids"),
     (BOTH_SIDES, {**PAIR, "attention_mask": torch.ones(1, 1, 4, 4)}, "attention_mask"),
     (BOTH_SIDES, {**PAIR, "cu_seq_lens_q": BORDERS}, "cu_seq_lens_q"),

@@ -226,8 +226,11 @@ def test_bad_sources_are_named():
     ]:
         with pytest.raises(error, match=message):
             RoFormerLiteTokenizer.train(source, show_progress=False)
+    tokenizer = RoFormerLiteTokenizer.train(CORPUS, show_progress=False)
     with pytest.raises(ValueError, match="vocab_size=40 is too small"):
-        RoFormerLiteTokenizer.train(CORPUS, vocab_size=40)
+        tokenizer.train_new_from_iterator(CORPUS, 40, show_progress=False)
+    with pytest.raises(ValueError, match="vocab_size=40 is too small"):
+        RoFormerLiteTokenizer.train(CORPUS, vocab_size=40, show_progress=False)
     with pytest.raises(ValueError, match="lowercase=True.*bpe is lossless"):
         RoFormerLiteTokenizer.train(CORPUS, lowercase=True)
 

@@ -1,6 +1,7 @@
 """Large text is divided into blocks, and very long words are cut."""
 
 import random
+import time
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -8,11 +9,9 @@ import pytest
 import torch
 from program import answered, write_rows
 from saved_models import TEXTS, save_model
-from tokenizers import Tokenizer, models
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
-from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.data.blocks import BlockCollator, cut_blocks
 from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
@@ -89,20 +88,29 @@ def letters(count: int) -> str:
     return "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=count))
 
 
-def test_only_long_words_are_cut_and_nothing_is_lost():
+def test_only_long_words_are_cut():
+    """The parts of a long word are words of their own in training, and only there."""
+    whole = letters(1024)
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        [f"{whole}zy"] * 2, vocab_size=3000, show_progress=False
+    )
+    for text, number in ((whole, 1), ("zy", 1), (f"{whole}zy", 2)):
+        assert len(tokenizer.tokenize(text)) == number
+    (word,) = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(f"{whole}zy")
+    assert word[1] == (0, 1026)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_long_line_is_trained_on_in_a_moment(splits):
+    """Without cutting, this would take minutes."""
     backend = untrained_backend("bpe", lowercase=True, strip_accents=None)
-    long = letters(600)
-    texts = [" ".join(WORDS * 100), f"one {long} two", f"{'红' * 300}。{'红' * 300}", "1" * 1000]
-    cut = [list(cut_long_words([text], backend)) for text in texts]
-    assert ["".join(parts) for parts in cut] == texts and [len(parts) for parts in cut] == [
-        1,
-        3,
-        3,
-        1,
-    ]
-    assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
-    # This backend does not split text into words by itself.
-    assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3
+    if not splits:
+        backend.pre_tokenizer = None
+    tokenizer = rl.RoFormerLiteTokenizer(tokenizer_object=backend)
+    started = time.process_time()
+    new = tokenizer.train_new_from_iterator([letters(400_000)], 700, show_progress=False)
+    assert time.process_time() - started < 20
+    assert type(new.backend_tokenizer.pre_tokenizer) is type(backend.pre_tokenizer)
 
 
 def test_a_tagger_never_gets_more_than_it_takes(tmp_path, monkeypatch):
