@@ -146,9 +146,19 @@ def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     return ignore_classes(labels, where=attention_mask == 0)
 
 
-def keep_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
+def keep_positions(
+    hidden_states: torch.Tensor,
+    logits_to_keep: int | torch.Tensor,
+    last_tokens: torch.Tensor | None = None,
+) -> torch.Tensor:
     """The states of the positions whose logits are requested, `(B, kept, hidden)`: the last ones
-    (all if `logits_to_keep` is 0), or those at the given indices."""
+    (all if `logits_to_keep` is 0), or those at the given indices.
+
+    Args:
+        last_tokens: `(B, L)`, the positions whose states are taken in place of those of padding.
+    """
+    if last_tokens is not None:
+        hidden_states = hidden_states.take_along_dim(last_tokens[:, :, None], dim=1)
     if isinstance(logits_to_keep, torch.Tensor):
         return hidden_states[:, logits_to_keep]
     return hidden_states[:, -logits_to_keep:]
@@ -267,6 +277,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        last_tokens: torch.Tensor | None = None,
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
@@ -281,6 +292,8 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
                 from padding, as in all stock causal models.
             logits_to_keep: The number of last positions whose logits are computed (0: all), or the
                 indices of positions.
+            last_tokens: `(B, L)`, the last token at or before each position. Logits of padding are
+                those of this token. `generate` passes it for prompts that end with padding.
             kwargs: `shift_labels` `(B, L)` are labels that are already aligned with the positions.
         """
         # This is not a named argument, because Trainer expects every argument with "label" in its
@@ -306,7 +319,7 @@ class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, PaddedGe
         )
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
-            hidden_states = keep_positions(hidden_states, logits_to_keep)
+            hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
         return self.language_model_output(
             CausalLMOutputWithCrossAttentions,
             outputs,

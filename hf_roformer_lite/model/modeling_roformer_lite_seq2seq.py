@@ -231,6 +231,7 @@ class RoFormerLiteForConditionalGeneration(
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        last_tokens: torch.Tensor | None = None,
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
@@ -241,7 +242,7 @@ class RoFormerLiteForConditionalGeneration(
         Args:
             labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads
                 them shifted by one. With labels no cache is made unless `use_cache` is True.
-            logits_to_keep: As for `RoFormerLiteForCausalLM`, for the target.
+            logits_to_keep, last_tokens: As for `RoFormerLiteForCausalLM`, for the target.
             skip_logits, num_items_in_batch, smoothing: As for `RoFormerLiteForMaskedLM`.
 
         Returns:
@@ -285,7 +286,7 @@ class RoFormerLiteForConditionalGeneration(
         )
         hidden_states = outputs.last_hidden_state
         if labels is None:
-            hidden_states = keep_positions(hidden_states, logits_to_keep)
+            hidden_states = keep_positions(hidden_states, logits_to_keep, last_tokens)
         else:
             labels = ignore_padding(labels, decoder_attention_mask)
         return self.language_model_output(

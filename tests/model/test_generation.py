@@ -1,4 +1,4 @@
-"""Tests of decoding: with every cache and without, greedy and with beams, padded on the left."""
+"""Tests of decoding: with every cache and without, greedy and with beams, padded on either side."""
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_any_mask_beside_a_cache(name, backend, generator):
 )
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_padded_prompts(name, cache, mode):
-    """Padding on the left of a prompt does not change its continuation, with any cache."""
+    """Padding on either side of a prompt does not change its continuation, with any cache."""
     model = causal_model(name, eos_token_id=None)
     options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
     prompts = [random_ids(length, seed=length) for length in (3, 7, 5)]
@@ -124,54 +124,31 @@ def test_padded_prompts(name, cache, mode):
         for prompt in prompts
     ]
     assert len(set(map(tuple, alone))) > 1
-    ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side="left")
-    of_cache = CACHES[cache](model.config)
-    padded = model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
-    assert padded[:, -6:].tolist() == alone
+    for side in ("left", "right"):
+        ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
+        of_cache = CACHES[cache](model.config)
+        padded = model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
+        assert padded[:, -6:].tolist() == alone, side
 
 
-def test_generation_skips_the_padding_on_the_left():
-    """Whichever logits are kept, with an assistant too, and if the padding is longer than the parts
-    in which a prompt is read."""
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_generation_follows_the_last_real_token(side):
+    """Padding is skipped, whichever logits are kept, and with an assistant too. On the left, it may
+    be longer than the parts in which a prompt is read."""
     model = causal_model()
     ids = random_ids(1, 5)
+    sides = (4, 0) if side == "left" else (0, 4)
     padded = {
-        "input_ids": torch.nn.functional.pad(ids, (4, 0)),
-        "attention_mask": torch.nn.functional.pad(torch.ones_like(ids), (4, 0)),
+        "input_ids": torch.nn.functional.pad(ids, sides),
+        "attention_mask": torch.nn.functional.pad(torch.ones_like(ids), sides),
     }
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
-    for more in ({"logits_to_keep": 0}, {"assistant_model": model}, {"prefill_chunk_size": 3}):
+    for more in ({"logits_to_keep": 0}, {"assistant_model": model}):
         assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
-
-
-@pytest.mark.parametrize("cache", ["no cache", "dynamic", "static"])
-def test_beginnings_of_targets(cache):
-    """The positions of a target are counted from its first token, with any cache."""
-    model = pair_model("learned-typed")
-    source = random_ids(3, 4)
-    targets = [random_ids(length, seed=length) for length in (3, 7, 5)]
-    for target in targets:
-        target[0] = model.config.decoder_start_token_id
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
-    options |= CACHES[cache](model.config)
-    ids = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_side="left")
-    mask = (ids != 0).long()
-    padded = model.generate(source, decoder_input_ids=ids, decoder_attention_mask=mask, **options)
-    for row, length in enumerate((3, 7, 5)):
-        alone = model.generate(
-            source[row : row + 1],
-            decoder_input_ids=ids[row : row + 1, -length:],
-            decoder_attention_mask=mask[row : row + 1, -length:],
-            **options,
-        )
-        assert padded[row, -6:].tolist() == alone[0, -6:].tolist()
-
-
-def test_prompts_that_end_with_padding_are_refused():
-    ids = random_ids(2, 5)
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    with pytest.raises(ValueError, match="padding_side = 'left'"):
-        causal_model().generate(ids, attention_mask=mask)
-    with pytest.raises(ValueError, match="padding_side = 'left'"):
-        pair_model().generate(ids, decoder_input_ids=ids, decoder_attention_mask=mask)
+    in_parts = {"prefill_chunk_size": 3}
+    if side == "left":
+        assert model.generate(**padded, **options, **in_parts)[:, 9:].tolist() == expected
+    else:
+        with pytest.raises(ValueError, match="prefill_chunk_size"):
+            model.generate(**padded, **options, **in_parts)
