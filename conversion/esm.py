@@ -118,9 +118,10 @@ class Esm(HuggingFaceConverter):
             "mask_token_id": ours.token_dropout_mask_id,
         }
         num_rows = ours.max_position_embeddings
+        num_unused = unused_rows(ours)  # Their class needs the id of padding for any positions.
         if ours.position_embedding_type == "learned":
             fields["position_embedding_type"] = "absolute"
-            num_rows += unused_rows(ours)
+            num_rows += num_unused
         else:
             fields["position_embedding_type"] = "rotary"
             fields["rope_theta"] = (ours.rope_parameters or {}).get("rope_theta", 10000.0)

@@ -189,6 +189,9 @@ def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel
         _fill_configs(route)
     if route.back is not None:
         _compare(route, model)
+    scales = {stack.scale_embeddings for stack in stacks_of(model.config).values()}
+    if route.scales and len(scales) > 1 and model.config.share_embeddings:
+        route.faults.append("embeddings that only one of two stacks scales, although they share it")
     return route
 
 

@@ -100,6 +100,7 @@ class HuggingFaceConverter(Converter):
         pooling_field: The field of their config for the pooling of a head, whose values are in
             `POOLINGS`. Heads that do not read the field are exported with their default.
         in_transformers: Whether transformers has their classes.
+        rotates_parts: Whether their attention reads `partial_rotary_factor`.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]]
@@ -114,6 +115,7 @@ class HuggingFaceConverter(Converter):
     has_pooler: ClassVar[bool | None] = None
     pooling_field: ClassVar[str] = "classifier_pooling"
     in_transformers: ClassVar[bool] = True
+    rotates_parts: ClassVar[bool] = False
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         """`rules`, and rules that depend on the config."""
@@ -160,7 +162,15 @@ class HuggingFaceConverter(Converter):
         fields |= head.fields_for(theirs)
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
-        return RoFormerLiteConfig(**fields)
+        ours = RoFormerLiteConfig(**fields)
+        sets = ours.rope_parameters_of_layers().values() if ours.rope_parameters else ()
+        shares = {parameters.get("partial_rotary_factor", 1.0) for parameters in sets}
+        if not self.rotates_parts and not shares <= {1.0}:
+            raise ConversionError(
+                f"partial_rotary_factor in rope_parameters, as {self.class_name(name)} ignores it "
+                "and rotates whole heads"
+            )
+        return ours
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
         """Their config for `ours`. If a field has no equivalent, `our_config` of the result differs

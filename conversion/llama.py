@@ -168,6 +168,7 @@ class GPTNeoX(HuggingFaceConverter):
 
     name = "gpt_neox"
     prefix = "gpt_neox"
+    rotates_parts = True
     config_class = GPTNeoXConfig
     fields = {
         **COMMON_FIELDS,

@@ -67,7 +67,8 @@ def attend_to_batch(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
-    if statically_known_true(query.numel() * key.numel() == 0):
+    # In a trace of torch.jit, a size is a tensor.
+    if not torch.jit.is_tracing() and statically_known_true(query.numel() * key.numel() == 0):
         # The output is empty or zero. It depends on all three, so that each gets a gradient.
         return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
     attend = attend_eagerly if needs_eager(query, kwargs) else sdpa_attention_forward

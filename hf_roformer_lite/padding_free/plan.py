@@ -68,6 +68,10 @@ class Plan:
     labelled: torch.Tensor | None = None
     found: list[FlatTokens] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # torch.jit records shapes as constants, also those that depend on the values of a mask.
+        self.computes_padding |= torch.jit.is_tracing()
+
     def include(self, outer: "Plan") -> None:
         """Add what is read by the model around this one."""
         self.read += outer.read

@@ -54,9 +54,12 @@ class SortedRows:
             group = first[rows][:, None] + places.minimum(own_counts - 1)
             self.tokens.append(group)
             mask = mask_of_group(dense, tokens, select(tokens.index, group))
-            hidden = False if dense.dtype == torch.bool else torch.finfo(dense.dtype).min
-            is_empty = places >= own_counts
-            self.masks.append(mask.masked_fill(is_empty[:, None], hidden)[:, None])
+            is_filled = (places < own_counts)[:, None]
+            if mask.dtype == torch.bool:
+                mask = mask & is_filled  # Runtimes lack `masked_fill` of truth values.
+            else:
+                mask = mask.masked_fill(~is_filled, torch.finfo(mask.dtype).min)
+            self.masks.append(mask[:, None])
 
     def spread(self, states: torch.Tensor) -> list[torch.Tensor]:
         """`(1, heads, N, head_dim)` to `(n, heads, L, head_dim)` for each group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -275,8 +276,8 @@ class Tag(LabelRecipe):
         return [self.options.token_column or "tokens"]
 
     def input_of_line(self, line: str) -> Input:
-        """The words of a line, which tabs and spaces separate."""
-        words = line.replace("\t", " ").split(" ")
+        """The words of a line, which tabs, spaces and line breaks separate."""
+        words = re.split("[ \t\r\n]", line)
         return self.units(word for word in words if word.strip())
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:

@@ -23,6 +23,7 @@ from transformers import (
     pipeline,
 )
 
+import roformer_lite
 from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
@@ -178,6 +179,12 @@ def test_weights_in_half_precision_answer_in_float32(models, place):
     AutoTokenizer.from_pretrained("half").save_pretrained("whole")
     half, whole = (answers.open_model(name, "cpu") for name in ("half", "whole"))
     assert half.answers(TEXTS, 1) == whole.answers(TEXTS, 1)
+
+
+def test_line_breaks_separate_the_words_of_a_text(models):
+    texts = ["Paula is\there", "Paula\nis\r\n\nhere"]
+    one, other = (row["tags"] for row in roformer_lite.predict(models / "tag", texts))
+    assert len(one) == 3 and one == other
 
 
 def test_the_most_probable_labels(models, place):

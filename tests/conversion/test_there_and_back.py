@@ -189,6 +189,36 @@ def test_what_fits_no_family():
         export("auto", rl.RoFormerLiteModel(walkthrough))
 
 
+def test_a_part_of_a_head_is_rotated_by_no_llama(tmp_path):
+    """Llama ignores the share that is rotated, so neither direction may keep it."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    case = next(case for case in GOES_TO if case["family"] == "llama")
+    config = rl.RoFormerLiteConfig(**{**SIZES, **case["fields"], "rope_parameters": rope})
+    with pytest.raises(ConversionError, match="partial_rotary_factor"):
+        export("llama", rl.RoFormerLiteForCausalLM(config))
+    theirs = transformers.LlamaConfig(rope_parameters=rope, architectures=["LlamaModel"])
+    with pytest.raises(ConversionError, match="partial_rotary_factor"):
+        CONVERTERS["llama"].our_config(theirs.to_dict())
+
+
+@pytest.mark.parametrize("scaled", ["encoder", "decoder"])
+def test_one_table_has_one_scale(scaled):
+    case = next(case for case in GOES_TO if case["family"] == "bart")
+    sides = {
+        side: {**case["fields"][side], "scale_embeddings": side == scaled}
+        for side in ("encoder", "decoder")
+    }
+    config = rl.RoFormerLiteSeq2SeqConfig(**{**case["fields"], **sides, "share_embeddings": True})
+    with pytest.raises(ConversionError, match="scale"):
+        export("bart", rl.RoFormerLiteSeq2SeqModel(config))
+
+
+def test_esm_needs_the_id_of_padding():
+    model = rl.RoFormerLiteModel(rl.RoFormerLiteConfig(**{**SIZES, "pad_token_id": None}))
+    with pytest.raises(ConversionError, match="pad_token_id"):
+        export("esm", model)
+
+
 def test_layers_that_shared_weights_before_a_training():
     reference, weights = source_weights("albert", CASES["albert"][2])
     model = convert("albert", weights, CASES["albert"][2])

@@ -123,9 +123,11 @@ def run_by_openvino(path: Path) -> Callable[[dict[str, Any]], list[Any]]:
     return lambda given: list(compiled(given).values())
 
 
-def assert_same_outputs(stock: torch.nn.Module, path: Path) -> None:
+def assert_same_outputs(
+    stock: torch.nn.Module, path: Path, masks: dict[str, torch.Tensor] = MASKS
+) -> None:
     for run in (run_by_onnxruntime(path), run_by_openvino(path)):
-        for mask in MASKS.values():
+        for mask in masks.values():
             inputs = inputs_for(mask)
             expected = outputs_of(stock, inputs)
             found = run({key: value.numpy() for key, value in inputs.items()})
@@ -177,6 +179,35 @@ def test_a_padded_graph(tmp_path):
     counts = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert counts["NonZero"] == 0
     assert_same_outputs(model, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_new", [True, False])
+def test_exporters_of_torch(is_new, tmp_path):
+    """The new exporter writes a flat graph, and the one for traces a padded graph."""
+    stock = stock_model("BertForSequenceClassification")
+    model = padding_free(copy.deepcopy(stock))
+    sample = inputs_for(MASKS["mixed"][:2, :5])
+    path = tmp_path / "model.onnx"
+    axes = {0: "batch", 1: "length"}
+    shapes = (
+        {"dynamic_shapes": {name: axes for name in sample}}
+        if is_new
+        else {"dynamic_axes": {name: axes for name in sample}}
+    )
+    torch.onnx.export(
+        model,
+        kwargs=sample,
+        f=path,
+        input_names=list(sample),
+        dynamo=is_new,
+        **shapes,
+    )
+    operations = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert (operations["NonZero"] > 0) == is_new
+    # These exporters write another attention for rows without a token, in the stock model, too.
+    masks = {name: mask for name, mask in MASKS.items() if mask.any(dim=1).all()}
+    assert_same_outputs(stock, path, masks)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from conftest import ROOT
 from datasets import Dataset
 from program import (
     card_of,
+    config_of,
     evaluated,
     results_of,
     run,
@@ -26,6 +27,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.cross_encoder import evaluation as cross_encoder_evaluation
 from sentence_transformers.sentence_transformer import evaluation as sentence_evaluation
 
+import roformer_lite
 from roformer_lite.answers import open_model
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.export.sentence_encoder import check_sentence_modules
@@ -125,6 +127,18 @@ def test_a_model_of_another_program_keeps_its_length_and_its_similarity(folder, 
         model.save_pretrained(str(there))
         found[length] = evaluated(there, data)["metrics"]["test"]
     assert found[24]["mrr@10"] != found[4]["mrr@10"]
+
+
+def test_an_encoder_without_its_pooler(folder, tmp_path):
+    """Sentence encoders do not read BERT's pooler, and `convert` writes none."""
+    run("convert --to auto", folder / "embed", tmp_path / "esm")
+    assert config_of(tmp_path / "esm")["model_type"] != "roformer_lite"
+    texts = ["harbour boat", "oven"]
+    found = [
+        np.array([row["embedding"] for row in roformer_lite.predict(place, texts)])
+        for place in (folder / "embed", tmp_path / "esm")
+    ]
+    np.testing.assert_allclose(*found, atol=1e-5)
 
 
 def test_prompts_of_queries_do_not_apply(folder, tmp_path):
