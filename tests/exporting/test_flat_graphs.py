@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import build, stack_config
+from conftest import build, random_ids, stack_config
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -80,9 +80,7 @@ MASKS = {
 
 
 def inputs_for(mask: torch.Tensor) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 60, mask.shape, generator=generator)
-    return {"input_ids": ids * mask, "attention_mask": mask}
+    return {"input_ids": random_ids(*mask.shape) * mask, "attention_mask": mask}
 
 
 def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Outputs:
