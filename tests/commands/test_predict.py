@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import refused, run
+from program import change_fields, refused, run
 from saved_models import save_model
 from sentence_transformers import CrossEncoder
 from transformers import (
@@ -153,9 +153,8 @@ def test_a_reranker_of_another_program_takes_pairs(models, place):
     theirs = save_model("rerank", Path("theirs"))
     for name in ("results.json", "modules.json"):
         (theirs / name).unlink(missing_ok=True)
-    config = json.loads((theirs / "config.json").read_text())
-    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    (theirs / "config.json").write_text(json.dumps(config))
+    fields = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    change_fields(theirs / "config.json", sentence_transformers=fields)
     Path("lines.txt").write_text("".join(f"query\t{text}\n" for text in TEXTS if text.strip()))
     scores = [float(line) for line in lines_of(theirs)]
     model = CrossEncoder("theirs", device="cpu")
@@ -165,9 +164,7 @@ def test_a_reranker_of_another_program_takes_pairs(models, place):
 
 def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
     theirs = shutil.copytree(models / "pairs", Path("theirs"))
-    config = json.loads((theirs / "config.json").read_text())
-    config["sentence_transformers"] = {"version": "6.2.0"}
-    (theirs / "config.json").write_text(json.dumps(config))
+    change_fields(theirs / "config.json", sentence_transformers={"version": "6.2.0"})
     (theirs / "results.json").unlink()
     assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
 
@@ -492,8 +489,7 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
 @pytest.mark.parametrize("threshold", ["high", 2])
 def test_a_damaged_threshold_is_refused(tmp_path, threshold):
     model = save_model("classify", tmp_path / "m")
-    results = {"task": "classify", "settings": {"threshold": threshold}}
-    (model / "results.json").write_text(json.dumps(results))
+    change_fields(model / "results.json", settings={"threshold": threshold})
     with pytest.raises(InputError, match="results.json: settings: "):
         answers.open_model(model, device="cpu")
 
