@@ -29,6 +29,11 @@ MODELS = {
     "falcon classes": "FalconForSequenceClassification",
 }
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+# Answers for models that find them in four texts.
+PLACES = {
+    "start_positions": torch.tensor([3, 2, 0, 1]),
+    "end_positions": torch.tensor([5, 3, 0, 2]),
+}
 
 
 def build(name: str, **fields: Any) -> PreTrainedModel:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from comparisons import (
     CLOSE,
+    PLACES,
     assert_same_gradients,
     batch_of_pairs,
     build,
@@ -105,17 +106,13 @@ def test_training_skips_the_padding_of_targets(name, skip_logits):
 
 def test_the_scores_of_padding_count_in_question_answering():
     stock, free = pair("BartForQuestionAnswering")
-    places = {
-        "start_positions": torch.tensor([3, 2, 0, 1]),
-        "end_positions": torch.tensor([5, 3, 0, 2]),
-    }
     batch = batch_of_pairs()
     mask = (batch.pop("labels") != -100).long()
     inputs = {"input_ids": batch["input_ids"], "decoder_input_ids": batch["input_ids"]}
-    assert_same_gradients(free, stock, {**inputs, "decoder_attention_mask": mask, **places})
+    assert_same_gradients(free, stock, {**inputs, "decoder_attention_mask": mask, **PLACES})
     stock, free = pair("LayoutLMForQuestionAnswering")
     boxes = torch.zeros(4, 12, 4, dtype=torch.long)
-    assert_same_gradients(free, stock, {**batch, "bbox": boxes, **places})
+    assert_same_gradients(free, stock, {**batch, "bbox": boxes, **PLACES})
 
 
 def test_scoring_without_labels_skips_the_padding_of_targets():
