@@ -188,18 +188,14 @@ def test_exporters_of_torch(is_new, tmp_path):
     sample = inputs_for(MASKS["mixed"][:2, :5])
     path = tmp_path / "model.onnx"
     axes = {0: "batch", 1: "length"}
-    shapes = (
-        {"dynamic_shapes": {name: axes for name in sample}}
-        if is_new
-        else {"dynamic_axes": {name: axes for name in sample}}
-    )
+    option = "dynamic_shapes" if is_new else "dynamic_axes"
     torch.onnx.export(
         model,
         kwargs=sample,
         f=path,
         input_names=list(sample),
         dynamo=is_new,
-        **shapes,
+        **{option: dict.fromkeys(sample, axes)},
     )
     operations = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert (operations["NonZero"] > 0) == is_new
