@@ -2,15 +2,7 @@
 
 import pytest
 import torch
-from conftest import (
-    CLOSE,
-    STACKS,
-    STYLES,
-    build,
-    random_ids,
-    seq2seq_config,
-    stack_config,
-)
+from conftest import CLOSE, STACKS, STYLES, build, random_ids, seq2seq_config, stack_config
 from transformers import (
     DynamicCache,
     StaticCache,
