@@ -158,14 +158,20 @@ def test_command_line(tmp_path, capsys):
     assert not new.exists()
 
 
-def test_tokenizers_are_converted_too(tmp_path):
-    """RoFormer's tokenizer becomes ours, and opens in stock transformers after its export. A
-    tokenizer that was trained here opens there, too."""
-    config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
+@pytest.fixture
+def roformer(tmp_path) -> Path:
+    """A RoFormer with a vocabulary of words."""
+    config = {**CASES["roformer"][0], "model_type": "roformer", "vocab_size": 300}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
     (source / "vocab.txt").write_text("\n".join(ENTRIES))
-    convert_checkpoint("roformer", source, tmp_path / "ours")
+    return source
+
+
+def test_tokenizers_are_converted_too(roformer, tmp_path):
+    """RoFormer's tokenizer becomes ours, and opens in stock transformers after its export. A
+    tokenizer that was trained here opens there, too."""
+    convert_checkpoint("roformer", roformer, tmp_path / "ours")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert type(tokenizer) is rl.RoFormerLiteJiebaTokenizer
     expected = transformers.RoFormerTokenizer(VOCABULARY)(CHINESE).input_ids
@@ -187,15 +193,11 @@ def test_tokenizers_are_converted_too(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
-def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, tmp_path):
+def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, roformer, tmp_path):
     """Models of characters declare the tokenizer of BERT, which does not read words."""
-    config = {**CASES["roformer"][0], "model_type": "roformer"}
-    _, weights = source_weights("roformer", config)
-    source = write_checkpoint(tmp_path / "source", config, weights)
-    (source / "vocab.txt").write_text("\n".join(ENTRIES))
-    fields = {"config.json": config, "tokenizer_config.json": {}}[file]
-    (source / file).write_text(json.dumps({**fields, "tokenizer_class": "BertTokenizer"}))
-    convert_checkpoint("auto", source, tmp_path / "ours")
+    fields = config_of(roformer) if file == "config.json" else {}
+    (roformer / file).write_text(json.dumps({**fields, "tokenizer_class": "BertTokenizer"}))
+    convert_checkpoint("auto", roformer, tmp_path / "ours")
     text = f"{CHINESE} good"
     expected = transformers.BertTokenizer(VOCABULARY)(text).input_ids
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
