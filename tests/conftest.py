@@ -102,6 +102,14 @@ def noisy(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval()
 
 
+def random_ids(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [weight.grad for weight in model.parameters() if weight.grad is not None]
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)

@@ -77,6 +77,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
+def change_fields(path: Path, **fields: Any) -> None:
+    """Write a file of JSON again, with other values of some fields."""
+    path.write_text(json.dumps({**read_json(path), **fields}), "utf-8")
+
+
 def interrupted(command: str, step: int, event: str = "on_step_begin", **options: object) -> None:
     """Run a training that is interrupted at an event of a step, but not in the stage of pairs."""
 

@@ -3,7 +3,7 @@ of training."""
 
 import torch
 from conftest import ROOT, VOCAB, build, seq2seq_config, stack_config
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 import hf_roformer_lite as rl
 
@@ -80,6 +80,10 @@ TRAINER = {
 def arguments(out, **options) -> TrainingArguments:
     """Arguments of the stock Trainer: three steps on a CPU, all logged, and nothing is saved."""
     return TrainingArguments(out, **{**TRAINER, **options})
+
+
+def logged(trainer: Trainer, name: str = "loss") -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
 def date_pairs(count: int) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import refused, run
+from program import answered, change_fields, refused, run
 from saved_models import save_model
 from sentence_transformers import CrossEncoder
 from transformers import (
@@ -152,22 +152,18 @@ def test_a_reranker_of_another_program_takes_pairs(models, place):
     """Its class is that of a classifier, but its configuration has a field of the library."""
     theirs = save_model("rerank", Path("theirs"))
     for name in ("results.json", "modules.json"):
-        (theirs / name).unlink(missing_ok=True)
-    config = json.loads((theirs / "config.json").read_text())
-    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    (theirs / "config.json").write_text(json.dumps(config))
-    Path("lines.txt").write_text("".join(f"query\t{text}\n" for text in TEXTS if text.strip()))
-    scores = [float(line) for line in lines_of(theirs)]
-    model = CrossEncoder("theirs", device="cpu")
-    expected = model.predict([("query", text) for text in TEXTS if text.strip()])
+        (theirs / name).unlink()
+    fields = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    change_fields(theirs / "config.json", sentence_transformers=fields)
+    texts = [text for text in TEXTS if text]
+    scores = [float(line) for line in answered(theirs, [f"query\t{text}" for text in texts])]
+    expected = CrossEncoder("theirs", device="cpu").predict([("query", text) for text in texts])
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
     theirs = shutil.copytree(models / "pairs", Path("theirs"))
-    config = json.loads((theirs / "config.json").read_text())
-    config["sentence_transformers"] = {"version": "6.2.0"}
-    (theirs / "config.json").write_text(json.dumps(config))
+    change_fields(theirs / "config.json", sentence_transformers={"version": "6.2.0"})
     (theirs / "results.json").unlink()
     assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
 
@@ -260,9 +256,8 @@ def test_answers_are_those_of_the_model(models, place):
         # The texts have no mask, so there is nothing to fill.
         assert found["mlm"] == text
     scores = logits("pairs", "one", "two").softmax(-1)
-    Path("pairs.txt").write_text("one\ttwo\n")
-    predict(models / "pairs", "pairs.txt", "y.txt")
-    assert Path("y.txt").read_text() == f"LABEL_{scores.argmax()}\t{scores.max():.4f}\n"
+    (found,) = answered(models / "pairs", ["one\ttwo"])
+    assert found == f"LABEL_{scores.argmax()}\t{scores.max():.4f}"
 
 
 def test_causal_models_draw_their_text(models, place):
@@ -385,13 +380,11 @@ def test_a_standard_output_that_is_not_utf_8(models, place, monkeypatch):
 
 def test_white_space_around_a_text_does_not_matter(models, place):
     """A text may have white space on either side, and so may both parts of a pair."""
-    Path("spaced.txt").write_text("".join(f" \t{text}\u3000 \r\n" for text in TEXTS))
+    spaced = [f" \t{text}\u3000 \r" for text in TEXTS]
     for kind in ("classify", "seq2seq", "mlm", "number"):
-        predict(models / kind, "spaced.txt", "spaced.out")
-        assert Path("spaced.out").read_text().splitlines() == lines_of(models / kind)
-    Path("pairs.txt").write_text("one\ttwo\n one \t two \ncat\t\n\tcat\n\t\n")
-    predict(models / "pairs", "pairs.txt", "pairs.out")
-    first, second, *empty = Path("pairs.out").read_text().split("\n")[:-1]
+        assert answered(models / kind, spaced) == lines_of(models / kind)
+    pairs = ["one\ttwo", " one \t two ", "cat\t", "\tcat", "\t"]
+    first, second, *empty = answered(models / "pairs", pairs)
     assert first == second != "" and empty == ["", "", ""]
 
 
@@ -400,9 +393,7 @@ def test_masks_are_filled_as_by_the_pipeline(models, place):
     fill = pipeline("fill-mask", model=str(models / "mlm"))
     mask = fill.tokenizer.mask_token
     texts = [f"a {mask} film", f"far too {mask}", f"a {mask} {mask}"]
-    Path("masks.txt").write_text("".join(text + "\n" for text in texts))
-    predict(models / "mlm", "masks.txt", "masks.out")
-    first, second, both = Path("masks.out").read_text().splitlines()
+    first, second, both = answered(models / "mlm", texts)
     special = set(fill.tokenizer.all_special_ids)
     for text, answer in zip(texts, (first, second), strict=False):
         found = [each for each in fill(text, top_k=20) if each["token"] not in special]
@@ -492,8 +483,7 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, pla
 @pytest.mark.parametrize("threshold", ["high", 2])
 def test_a_damaged_threshold_is_refused(tmp_path, threshold):
     model = save_model("classify", tmp_path / "m")
-    results = {"task": "classify", "settings": {"threshold": threshold}}
-    (model / "results.json").write_text(json.dumps(results))
+    change_fields(model / "results.json", settings={"threshold": threshold})
     with pytest.raises(InputError, match="results.json: settings: "):
         answers.open_model(model, device="cpu")
 

@@ -8,7 +8,7 @@ import sys
 import httpx
 import pytest
 import torch
-from conftest import VOCAB, build, stack_config
+from conftest import build, random_ids, stack_config
 from saved_models import save_model
 from transformers import ContinuousBatchingConfig, GenerationConfig, pipeline
 
@@ -19,11 +19,9 @@ from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 @pytest.mark.parametrize(
     "name", ["grouped-gated-rms", "sliding", "learned-typed", "partial-rotary-value"]
 )
-def test_continuous_batching(name, backend, generator):
+def test_continuous_batching(name, backend):
     model = build(RoFormerLiteForCausalLM, stack_config(name, backend, tie_word_embeddings=False))
-    prompts = [
-        torch.randint(5, VOCAB, (length,), generator=generator).tolist() for length in (3, 9, 1, 6)
-    ]
+    prompts = [random_ids(length, seed=length).tolist() for length in (3, 9, 1, 6)]
     greedy = GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=-1, pad_token_id=0)
     one_by_one = [
         model.generate(torch.tensor([ids]), greedy)[0, len(ids) :].tolist() for ids in prompts

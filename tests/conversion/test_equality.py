@@ -1,7 +1,6 @@
 """Converted models compute what their sources compute: outputs, dropouts, long and packed texts,
 generated text."""
 
-import json
 from contextlib import contextmanager
 from unittest import mock
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from conftest import noisy
 from conversion_cases import CASES, FAMILIES, source_weights
+from program import change_fields, read_json
 from torch import nn
 from torch.nn import functional as F
 
@@ -156,10 +156,9 @@ def test_pairs_generate_alike(name, tmp_path):
     assert torch.equal(model.generate(**inputs), expected)
     # Older checkpoints have these settings in config.json.
     file = tmp_path / "theirs" / "generation_config.json"
-    fields = json.loads(file.read_text())
+    fields = read_json(file)
     file.unlink()
-    file = file.with_name("config.json")
-    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    change_fields(file.with_name("config.json"), **fields)
     older = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "older")
     assert older.generation_config.num_beams == 3
     assert torch.equal(older.generate(**inputs), expected)

@@ -8,7 +8,7 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
-from conftest import VOCAB, build, data_beside, noisy, stack_config
+from conftest import CLOSE, VOCAB, build, data_beside, noisy, random_ids, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConversionError
@@ -33,8 +33,7 @@ def pair_config(kind: str, **fields) -> rl.RoFormerLiteSeq2SeqConfig:
 
 
 def texts(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(5, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    return [random_ids(length, seed=seed + length).tolist() for length in lengths]
 
 
 def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
@@ -68,7 +67,7 @@ def test_pairs(kind, tokenizer, tmp_path):
     for source, target, score, best in zip(sources, targets, scores, found, strict=True):
         ids = {"input_ids": source, "decoder_input_ids": [2, *target]}
         expected = log_probabilities(model, [*target, 3], **ids)
-        np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(score.log_probs, expected, **CLOSE)
         generated = model.generate(
             torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20
         )
@@ -96,7 +95,7 @@ def test_causal_models(kind, tokenizer, tmp_path):
     found = generator.generate_batch(names(tokenizer, rows), **options)
     for row, score, best in zip(rows, scores, found, strict=True):
         expected = log_probabilities(model, row[1:], input_ids=row[:-1])
-        np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(score.log_probs, expected, **CLOSE)
         generated = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)
         tokens = generated[0, len(row) :].tolist()
         assert best.sequences_ids[0] == [index for index in tokens if index != 3]

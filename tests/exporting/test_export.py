@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import build, seq2seq_config, stack_config
+from conftest import CLOSE, build, seq2seq_config, stack_config
 from program import run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
@@ -21,7 +21,7 @@ def assert_same_outputs(model, exported, masks: list[torch.Tensor]) -> None:
         with torch.no_grad():
             expected = model(**inputs).last_hidden_state[mask == 1]
         found = exported(**inputs)["last_hidden_state"][mask == 1]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_torch_exports_a_model_by_itself():
@@ -50,9 +50,7 @@ def test_command_line(tmp_path):
     inputs = tokenizer(["a fine film", "fine"], padding=True, return_tensors="pt")
     # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
-    torch.testing.assert_close(
-        exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, **CLOSE)
 
 
 def test_what_cannot_be_exported():

@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import build, stack_config
+from conftest import build, random_ids, stack_config
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -80,9 +80,7 @@ MASKS = {
 
 
 def inputs_for(mask: torch.Tensor) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 60, mask.shape, generator=generator)
-    return {"input_ids": ids * mask, "attention_mask": mask}
+    return {"input_ids": random_ids(*mask.shape) * mask, "attention_mask": mask}
 
 
 def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Outputs:
@@ -190,18 +188,14 @@ def test_exporters_of_torch(is_new, tmp_path):
     sample = inputs_for(MASKS["mixed"][:2, :5])
     path = tmp_path / "model.onnx"
     axes = {0: "batch", 1: "length"}
-    shapes = (
-        {"dynamic_shapes": {name: axes for name in sample}}
-        if is_new
-        else {"dynamic_axes": {name: axes for name in sample}}
-    )
+    option = "dynamic_shapes" if is_new else "dynamic_axes"
     torch.onnx.export(
         model,
         kwargs=sample,
         f=path,
         input_names=list(sample),
         dynamo=is_new,
-        **shapes,
+        **{option: dict.fromkeys(sample, axes)},
     )
     operations = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert (operations["NonZero"] > 0) == is_new

@@ -1,6 +1,5 @@
 """A directory that was exported to ONNX needs no other files for the answers of the model."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import onnx
 import pytest
 import torch
 from answering import shown_answers
-from program import config_of, evaluated, refused, results_of, run, write_rows
+from program import change_fields, evaluated, refused, run, write_rows
 from saved_models import save_model
 from transformers import AutoModel, AutoTokenizer
 
@@ -81,9 +80,8 @@ def test_other_tasks(case, tmp_path):
 def test_masks_are_drawn_as_in_the_training(tmp_path):
     """The seed and the batch size of the training determine which tokens `evaluate` masks."""
     model = save_model("mlm", tmp_path / "model")
-    results = results_of(model)
-    results["training"] = {"arguments": {"seed": 7, "per_device_eval_batch_size": 2}}
-    (model / "results.json").write_text(json.dumps(results), "utf-8")
+    training = {"arguments": {"seed": 7, "per_device_eval_batch_size": 2}}
+    change_fields(model / "results.json", training=training)
     run("export", model, tmp_path / "out")
     data = write_rows(tmp_path / "a.jsonl", [{"text": line} for line in LINES * 4 if line])
     expected = evaluated(model, data)["metrics"]["test"]
@@ -114,10 +112,8 @@ def test_models_that_generate(tmp_path):
         out = tmp_path / f"{case}-onnx"
         save_model(case.removesuffix(" with windows"), directory)
         if case.endswith("windows"):
-            config = config_of(directory)
-            config["layer_types"] = ["sliding_attention", "full_attention"]
-            config["sliding_window"] = 3
-            (directory / "config.json").write_text(json.dumps(config), "utf-8")
+            layers = ["sliding_attention", "full_attention"]
+            change_fields(directory / "config.json", layer_types=layers, sliding_window=3)
         run("export", directory, out)
         for given in each:
             answers = []

@@ -5,7 +5,6 @@ directories. The command must give a right result, or one sentence that names th
 the damages is tested each time, and many in the slow tests.
 """
 
-import json
 import os
 import random
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from damage import WEIGHTS, change_tensors, damage_file
+from program import change_fields
 from saved_models import save_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
@@ -161,11 +161,7 @@ def damage_in(folder: Path, file: str, seed: int) -> None:
 
 
 def _set(file: str, **fields) -> Damage:
-    def damage(folder: Path) -> None:
-        content = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps({**content, **fields}))
-
-    return damage
+    return lambda folder: change_fields(folder / file, **fields)
 
 
 def _change(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Damage:

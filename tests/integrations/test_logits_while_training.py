@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import build, gradients_of, random_ids, seq2seq_config, stack_config
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -23,7 +23,7 @@ HEADS = {
     "causal": lambda **fields: build(RoFormerLiteForCausalLM, stack_config(**fields)),
     "pair": lambda **fields: build(RoFormerLiteForConditionalGeneration, pair_config(**fields)),
 }
-IDS = torch.randint(5, VOCAB, (4, 300), generator=torch.Generator().manual_seed(0))
+IDS = random_ids(4, 300)
 LABELS = IDS.masked_fill(
     torch.rand(IDS.shape, generator=torch.Generator().manual_seed(1)) < 0.4, -100
 )
@@ -53,8 +53,7 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
         output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
         assert ("logits" in output) != skip_logits
         output.loss.backward()
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        found.append([output.loss, *(gradient.clone() for gradient in gradients)])
+        found.append([output.loss, *gradients_of(model)])
     torch.testing.assert_close(*found)
     own = model(**inputs).loss
     targets = LABELS[:, 1:] if kind == "causal" else LABELS

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, STACKS, VOCAB, build, data_beside, stack_config
+from conftest import CLOSE, ROOT, STACKS, build, data_beside, random_ids, stack_config
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -74,7 +74,7 @@ def test_the_source_of_attention():
 
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("name", sorted({*STACKS} - {"sliding", "modern"}))
-def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypatch):
+def test_one_row_of_all_requests(name, is_decoder, settings, monkeypatch):
     """Each layer is called once with one row of all requests, without a mask and a cache.
 
     The positions begin again with every request."""
@@ -95,13 +95,13 @@ def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypa
     settings.runner_type = "pooling"
     config = stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder)
     model = build(RoFormerLiteModel, config)
-    texts = [torch.randint(5, VOCAB, (1, length), generator=generator) for length in lengths]
+    texts = [random_ids(1, length, seed=length) for length in lengths]
     expected = torch.cat([model(ids, use_cache=False).last_hidden_state for ids in texts], 1)
     model.config._attn_implementation = "vllm"
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     row = torch.cat(texts, dim=1)
     found = model(row, position_ids=positions, use_cache=False, return_dict=False)[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, expected, **CLOSE)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 
 

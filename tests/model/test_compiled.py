@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, build, gradients_of, random_ids, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 
@@ -19,9 +19,8 @@ class CountedGraphs:
 
 
 def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    shape = (len(lengths), max(lengths))
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+    ids = random_ids(*mask.shape, seed=seed)
     return {"input_ids": ids, "attention_mask": mask.long(), "labels": ids.masked_fill(~mask, -100)}
 
 
@@ -46,8 +45,7 @@ def test_as_a_whole():
             model.train().zero_grad()
             loss = run(**inputs, skip_logits=False).loss
             loss.backward()
-            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-            found.append([loss, *gradients])
+            found.append([loss, *gradients_of(model)])
         torch.testing.assert_close(*found, **CLOSE)
     assert backend.number <= 3
 
@@ -58,7 +56,7 @@ def test_packed_documents_stay_apart(is_decoder):
     config = stack_config(is_decoder=is_decoder, num_hidden_layers=1)
     model = build(rl.RoFormerLiteModel, config)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(1, 9)
     mask = torch.tensor([[1] * 7 + [0] * 2])
     padded = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]])
     for inputs in (

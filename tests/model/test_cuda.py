@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from conftest import gradients_of
 from tiny_models import batch_of, tiny_model
 from toy_training import HEADS, make_batch, make_model
 
@@ -24,8 +25,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(kind):
         batch = {name: tensor.to(device) for name, tensor in make_batch(kind).items()}
         loss = model(**batch).loss
         loss.backward()
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        found.append([tensor.detach().cpu() for tensor in (loss, *gradients)])
+        found.append([tensor.detach().cpu() for tensor in (loss, *gradients_of(model))])
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
@@ -45,6 +45,5 @@ def test_padding_free_is_stock(kind, dtype):
     for model in (stock, free):
         loss = model.train()(**batch).loss
         loss.backward()
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        found.append([loss, *gradients])
+        found.append([loss, *gradients_of(model)])
     torch.testing.assert_close(found[1], found[0], rtol=limit, atol=limit)

@@ -4,7 +4,16 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from conftest import CLOSE, STACKS, STYLES, VOCAB, build, packed_forms, seq2seq_config, stack_config
+from conftest import (
+    CLOSE,
+    STACKS,
+    STYLES,
+    build,
+    packed_forms,
+    random_ids,
+    seq2seq_config,
+    stack_config,
+)
 from torch.nn.functional import scaled_dot_product_attention
 from toy_training import make_batch, make_model
 from transformers import AttentionInterface
@@ -59,18 +68,16 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
 def test_packed_rows_with_a_mask(more):
     """Padding may stand between two documents, with any position, or within one document."""
     model = build(rl.RoFormerLiteModel, stack_config())
-    ids = torch.tensor([[7, 8, 9, 10, 0, 0, 11, 12, 13]])
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]])
-    positions = torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]])
-    states = model(ids, mask, position_ids=positions, **more).last_hidden_state[:, mask[0].bool()]
-    alone = [model(ids[:, :4]), model(ids[:, 6:])]
-    expected = torch.cat([one.last_hidden_state for one in alone], 1)
-    torch.testing.assert_close(states, expected, **CLOSE)
-    mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]])
-    positions = torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
-    expected = model(ids[:, mask[0].bool()]).last_hidden_state
-    states = model(ids, mask, position_ids=positions, **more).last_hidden_state[:, mask[0].bool()]
-    torch.testing.assert_close(states, expected, **CLOSE)
+    ids = random_ids(1, 9)
+    for documents in ([[0, 1, 2, 3], [6, 7, 8]], [[0, 1, 4, 5, 6, 7, 8]]):
+        mask = torch.zeros_like(ids)
+        positions = torch.full_like(ids, 9)
+        for places in documents:
+            mask[:, places] = 1
+            positions[:, places] = torch.arange(len(places))
+        states = model(ids, mask, position_ids=positions, **more).last_hidden_state
+        alone = [model(ids[:, places]).last_hidden_state for places in documents]
+        torch.testing.assert_close(states[:, sum(documents, [])], torch.cat(alone, 1), **CLOSE)
 
 
 def test_gaps_between_positions_begin_no_document():
@@ -115,21 +122,21 @@ def test_flash_attention_gets_the_documents(name, is_decoder, ragged_input):
     """
     AttentionInterface.register("flash_stand_in", varlen_attention)
     model = build(rl.RoFormerLiteModel, stack_config(name, is_decoder=is_decoder))
-    flat, (_, packing) = packed_forms(*ragged_input.values())
+    flat, (positions, packing) = packed_forms(*ragged_input.values())
     longest = int(packing["cu_seq_lens_q"].diff().max())
     packing |= {"max_length_q": longest, "max_length_k": longest}
     expected = model(flat, **packing, use_cache=False)[0]
     model.config._attn_implementation = "flash_stand_in"
     torch.testing.assert_close(model(flat, **packing, use_cache=False)[0], expected, **CLOSE)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
-        model(flat, position_ids=packed_forms(*ragged_input.values())[1][0]["position_ids"])
+        model(flat, **positions)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", STACKS)
-def test_padded_pair_equals_rows_alone(name, backend, ragged_input, generator):
+def test_padded_pair_equals_rows_alone(name, backend, ragged_input):
     model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config(name, backend))
-    labels = torch.randint(5, VOCAB, (6, 11), generator=generator)
+    labels = random_ids(6, 11)
     for row, length in enumerate((11, 3, 8, 1, 5, 6)):
         labels[row, length:] = -100
     with torch.no_grad():
@@ -155,7 +162,7 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input, generator):
 def test_a_source_without_tokens_gives_nothing_in_every_form():
     memory = torch.randn(2, 4, 32)
     mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
-    ids = torch.randint(5, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(2, 5)
     outputs = []
     for backend in BACKENDS:
         config = stack_config(backend=backend, is_decoder=True, add_cross_attention=True)
@@ -179,10 +186,10 @@ def test_rows_alone_are_pooled_as_in_a_batch(pooling, ragged_input):
     torch.testing.assert_close(model(ids, mask).logits, torch.cat(alone), **CLOSE)
 
 
-def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
+def test_masks_of_four_dimensions_are_taken_as_they_are():
     encoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=False))
     causal = build(rl.RoFormerLiteModel, stack_config(is_decoder=True))
-    ids = torch.randint(5, VOCAB, (2, 9), generator=generator)
+    ids = random_ids(2, 9)
     triangle = torch.ones(2, 1, 9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(encoder(ids, triangle)[0], causal(ids, use_cache=False)[0], **CLOSE)
     pooled = build(
@@ -197,9 +204,9 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
         torch.testing.assert_close(logits, expected, **CLOSE)
 
 
-def test_segments_for_all_rows_and_rows_of_one_token(generator):
+def test_segments_for_all_rows_and_rows_of_one_token():
     model = build(rl.RoFormerLiteModel, stack_config(type_vocab_size=2))
-    ids = torch.randint(6, VOCAB, (2, 6), generator=generator)
+    ids = random_ids(2, 6)
     segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
     for more in ({}, {"output_hidden_states": True}):
         states = model(ids, token_type_ids=segments, **more).last_hidden_state

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, STACKS, STYLES, build, random_ids, seq2seq_config, stack_config
 from transformers import (
     DynamicCache,
     StaticCache,
@@ -17,10 +17,6 @@ CACHES = {
     "own dynamic": lambda config: {"past_key_values": DynamicCache(config=config)},
     "own static": lambda config: {"past_key_values": StaticCache(config, max_cache_len=40)},
 }
-
-
-def random_ids(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def causal_model(name: str = "default", **fields) -> RoFormerLiteForCausalLM:
@@ -87,7 +83,7 @@ def test_any_mask_beside_a_cache(name, backend, generator):
     """Any mask, and any division of the tokens into calls, gives the numbers without a cache."""
     model = build(RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
     for kind in range(6):
-        ids = torch.randint(5, VOCAB, (3, 12), generator=generator)
+        ids = random_ids(3, 12, seed=kind)
         mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.1 * kind).long()
         if kind % 3 == 0:
             # Sorted masks have their padding on the left.

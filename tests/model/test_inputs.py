@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
 from toy_training import HEADS, make_batch, make_model
 from transformers import DynamicCache
 
 import hf_roformer_lite as rl
 
-IDS = torch.randint(5, VOCAB, (4, 8), generator=torch.Generator().manual_seed(0))
+IDS = random_ids(4, 8)
 PAIR = {"decoder_input_ids": IDS}
 MASKS = {
     "three dimensions": torch.ones(4, 8, 8),
@@ -135,6 +135,14 @@ def test_labels_of_tokens(kind, training):
 def test_targets_of_rows():
     """Targets of several labels are probabilities, and several numbers have a column each."""
     model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
+    for labels in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 2.0])):
+        with pytest.raises(ValueError, match="labels"):
+            model(IDS, labels=labels)
+    # Refused labels do not decide the type of the problem.
+    assert model.config.problem_type is None
+    assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
+    with pytest.raises(ValueError, match="integers"):
+        model(IDS, labels=torch.tensor([0.0, 1.0, 2.0, 0.0]))
     model.config.problem_type = "multi_label_classification"
     for wrong in (2.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -144,18 +152,6 @@ def test_targets_of_rows():
     with pytest.raises(ValueError, match="labels"):
         model(IDS, labels=torch.ones(12))
     assert model(IDS, labels=torch.full((4, 3), 2.0)).loss > 0
-
-
-def test_labels_of_rows():
-    model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
-    for labels in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 2.0])):
-        with pytest.raises(ValueError, match="labels"):
-            model(IDS, labels=labels)
-    # Refused labels do not decide the type of the problem.
-    assert model.config.problem_type is None
-    assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
-    with pytest.raises(ValueError, match="integers"):
-        model(IDS, labels=torch.tensor([0.0, 1.0, 2.0, 0.0]))
 
 
 # Arguments that no batch of `make_batch` has, with the fields of a stack that takes them.
@@ -168,7 +164,7 @@ CALLS = {
     "decoder": (
         DECODER,
         {
-            "encoder_hidden_states": torch.ones(4, 5, 32),
+            "encoder_hidden_states": MEMORY,
             "encoder_attention_mask": torch.ones(4, 5).long(),
         },
     ),
@@ -203,7 +199,7 @@ def test_only_the_values_matter(kind):
                 found = model(**{**call, name: changed})[0]
             except (ValueError, TypeError, RuntimeError, IndexError):
                 continue
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            torch.testing.assert_close(found, expected, **CLOSE)
     torch.testing.assert_close(model(**call)[0], expected)
 
 

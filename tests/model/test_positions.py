@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 
-IDS = torch.randint(5, VOCAB, (2, 70), generator=torch.Generator().manual_seed(0))
+IDS = random_ids(2, 70)
 
 
 def test_learned_positions_end_with_their_table():

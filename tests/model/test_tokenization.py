@@ -218,21 +218,18 @@ def test_an_open_file_and_batches_give_the_same_vocabulary(trained, tmp_path):
         assert tokenizer.get_vocab() == trained["bpe"].get_vocab()
 
 
-def test_bad_sources_are_named():
-    for source, error, message in [
-        (["\n", " \n"], ValueError, "holds no text"),
-        (["text", 3], TypeError, "holds 3"),
-        ("text.txt", TypeError, "is one text"),
+def test_bad_sources_are_named(trained):
+    for source, options, error, message in [
+        (["\n", " \n"], {}, ValueError, "holds no text"),
+        (["text", 3], {}, TypeError, "holds 3"),
+        ("text.txt", {}, TypeError, "is one text"),
+        (CORPUS, {"vocab_size": 40}, ValueError, "vocab_size=40 is too small"),
+        (CORPUS, {"lowercase": True}, ValueError, "lowercase=True.*bpe is lossless"),
     ]:
         with pytest.raises(error, match=message):
-            RoFormerLiteTokenizer.train(source, show_progress=False)
-    tokenizer = RoFormerLiteTokenizer.train(CORPUS, show_progress=False)
+            RoFormerLiteTokenizer.train(source, show_progress=False, **options)
     with pytest.raises(ValueError, match="vocab_size=40 is too small"):
-        tokenizer.train_new_from_iterator(CORPUS, 40, show_progress=False)
-    with pytest.raises(ValueError, match="vocab_size=40 is too small"):
-        RoFormerLiteTokenizer.train(CORPUS, vocab_size=40, show_progress=False)
-    with pytest.raises(ValueError, match="lowercase=True.*bpe is lossless"):
-        RoFormerLiteTokenizer.train(CORPUS, lowercase=True)
+        trained["bpe"].train_new_from_iterator(CORPUS, 40, show_progress=False)
 
 
 FLAGS = ("add_bos_token", "add_eos_token")

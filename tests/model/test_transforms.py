@@ -1,6 +1,7 @@
 """Tests of batches without rows."""
 
 import pytest
+from conftest import gradients_of
 from toy_training import HEADS, make_batch, make_model
 
 
@@ -10,5 +11,5 @@ def test_no_rows(kind):
         model = make_model(kind).train(training)
         no_rows = {name: tensor[:0] for name, tensor in make_batch(kind).items()}
         model(**no_rows).loss.backward()
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        gradients = gradients_of(model)
         assert gradients and all((gradient == 0).all() for gradient in gradients)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from conftest import gradients_of, random_ids
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -28,6 +29,11 @@ MODELS = {
     "falcon classes": "FalconForSequenceClassification",
 }
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+# Answers for models that find them in four texts.
+PLACES = {
+    "start_positions": torch.tensor([3, 2, 0, 1]),
+    "end_positions": torch.tensor([5, 3, 0, 2]),
+}
 
 
 def build(name: str, **fields: Any) -> PreTrainedModel:
@@ -80,8 +86,7 @@ def gradients(
     model.train().zero_grad()
     loss = model(**batch).loss
     loss.backward()
-    found = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
-    return loss.detach(), torch.cat(found)
+    return loss.detach(), torch.cat([gradient.flatten() for gradient in gradients_of(model)])
 
 
 def assert_same_gradients(
@@ -96,7 +101,7 @@ def batch_of_pairs() -> dict[str, torch.Tensor]:
     """A batch for encoder–decoders, whose sources and targets have different lengths."""
     batch = batch_for("bert mlm")
     lengths = torch.tensor([3, 9, 12, 5])
-    labels = torch.randint(5, VOCAB, (4, 12), generator=torch.Generator().manual_seed(3))
+    labels = random_ids(4, 12, seed=3)
     batch["labels"] = labels.masked_fill(torch.arange(12) >= lengths[:, None], -100)
     return batch
 

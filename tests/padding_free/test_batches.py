@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import tiny_model
+from torch.nn.utils import parameters_to_vector
 from torch.utils.data import IterableDataset
-from toy_training import TRAINER
+from toy_training import arguments, logged
 from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     LlamaForCausalLM,
     Trainer,
-    TrainingArguments,
     default_data_collator,
 )
 
@@ -30,7 +30,6 @@ MODELS = {
     "causal": LlamaForCausalLM,
 }
 OPTIONS = {
-    **TRAINER,
     "max_steps": -1,
     "learning_rate": 1e-2,
     "max_grad_norm": 0.0,
@@ -75,7 +74,7 @@ def trainer_of(
     model = padding_free(tiny_model("llama" if kind == "causal" else "bert", MODELS[kind]).double())
     return make(
         model,
-        TrainingArguments(str(out), **{**OPTIONS, **options}),
+        arguments(out, **{**OPTIONS, **options}),
         data_collator=default_data_collator,
         train_dataset=rows_of(kind),
         compute_loss_func=None if kind == "causal" else loss_per_label,
@@ -88,8 +87,7 @@ def are_same(batches: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 
 def trained(trainer: Trainer, resume: str | None = None) -> tuple[list[float], torch.Tensor]:
     trainer.train(resume_from_checkpoint=resume)
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return losses, torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+    return logged(trainer), parameters_to_vector(trainer.model.parameters()).detach()
 
 
 @pytest.mark.parametrize("kind", list(MODELS))

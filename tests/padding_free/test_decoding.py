@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from comparisons import CLOSE, VOCAB, build, inputs_for, pair
+from comparisons import CLOSE, build, inputs_for, pair
+from conftest import random_ids
 from tiny_models import tiny_model
 
 from hf_roformer_lite import padding_free
@@ -41,8 +42,7 @@ def test_generate_from_targets(name):
     stock, free = pair(name)
     batch = inputs_for(name)
     size = batch["input_ids"].shape[0]
-    random = torch.Generator().manual_seed(0)
-    batch["decoder_input_ids"] = torch.randint(3, VOCAB, (size, 6), generator=random)
+    batch["decoder_input_ids"] = random_ids(size, 6)
     batch["decoder_attention_mask"] = torch.ones(size, 6, dtype=torch.long)
     batch["decoder_attention_mask"][0, :3] = 0
     batch["decoder_attention_mask"][1, 4:] = 0
@@ -124,7 +124,7 @@ def test_continuous_batching():
 def test_a_cache_of_fixed_size_is_generated_from():
     """The window is shorter than the prompt, and `generate` makes the mask itself."""
     model = build("MistralForCausalLM", sliding_window=4).eval()
-    ids = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(2, 8)
     options = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
     expected = model.generate(ids, **options)
     assert torch.equal(padding_free(model).generate(ids, **options), expected)

@@ -6,13 +6,14 @@ import pytest
 import torch
 from comparisons import (
     CLOSE,
-    VOCAB,
+    PLACES,
     assert_same_gradients,
     batch_of_pairs,
     build,
     gradients,
     pair,
 )
+from conftest import random_ids
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_roformer_lite import padding_free
@@ -70,7 +71,7 @@ def test_sources_and_targets_of_the_same_shape():
     """Attention modules that compute scores themselves tell the two sides apart in inference mode,
     and T5's cross-attention has no bias even if both sides have the same tokens."""
     mask = torch.tensor([[1] * 12, [1] * 2 + [0] * 10, [0] * 5 + [1] * 7, [1, 0] * 6])
-    ids = torch.randint(5, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
+    ids = random_ids(*mask.shape)
     for class_name in ("MvpForConditionalGeneration", "T5ForConditionalGeneration"):
         stock, free = pair(class_name)
         for target in (mask, mask.flip(0)):
@@ -105,23 +106,19 @@ def test_training_skips_the_padding_of_targets(name, skip_logits):
 
 def test_the_scores_of_padding_count_in_question_answering():
     stock, free = pair("BartForQuestionAnswering")
-    places = {
-        "start_positions": torch.tensor([3, 2, 0, 1]),
-        "end_positions": torch.tensor([5, 3, 0, 2]),
-    }
     batch = batch_of_pairs()
     mask = (batch.pop("labels") != -100).long()
     inputs = {"input_ids": batch["input_ids"], "decoder_input_ids": batch["input_ids"]}
-    assert_same_gradients(free, stock, {**inputs, "decoder_attention_mask": mask, **places})
+    assert_same_gradients(free, stock, {**inputs, "decoder_attention_mask": mask, **PLACES})
     stock, free = pair("LayoutLMForQuestionAnswering")
     boxes = torch.zeros(4, 12, 4, dtype=torch.long)
-    assert_same_gradients(free, stock, {**batch, "bbox": boxes, **places})
+    assert_same_gradients(free, stock, {**batch, "bbox": boxes, **PLACES})
 
 
 def test_scoring_without_labels_skips_the_padding_of_targets():
     """Targets that are scored outside of training, without a cache, cost what their tokens cost."""
     stock, free = pair("BartForConditionalGeneration")
-    ids = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(2, 8)
     mask = torch.ones_like(ids)
     batch = {"input_ids": ids, "decoder_input_ids": ids, "use_cache": False}
     whole = flops(free, **batch, decoder_attention_mask=mask)

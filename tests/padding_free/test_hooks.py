@@ -6,13 +6,13 @@ import pytest
 import torch
 from comparisons import (
     CLOSE,
-    VOCAB,
     assert_same_gradients,
     batch_for,
     build,
     inputs_for,
     pair,
 )
+from conftest import random_ids
 from tiny_models import SIZES
 
 from hf_roformer_lite import padding_free
@@ -134,7 +134,7 @@ def test_hooks_in_a_later_layer_of_t5():
     """The first layer is flat, and the layer with the hook gets its position bias as a batch."""
     model = build("T5EncoderModel").eval()
     mask = (torch.arange(16) < torch.tensor([[9], [5], [3]])).long()
-    ids = torch.randint(2, VOCAB, mask.shape, generator=torch.Generator().manual_seed(0))
+    ids = random_ids(*mask.shape)
     expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
     padding_free(model)
     model.encoder.block[1].layer[0].SelfAttention.q.register_forward_hook(lambda *_: None)

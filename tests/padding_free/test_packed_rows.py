@@ -8,12 +8,12 @@ import pytest
 import torch
 from comparisons import (
     CLOSE,
-    VOCAB,
     assert_same_gradients,
     batch_for,
     build,
     pair,
 )
+from conftest import random_ids
 from transformers import DataCollatorWithFlattening
 
 from hf_roformer_lite import padding_free
@@ -22,7 +22,7 @@ from hf_roformer_lite import padding_free
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_packed_rows_equal_separate_ones(name):
     stock, free = pair(name)
-    rows = [{"input_ids": torch.randint(5, VOCAB, (length,)).tolist()} for length in (9, 1, 14, 5)]
+    rows = [{"input_ids": random_ids(length, seed=length).tolist()} for length in (9, 1, 14, 5)]
     separate = []
     for row in rows:
         ids = torch.tensor([row["input_ids"]])
@@ -36,7 +36,7 @@ def test_packed_rows_equal_separate_ones(name):
 def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
     """The causal masks of transformers separate documents only without a mask and a cache."""
     stock, free = pair(name)
-    ids = torch.randint(5, VOCAB, (1, 12), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(1, 12)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": positions}
     alone = torch.cat([stock(piece).logits for piece in ids.split([5, 3, 4], dim=1)], dim=1)
@@ -68,7 +68,7 @@ def test_packed_rows_equal_those_of_the_stock_model(class_name):
     if "mixing" in class_name:
         stock.model.embed_tokens.__class__ = Mixing
     free = padding_free(copy.deepcopy(stock))
-    ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
+    ids = random_ids(1, 9)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
     inputs = {"input_ids": ids, "position_ids": positions}
     if "Bert" not in class_name:
@@ -87,7 +87,7 @@ def test_states_of_packed_rows_are_let_go():
     free.get_input_embeddings().register_forward_hook(look)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2]])
     for _ in range(3):
-        free(torch.randint(5, VOCAB, (1, 12)), position_ids=positions, use_cache=False)
+        free(random_ids(1, 12), position_ids=positions, use_cache=False)
     vectors = torch.randn(4, 12, 64, requires_grad=True)
     free(inputs_embeds=vectors, attention_mask=batch_for("llama")["attention_mask"])
     states.append(weakref.ref(vectors))

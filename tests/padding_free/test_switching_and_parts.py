@@ -8,6 +8,7 @@ import torch
 import transformers
 from comparisons import (
     CLOSE,
+    PLACES,
     VOCAB,
     CountedTokens,
     assert_same_outputs,
@@ -186,12 +187,6 @@ def test_switched_off_and_saved(tmp_path):
     assert [module.training for module in again.modules()] == modes
     # A model that was switched back computes the same logits at padding, too.
     torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
-
-
-PLACES = {
-    "start_positions": torch.tensor([3, 2, 0, 1]),
-    "end_positions": torch.tensor([5, 3, 0, 2]),
-}
 
 
 def test_saved_outputs_are_plain_tensors(tmp_path):

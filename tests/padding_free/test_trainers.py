@@ -14,8 +14,9 @@ import transformers
 from comparisons import CountedTokens, batch_for, build, pair
 from datasets import Dataset
 from tiny_models import tiny_model
+from torch.nn.utils import parameters_to_vector
 from toy_texts import TEXTS, word_tokenizer
-from toy_training import TRAINER
+from toy_training import TRAINER, logged
 
 from hf_roformer_lite import padding_free
 
@@ -41,16 +42,13 @@ class Run:
     tokens: int
 
 
-def weights_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
-
-
 def run(trainer: transformers.Trainer, resume: str | None = None) -> Run:
     model = trainer.model
     with CountedTokens(model) as counted:
         trainer.train(resume_from_checkpoint=resume)
-    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    return Run(losses=torch.tensor(losses), weights=weights_of(model), tokens=sum(counted.numbers))
+    losses = torch.tensor(logged(trainer))
+    weights = parameters_to_vector(model.parameters()).detach()
+    return Run(losses=losses, weights=weights, tokens=sum(counted.numbers))
 
 
 def trainer_of(
@@ -262,6 +260,5 @@ def test_trl(way, tokenizer, tmp_path):
         runs.append(run(trainer))
         if kind == "GRPO":
             # The loss of a single step of GRPO is zero, so the rewards are compared instead.
-            rewards = [log["reward"] for log in trainer.state.log_history if "reward" in log]
-            runs[-1].losses = torch.tensor(rewards)
+            runs[-1].losses = torch.tensor(logged(trainer, "reward"))
     assert_same(*runs, is_flat=way != "sft flat")

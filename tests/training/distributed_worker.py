@@ -17,7 +17,7 @@ from conftest import build, stack_config
 from tiny_models import tiny_model
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from toy_training import arguments, make_batch, make_model, make_rows
+from toy_training import arguments, logged, make_batch, make_model, make_rows
 from transformers import PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
 
@@ -35,7 +35,7 @@ def with_trainer(kind: str, model: PreTrainedModel, out: Path) -> list[float]:
     trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
     trainer.train()
     trainer.save_model(out)
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return logged(trainer)
 
 
 def with_loop(kind: str, model: torch.nn.Module, is_labelled: bool = True) -> list[float]:

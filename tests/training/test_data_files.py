@@ -271,25 +271,14 @@ def test_numbers_have_a_decimal_point(value, number):
     assert number_of(value) == number
 
 
-# The text of each file, its encoding, and the first line that is not UTF-8.
-ENCODINGS = {
-    "Windows-1252": ("text;label\nschön – „gut“;a\n", "cp1252", 2),
-    "UTF-16": ("text\tlabel\nx\ta\n", "utf-16", 1),
-    "UTF-16 with two marks": ("\ufefftext\tlabel\nx\ta\n", "utf-16", 1),
-    "UTF-16, little endian": ("text,label\nx,a\n", "utf-16-le", 1),
-    "UTF-16, big endian": ("text,label\nx,a\n", "utf-16-be", 1),
-    "Chinese in UTF-16": ("文本,标签\n中,a\n", "utf-16-le", 1),
-}
-
-
-@pytest.mark.parametrize("case", ENCODINGS)
+@pytest.mark.parametrize("case", TABLES["encodings"])
 def test_another_encoding_is_reported_with_a_command(case, write):
     """The message names the file and the line. Its command converts text of Windows."""
-    content, encoding, line = ENCODINGS[case]
-    path = write("my table.csv", content.encode(encoding))
-    with pytest.raises(InputError, match=f"my table.csv:{line}: ") as refused:
+    given = TABLES["encodings"][case]
+    path = write("my table.csv", given["file"].encode(given["encoding"]))
+    with pytest.raises(InputError, match=f"my table.csv:{given['line']}: ") as refused:
         list(read_table(path))
-    if encoding == "cp1252":
+    if case == "Windows-1252":
         command = str(refused.value).split("`")[1].split()
         converted = subprocess.run([*command, path], capture_output=True, check=True).stdout
         (row,) = read_table(write("b.csv", converted))

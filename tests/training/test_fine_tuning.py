@@ -1,6 +1,5 @@
 """Training from given models: heads are kept or new, and an encoder gets a decoder."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from conftest import build, stack_config
 from datasets import Dataset, DatasetDict
-from program import TINY, answered, config_of, interrupted, run, train, write_rows
+from program import TINY, answered, change_fields, config_of, interrupted, run, train, write_rows
 from safetensors.torch import load_file
 from saved_models import save_bert, save_sentence_encoder
 from transformers import AutoTokenizer, BertModel, TrainingArguments
@@ -69,11 +68,9 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     turned = shutil.copytree(folder / "classifier", tmp_path / "turned")
     # A fine-tuned model has no baseline in its answer.
     shutil.rmtree(turned / "baseline")
-    config = config_of(turned) | {
-        "id2label": {"0": "thing", "1": "cat"},
-        "label2id": {"thing": 0, "cat": 1},
-    }
-    (turned / "config.json").write_text(json.dumps(config), "utf-8")
+    numbers = {"thing": 0, "cat": 1}
+    names = {"0": "thing", "1": "cat"}
+    change_fields(turned / "config.json", id2label=names, label2id=numbers)
     true = ["thing", "cat", "thing", "cat"]
     data = write_labels(tmp_path / "a.jsonl", true)
     tuned = tmp_path / "tuned"
@@ -81,7 +78,7 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     results = train(f"classify {UNCHANGED}", data, tuned, **files)
     assert "new head" not in capsys.readouterr().err
     assert same(tuned, turned, prefix="")
-    assert config_of(tuned)["label2id"] == config["label2id"]
+    assert config_of(tuned)["label2id"] == numbers
     answers = answered(tuned, TEXTS)
     assert answers == answered(turned, TEXTS)
     right = [answer.split("\t")[0] for answer in answers]

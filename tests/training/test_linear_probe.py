@@ -30,6 +30,7 @@ COLOUR_NAMES = ["red", "green", "blue"]
 SIZES = ["small", "large", ""]
 THINGS = ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
+TOKENIZER = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
 PENALTY = 10.0
 SMALL = {
     "hidden_size": 48,
@@ -46,19 +47,18 @@ def probe(tmp_path: Path, monkeypatch):
     The function returns what the head's last layer reads and what it writes.
     """
     monkeypatch.setattr(head, "PENALTIES", (PENALTY,))
-    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
 
     def fit(
         model_class: type[PreTrainedModel], labels: list, **fields
     ) -> tuple[np.ndarray, np.ndarray]:
         torch.manual_seed(0)
-        model = model_class(RoFormerLiteConfig(vocab_size=len(tokenizer), **SMALL, **fields)).eval()
-        encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": labels})
+        model = model_class(RoFormerLiteConfig(vocab_size=len(TOKENIZER), **SMALL, **fields)).eval()
+        encoded = Dataset.from_dict({**TOKENIZER(TEXTS), "labels": labels})
         of_tokens = model_class is RoFormerLiteForTokenClassification
         collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
         args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
         frozen = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-        head.fit_head(Trainer(model, args, collator(tokenizer), encoded))
+        head.fit_head(Trainer(model, args, collator(TOKENIZER), encoded))
         for name, tensor in model.model.state_dict().items():
             assert torch.equal(tensor, frozen[name]), name
         seen = []
@@ -84,18 +84,19 @@ def centred(scores: np.ndarray) -> np.ndarray:
     return scores - scores.mean(axis=-1, keepdims=True)
 
 
+def logistic(penalty: float, states: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """The scores of a logistic regression that is fitted to these states."""
+    machine = LogisticRegression(C=1 / penalty, tol=1e-6, max_iter=1000).fit(states, answers)
+    return machine.decision_function(states)
+
+
 COLOURS = np.array([COLOUR_NAMES.index(text.split()[0]) for text in TEXTS])
 NOISY = np.where(np.random.default_rng(0).random(len(TEXTS)) < 0.2, (COLOURS + 1) % 3, COLOURS)
 
 
 def test_classes(probe):
     states, logits = probe(RoFormerLiteForSequenceClassification, NOISY.tolist(), num_labels=3)
-    states = standardised(states)
-    expected = (
-        LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000)
-        .fit(states, NOISY)
-        .decision_function(states)
-    )
+    expected = logistic(PENALTY, standardised(states), NOISY)
     np.testing.assert_allclose(centred(logits), centred(expected), atol=0.02)
 
 
@@ -106,10 +107,8 @@ def test_sets_of_labels(probe):
     states = standardised(states)
     # The loss is the mean over both labels, so that the penalty counts twice for each.
     for column in range(2):
-        machine = LogisticRegression(C=1 / PENALTY / 2, tol=1e-6, max_iter=1000).fit(
-            states, answers[:, column]
-        )
-        np.testing.assert_allclose(logits[:, column], machine.decision_function(states), atol=0.02)
+        expected = logistic(PENALTY * 2, states, answers[:, column])
+        np.testing.assert_allclose(logits[:, column], expected, atol=0.02)
 
 
 def test_numbers(probe):
@@ -122,22 +121,16 @@ def test_numbers(probe):
 
 def test_tokens(probe):
     """The head is fitted to the labelled tokens only."""
-    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     draw = np.random.default_rng(1)
     labels = [
         [-100, *draw.integers(0, 3, len(ids) - 2).tolist(), -100]
-        for ids in tokenizer(TEXTS)["input_ids"]
+        for ids in TOKENIZER(TEXTS)["input_ids"]
     ]
     states, logits = probe(RoFormerLiteForTokenClassification, labels, num_labels=3)
     answers = np.concatenate(labels)
     is_labelled = answers >= 0
-    states = standardised(states[is_labelled])
-    machine = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(
-        states, answers[is_labelled]
-    )
-    np.testing.assert_allclose(
-        centred(logits[is_labelled]), centred(machine.decision_function(states)), atol=0.02
-    )
+    expected = logistic(PENALTY, standardised(states[is_labelled]), answers[is_labelled])
+    np.testing.assert_allclose(centred(logits[is_labelled]), centred(expected), atol=0.02)
 
 
 def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatch):
@@ -153,15 +146,14 @@ def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatc
 
 def test_texts_of_a_label_come_together(tmp_path):
     """Contrastive training raises the cosines of texts with the same label above the others."""
-    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
-    encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
+    encoded = Dataset.from_dict({**TOKENIZER(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
     torch.manual_seed(0)
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
+    config = RoFormerLiteConfig(vocab_size=len(TOKENIZER), num_labels=3, **SMALL)
     model = RoFormerLiteForSequenceClassification(config)
     trainer = RoFormerLiteTrainer(
         model,
         TrainingArguments(str(tmp_path), use_cpu=True, learning_rate=3e-3),
-        DataCollatorWithPadding(tokenizer),
+        DataCollatorWithPadding(TOKENIZER),
         encoded,
         options=TrainingOptions(output_dir=str(tmp_path)),
         lengths=(),

@@ -75,10 +75,6 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def saved_model(folder: Path, name: str):
-    return open_model(folder / name, "cpu")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "colbert"])
 def test_the_example_trains_the_other_two_kinds(kind, folder):
@@ -176,7 +172,7 @@ def test_metrics_are_those_of_the_library(folder):
         ),
     }
     for (task, kind), evaluator in evaluators.items():
-        saved = saved_model(folder, task)
+        saved = open_model(folder / task, "cpu")
         recipe = saved.recipe.for_rows(saved, rows[kind])
         measured = recipe.evaluate(saved, rows[kind], batch_size=8, seed=0)
         library = {
@@ -196,7 +192,7 @@ def test_the_modules_of_a_given_model_are_kept(folder):
     options = {"model_name_or_path": folder / "first", "max_steps": 1}
     out = folder / "second"
     train("embed --use_cpu", folder / "pairs.jsonl", out, **options)
-    saved = saved_model(folder, "second")
+    saved = open_model(out, "cpu")
     assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
 
 

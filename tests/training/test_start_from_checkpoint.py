@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from conftest import CLOSE
 from program import (
     answered,
     card_of,
@@ -22,6 +23,7 @@ from program import (
     write_rows,
 )
 from saved_models import save_bert, save_model
+from toy_training import arguments, logged
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteTokenizer
@@ -90,22 +92,14 @@ def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list
     data = [
         {**tokenizer(row["text"]), "labels": LABELS.index(row["label"])} for row in read_rows(rows)
     ]
-    args = transformers.TrainingArguments(
-        str(tmp_path / "stock"),
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        **options,
-    )
     trainer = transformers.Trainer(
         model,
-        args,
+        arguments(tmp_path / "stock", **options),
         train_dataset=data,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
     )
     trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return logged(trainer)
 
 
 def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
@@ -117,12 +111,10 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
         "per_device_train_batch_size": 8,
         "warmup_steps": 0.1,
         "weight_decay": 0.01,
-        "logging_steps": 1,
         "seed": 42,
     }
     rows = folder / "rows.jsonl"
     expected = stock_losses(directory, rows, tmp_path, **options)
-    del options["logging_steps"]
     command = f"classify {COMMON} --keep_checkpoints --training_arguments logging_steps=1"
     train(command, rows, tmp_path / "ours", model_name_or_path=directory, **options)
     (state,) = (tmp_path / "ours.training").glob("checkpoint-*/trainer_state.json")
@@ -133,7 +125,7 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     assert len(ours) == len(expected) == STEPS
     # The losses change enough to show that the model learns.
     assert max(ours) - min(ours) > 0.1
-    torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), **CLOSE)
 
 
 CLASSES = {
@@ -198,7 +190,7 @@ print(json.dumps([labels, SentenceTransformer(embed).encode(texts).tolist()]))
     labels, vectors = json.loads(done.stdout.splitlines()[-1])
     assert [line.split("\t")[0] for line in classified] == labels
     ours = torch.tensor([json.loads(line) for line in embedded])
-    torch.testing.assert_close(ours, torch.tensor(vectors), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours, torch.tensor(vectors), **CLOSE)
 
 
 def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, capsys):

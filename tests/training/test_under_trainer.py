@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import VOCAB
+from conftest import VOCAB, gradients_of
 from saved_models import save_bert
-from toy_training import HEADS, arguments, make_batch, make_model, make_rows
+from toy_training import HEADS, arguments, logged, make_batch, make_model, make_rows
 from transformers import (
     BertForSequenceClassification,
     DataCollatorForLanguageModeling,
@@ -25,10 +25,6 @@ LM_KINDS = ["mlm", "causal", "seq2seq"]
 @pytest.fixture(scope="module")
 def tokenizer() -> rl.RoFormerLiteTokenizer:
     return rl.RoFormerLiteTokenizer.train(["one line of text", "and another one"], vocab_size=300)
-
-
-def logged(trainer: Trainer, name: str = "loss") -> list[float]:
-    return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
 def trained(kind: str, out, **options) -> torch.Tensor:
@@ -66,7 +62,7 @@ def test_gradient_checkpointing(kind, use_reentrant):
             lambda *_, checkpointed=checkpointed: forwards.append(checkpointed)
         )
         model(**make_batch(kind)).loss.backward()
-        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
+        gradients.append(gradients_of(model))
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
     assert forwards == [False, True, True]
 
