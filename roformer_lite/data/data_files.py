@@ -146,7 +146,11 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
 def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
     """The delimiter of a .csv file: the character among comma, semicolon, tab and vertical bar
     that occurs most often in the header, outside double quotes; with `column_names`, it is the one
-    that divides the first line into as many columns. A pipe is taken to have commas."""
+    that divides the first line into as many columns. A pipe is taken to have commas.
+
+    Raises:
+        InputError: if several characters divide the first line into as many columns as are named.
+    """
     # A pipe cannot be read twice.
     if not Path(path).is_file():
         return DELIMITERS[0]
@@ -159,7 +163,15 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
     text = _IN_QUOTES.sub("", header)
     if column_names is None:
         return max(DELIMITERS, key=text.count)
-    return max(DELIMITERS, key=lambda delimiter: text.count(delimiter) == len(column_names) - 1)
+    num_delimiters = len(column_names) - 1
+    fitting = [delimiter for delimiter in DELIMITERS if text.count(delimiter) == num_delimiters]
+    if num_delimiters and len(fitting) > 1:
+        raise InputError(
+            f"{path}: {' and '.join(map(repr, fitting))} both divide the first line into "
+            f"{len(column_names)} columns; write the names into the first line of the file instead "
+            "of using --column_names"
+        )
+    return (fitting or DELIMITERS)[0]
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:

@@ -60,7 +60,8 @@ def report_of_entities(
 
 
 def _named(values: Iterable[float]) -> Metrics:
-    return dict(zip(("precision", "recall", "f1", "support"), values, strict=True))
+    precision, recall, f1, support = values
+    return {"precision": precision, "recall": recall, "f1": f1, "support": int(support)}
 
 
 def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:

@@ -130,7 +130,8 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
         "by_label": by_label,
         "main_metric": metric,
-        "notes": notes,
+        # A note may hold for several splits.
+        "notes": list(dict.fromkeys(notes)),
         "example_line": recipe.example_line(finished.start.tokenizer),
         "parts": metrics_of(measured.parts),
         "baselines": metrics_of(finished.baselines),

@@ -246,6 +246,9 @@ def test_the_number_of_columns_says_how_they_are_separated(write):
     for content in ("Yes; well; no,pos\n", '"Yes, well, no";pos\n'):
         (row,) = read_table(write("a.csv", content), ["text", "label"])
         assert row["columns"]["label"] == "pos" and row["columns"]["text"][:3] == "Yes"
+    # Both the semicolon and the decimal comma make two columns.
+    with pytest.raises(InputError, match="a.csv.*--column_names"):
+        list(read_table(write("a.csv", "a good film;1,7\n"), ["text", "label"]))
 
 
 def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypatch):
