@@ -4,7 +4,6 @@
 set -euo pipefail
 tar xzf gutenberg_en/gutenberg.tar.gz
 mkdir -p held_out && mv gutenberg/{chesterton-thursday,carroll-alice,austen-persuasion}.txt held_out
-# The training of the card planned more epochs, and an option that limited its time ended it after these steps.
 roformer-lite train mlm \
   --train_file gutenberg/*.txt --validation_file held_out/chesterton-thursday.txt \
   --test_file held_out/carroll-alice.txt held_out/austen-persuasion.txt \
