@@ -155,10 +155,8 @@ def test_stock_models(class_name, tmp_path):
     assert_same_outputs(stock, path)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind == "windows" else pytest.param(kind, marks=pytest.mark.slow) for kind in OWN],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OWN)
 def test_own_models(kind, tmp_path):
     model = OWN[kind]().eval()
     padded = padding_free(copy.deepcopy(model), False)

@@ -91,10 +91,8 @@ def compiled_as_a_whole(class_name: str) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind == "whole" else pytest.param(kind, marks=pytest.mark.slow) for kind in COMPILED],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMPILED)
 def test_compiled_graphs_are_few(kind):
     """Further lengths of rows add no graphs. Full batches, and evaluations between steps of
     training, add some. No function reaches the limit beyond which torch stops compiling it."""

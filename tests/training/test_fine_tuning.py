@@ -199,6 +199,7 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     assert (found.min_rows_to_split > number) == is_few
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_without_steps_ends_as_it_would_have(
     encoder, data, tmp_path, monkeypatch
 ):

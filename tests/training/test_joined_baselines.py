@@ -245,6 +245,7 @@ def test_the_scheme_says_which_transitions_are_legal(scheme):
     assert forbidden == {(left, "I-X") for left in before_inside}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_graph_is_joined_by_the_same_baseline(kind, tmp_path):
     pytest.importorskip("onnxruntime")
