@@ -191,7 +191,7 @@ def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel
         _compare(route, model)
     scales = {stack.scale_embeddings for stack in stacks_of(model.config).values()}
     if route.scales and len(scales) > 1 and model.config.share_embeddings:
-        route.faults.append("embeddings that only one of two stacks scales, although they share it")
+        route.faults.append("one table of embeddings for two stacks, of which only one scales it")
     return route
 
 

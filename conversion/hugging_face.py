@@ -163,9 +163,9 @@ class HuggingFaceConverter(Converter):
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         ours = RoFormerLiteConfig(**fields)
-        sets = ours.rope_parameters_of_layers().values() if ours.rope_parameters else ()
+        sets = ours.rope_parameters_of_layers().values()
         shares = {parameters.get("partial_rotary_factor", 1.0) for parameters in sets}
-        if not self.rotates_parts and not shares <= {1.0}:
+        if not self.rotates_parts and shares != {1.0}:
             raise ConversionError(
                 f"partial_rotary_factor in rope_parameters, as {self.class_name(name)} ignores it "
                 "and rotates whole heads"

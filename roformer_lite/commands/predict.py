@@ -176,7 +176,8 @@ def _write_table(
     delimiter = ","
     # The beginning of a pipe cannot be read twice.
     if kind == file_format(path) != ".jsonl" and Path(path).is_file():
-        delimiter = delimiter_of(path, files.column_names)
+        if kind == ".csv":
+            delimiter = delimiter_of(path, files.column_names)
         if begins_with_mark(path):
             output.write("\ufeff")
     table = TableWriter(output, kind, delimiter)

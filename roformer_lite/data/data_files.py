@@ -167,7 +167,7 @@ def delimiter_of(path: str | Path, column_names: Sequence[str] | None) -> str:
     fitting = [delimiter for delimiter in DELIMITERS if text.count(delimiter) == num_delimiters]
     if num_delimiters and len(fitting) > 1:
         raise InputError(
-            f"{path}: {' and '.join(map(repr, fitting))} both divide the first line into "
+            f"{path}: {' and '.join(map(repr, fitting))} each divide the first line into "
             f"{len(column_names)} columns; write the names into the first line of the file instead "
             "of using --column_names"
         )

@@ -25,7 +25,7 @@ class TaskArguments(DataArguments):
     Attributes:
         task: The name of the task.
         summary: Its description in the help.
-            training_defaults: Its defaults of training options, if they differ from the usual ones.
+        training_defaults: Its defaults of training options, if they differ from the usual ones.
         packages: The packages that it needs in addition to the extra `train`.
         measuring_options: The options that determine how labelled data are read and evaluated. They
             are saved with the model.

@@ -62,11 +62,14 @@ def with_muon(adamw: AdamW, model: nn.Module) -> MuonWithAdamW:
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     in_layers = {weight for part in layers for weight in part.parameters()}
-    matrices = []
+
+    def is_matrix(weight: nn.Parameter) -> bool:
+        return weight in in_layers and weight.ndim == 2
+
+    matrices: list[nn.Parameter] = []
     for group in adamw.param_groups:
-        taken = [weight for weight in group["params"] if weight in in_layers and weight.ndim == 2]
-        group["params"] = [weight for weight in group["params"] if weight not in set(taken)]
-        matrices += taken
+        matrices += filter(is_matrix, group["params"])
+        group["params"] = [weight for weight in group["params"] if not is_matrix(weight)]
     return MuonWithAdamW(
         adamw,
         matrices,

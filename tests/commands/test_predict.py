@@ -177,6 +177,13 @@ def test_weights_in_half_precision_answer_in_float32(models, place):
     assert half.answers(TEXTS, 1) == whole.answers(TEXTS, 1)
 
 
+def test_a_tsv_file_without_a_header_may_have_other_delimiters(models, place):
+    Path("x.tsv").write_text("a fine film, again\t1\n")
+    predict(models / "classify", "x.tsv", "y.tsv", "--column_names", "text", "number")
+    (row,) = read_table("y.tsv")
+    assert row["columns"]["text"] == "a fine film, again" and "label" in row["columns"]
+
+
 def test_line_breaks_separate_the_words_of_a_text(models):
     texts = ["Paula is\there", "Paula\nis\r\n\nhere"]
     one, other = (row["tags"] for row in roformer_lite.predict(models / "tag", texts))
