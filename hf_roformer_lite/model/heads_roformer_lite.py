@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
-from ..padding_free.outputs import without_logits
+from ..padding_free.outputs import SkippedLogits
 from .compatibility import accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .generation import PaddedGenerationMixin
@@ -131,7 +131,8 @@ class LMHeadMixin:
             logits = self.lm_head(self.lm_transform(hidden_states))
             loss = cross_entropy(logits, labels, num_items_in_batch, smoothing)
         if skips_logits:
-            return without_logits(output_of_head(output_class, outputs, loss=loss))
+            # torch.compile cannot return such an object.
+            logits = None if torch.compiler.is_compiling() else SkippedLogits()
         return output_of_head(output_class, outputs, loss=loss, logits=logits)
 
 

@@ -28,7 +28,7 @@ from .attention_modules import (
 from .inputs import Switch, make_plan
 from .layers import hook_layers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
-from .outputs import without_logits
+from .outputs import SkippedLogits
 from .plan import Plan, current, planned, wants_all_layers
 from .trial import (
     LANGUAGE_HEADS,
@@ -351,7 +351,9 @@ def run(
         plan.include(outer)
     with planned(plan, mask=given.get("attention_mask")):
         output = forward(model, **given)
-    return output if has_logits else without_logits(output)
+    if not has_logits:
+        output["logits"] = SkippedLogits()
+    return output
 
 
 def covers(plan: Plan, given: dict[str, Any]) -> bool:

@@ -1,11 +1,11 @@
 """Logits are skipped in training, unless a loop asks for them."""
 
 import copy
-import dataclasses
 import pickle
 
 import pytest
 import torch
+from accelerate.utils import convert_outputs_to_fp32
 from conftest import build, gradients_of, random_ids, seq2seq_config, stack_config
 from torch import nn
 from torch.nn import functional as F
@@ -51,7 +51,7 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
     for skip_logits in (True, False):
         model.zero_grad()
         output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
-        assert ("logits" in output) != skip_logits
+        assert isinstance(output.logits, torch.Tensor) != skip_logits
         output.loss.backward()
         found.append([output.loss, *gradients_of(model)])
     torch.testing.assert_close(*found)
@@ -69,29 +69,30 @@ def test_default_and_field(kind):
         # An evaluation reads the logits, so they are always computed there.
         assert model.eval()(IDS, labels=LABELS).logits is not None
         model.train()
-        assert ("logits" in model(IDS, labels=LABELS)) != skip_logits
+        output = model(IDS, labels=LABELS)
+        assert isinstance(output.logits, torch.Tensor) != skip_logits
         other = model(IDS, labels=LABELS, skip_logits=not skip_logits)
-        assert ("logits" in other) == skip_logits
+        assert isinstance(other.logits, torch.Tensor) == skip_logits
         assert len(model(IDS, labels=LABELS, skip_logits=False).logits) == len(IDS)
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_reading_skipped_logits_says_how_to_get_them(kind):
-    output = HEADS[kind]().train()(IDS, labels=LABELS)
-    assert pickle.loads(pickle.dumps(output)).loss == output[0]
-    reading = {
-        AttributeError: lambda: output.logits.argmax(-1),
-        TypeError: lambda: torch.argmax(output.logits, dim=-1),
-        KeyError: lambda: output["logits"],
-        IndexError: lambda: output[1],
-    }
-    for error, read in reading.items():
-        with pytest.raises(error, match="skip_logits=False"):
-            read()
-    # DDP and FSDP2 read all fields of an output to find the tensors in them.
-    assert isinstance(getattr(output, dataclasses.fields(output)[0].name), torch.Tensor)
-    assert len([getattr(output, field.name) for field in dataclasses.fields(output)]) > 1
-    assert output.get("logits") is None and "logits" not in output
+    model = HEADS[kind]().train()
+    output = model(IDS, labels=LABELS)
+    in_float32 = convert_outputs_to_fp32(model.forward)(IDS, labels=LABELS)
+    reading = (
+        (AttributeError, lambda logits: logits.argmax(-1)),
+        (TypeError, lambda logits: torch.argmax(logits, dim=-1)),
+        (TypeError, lambda logits: F.cross_entropy(logits, LABELS)),
+        (TypeError, lambda logits: logits[:, -1]),
+    )
+    for found in (output, pickle.loads(pickle.dumps(output)), in_float32):
+        assert found.loss == found[0] == output.loss
+        for error, read in reading:
+            for logits in (found.logits, found["logits"], found[1]):
+                with pytest.raises(error, match="skip_logits=False"):
+                    read(logits)
 
 
 @pytest.mark.parametrize("kind", HEADS)
