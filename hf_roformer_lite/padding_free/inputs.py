@@ -58,8 +58,8 @@ def make_plan(
     """The plan of a call.
 
     Args:
-        given: The arguments of the call by name. Some are replaced, so that packed rows are
-            recognised, and that the head of a language model computes only labelled positions.
+        given: The arguments of the call by name. Some are replaced, for example so that the head of
+            a language model computes only labelled positions.
         stack: The module whose states the head of a language model reads.
     """
     base: Any = model.base_model
@@ -68,8 +68,6 @@ def make_plan(
         # A step of `generate` has no padding.
         return Plan(computes_padding=True, base=base)
     values = read_values(switch, given)
-    if not has_cache:
-        separate_packed_rows(model, given, values)
     mask = values.get("attention_mask")
     # A tagger labels the source, even if its configuration is that of an encoder–decoder.
     has_target = model.config.is_encoder_decoder and switch.head != "token"
@@ -82,13 +80,16 @@ def make_plan(
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
-    if is_tracing() or plan.computes_padding:
+    if is_tracing():
+        return plan
+    labels = values.get("labels")
+    if labels is not None and not has_cache:
+        leave_out_cache(model, given)
+    if plan.computes_padding:
         return plan
     leave_with_mask(plan, given)
-    labels = values.get("labels")
     if labels is not None:
         if not has_cache:
-            leave_out_cache(model, given)
             mask_target(model, switch, given, labels)
         if stack is not None and skips_logits(model, switch, given):
             plan.labelled = keep_labelled(model, switch, given, labels)
@@ -116,7 +117,7 @@ def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The arguments whose values a plan depends on, on the CPU. Labels that the model shifts are
     shifted here: each stands at the state that predicts it."""
-    names = ["attention_mask", "decoder_attention_mask", "labels", "position_ids"]
+    names = ["attention_mask", "decoder_attention_mask", "labels"]
     if switch.head == "":
         names.append("input_ids")  # A sequence-level head looks for its position there.
     values = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
@@ -148,8 +149,9 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
 
 
 def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
-    """Make no cache for a text that has labels, which is not continued. In evaluation, some
-    encoder–decoders mask other tokens without a cache."""
+    """Make no cache for a text that has labels, which is not continued. Without a cache,
+    transformers separates packed documents. In evaluation, some encoder–decoders mask other tokens
+    without a cache."""
     makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
     if makes_cache and (model.training or not model.config.is_encoder_decoder):
         given["use_cache"] = False
@@ -237,31 +239,6 @@ def ends_of_rows(
         last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
         is_last = places == last
     return {False: is_first, True: is_last}
-
-
-def separate_packed_rows(
-    model: PreTrainedModel, given: dict[str, Any], values: dict[str, torch.Tensor]
-) -> None:
-    """Change the arguments so that transformers recognises packed rows.
-
-    Its causal masks separate documents where positions restart, but only if there is no cache and
-    no mask, not even a mask of ones.
-    """
-    positions = values.get("position_ids")
-    if positions is None or positions.ndim != 2 or given.get("use_cache") or is_tracing():
-        return
-    mask = given.get("attention_mask")
-    if mask is not None:
-        is_matrix = isinstance(mask, torch.Tensor) and mask.ndim == 2
-        if not is_matrix or not bool((values["attention_mask"] == 1).all()):
-            return
-    goes_on = positions.diff(dim=1) == 1
-    restarts = ~goes_on & (positions[:, 1:] == 0)
-    if bool(restarts.any()) and bool((goes_on | restarts).all()):
-        given["attention_mask"] = None
-        values.pop("attention_mask", None)
-        if "use_cache" in parameters_of(model):
-            given["use_cache"] = False
 
 
 def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:

@@ -33,20 +33,22 @@ def test_packed_rows_equal_separate_ones(name):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
+def test_packed_rows_with_labels_are_kept_apart(name):
     """The causal masks of transformers separate documents only without a mask and a cache."""
     stock, free = pair(name)
     ids = random_ids(1, 12)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": positions}
+    labels = ids.masked_fill(positions == 0, -100)
+    inputs = {"input_ids": ids, "position_ids": positions, "labels": labels}
     alone = torch.cat([stock(piece).logits for piece in ids.split([5, 3, 4], dim=1)], dim=1)
-    torch.testing.assert_close(free(**inputs).logits, alone, **CLOSE)
     assert not torch.allclose(stock(**inputs).logits, alone, atol=1e-3)
-    # Then the layers compute the batch.
-    recorded = free(**inputs, output_hidden_states=True)
-    torch.testing.assert_close(recorded.logits, alone, **CLOSE)
-    labels = {"labels": ids.masked_fill(positions == 0, -100), "use_cache": False}
-    assert_same_gradients(free, stock, {**inputs, **labels, "attention_mask": None})
+    # With states of all layers, the layers compute the batch.
+    for more in ({}, {"output_hidden_states": True}):
+        torch.testing.assert_close(free(**inputs, **more).logits, alone, **CLOSE)
+    # With a mask, documents are not separated.
+    masked = {**inputs, "attention_mask": torch.ones_like(ids)}
+    torch.testing.assert_close(free(**masked).logits, stock(**masked).logits, **CLOSE)
+    assert_same_gradients(free, stock, {**inputs, "use_cache": False})
 
 
 class Mixing(torch.nn.Embedding):
