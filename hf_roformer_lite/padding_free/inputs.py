@@ -82,18 +82,19 @@ def make_plan(
     )
     if is_tracing():
         return plan
+    leave_with_mask(plan, given)
     labels = values.get("labels")
-    if labels is not None and not has_cache:
+    if labels is None:
+        return plan
+    if not has_cache:
         leave_out_cache(model, given)
     if plan.computes_padding:
         return plan
-    leave_with_mask(plan, given)
-    if labels is not None:
-        if not has_cache:
-            mask_target(model, switch, given, labels)
-        if stack is not None and skips_logits(model, switch, given):
-            plan.labelled = keep_labelled(model, switch, given, labels)
-            plan.stack = stack
+    if not has_cache:
+        mask_target(model, switch, given, labels)
+    if stack is not None and skips_logits(model, switch, given):
+        plan.labelled = keep_labelled(model, switch, given, labels)
+        plan.stack = stack
     return plan
 
 
