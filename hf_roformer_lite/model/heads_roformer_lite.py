@@ -36,7 +36,7 @@ from .losses import (
     sequence_loss,
 )
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, make_norm
-from .packing import find_packed_documents, is_padding_mask
+from .packing import is_padding_mask
 from .pooling import pool
 
 
@@ -387,6 +387,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         super().__init__(config)
         self.num_labels: int = self.num_scores or filled(config.num_labels)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
+        self.model.takes_packed_documents = not self.pools_tokens
         self.classifier = self.head_class(config, self.num_labels)
         self.post_init()
 
@@ -420,23 +421,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        hidden_states = outputs.last_hidden_state
-        if self.pools_tokens:
-            is_packed = kwargs.get("cu_seq_lens_q") is not None
-            if not is_tracing(hidden_states):
-                documents = find_packed_documents(
-                    hidden_states,
-                    attention_mask=attention_mask,
-                    position_ids=position_ids,
-                    cache=cache,
-                )
-                is_packed = is_packed or documents is not None
-            if is_packed:
-                raise ValueError(
-                    "a model that pools tokens takes no packed documents: pass each document as a "
-                    "sequence of its own, whose padding costs nothing."
-                )
-        logits = self.logits(hidden_states, attention_mask)
+        logits = self.logits(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
             loss = self.loss(logits, labels, attention_mask, num_items_in_batch)

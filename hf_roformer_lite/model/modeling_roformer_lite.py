@@ -676,6 +676,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         self.rotates_encoder: bool = (
             config.add_cross_attention and config.layer_style == "parallel_heads"
         )
+        self.takes_packed_documents = True  # False in models whose heads pool all tokens.
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -822,7 +823,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         documents: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Reject arguments that would have no effect, or that cannot be combined with a cache."""
+        """Reject arguments that would have no effect, or that cannot be combined with a cache or a
+        head."""
         is_causal = kwargs.pop("is_causal", None)
         if is_causal not in (None, self.is_decoder) and not is_paged(cache):
             raise ValueError(
@@ -841,6 +843,12 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 f"attn_implementation={self.config._attn_implementation!r} takes no mask that "
                 "separates documents: pass packed input by cu_seq_lens_q, cu_seq_lens_k, "
                 "max_length_q and max_length_k."
+            )
+        is_packed = documents is not None and (has_borders or not is_tracing(documents))
+        if is_packed and not self.takes_packed_documents:
+            raise ValueError(
+                "a model that pools tokens takes no packed documents: pass each document as a "
+                "sequence of its own, whose padding costs nothing."
             )
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
