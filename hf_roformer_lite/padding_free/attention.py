@@ -49,24 +49,16 @@ def padding_free_attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A transformers attention function, from `(B, heads, L, head_dim)` to `(B, L, heads,
-    head_dim)`. For a flat row, B is 1 and L is the number of all real tokens."""
+    head_dim)`.
+
+    For a flat row, B is 1 and L is the number of all real tokens. For a batch, this is attention by
+    sdpa, or by the function in the model's own file if sdpa lacks a feature.
+    """
     if isinstance(attention_mask, FlatMask):
         qkv = (query, key, value)
         return attend_to_flat_row(module, qkv, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
         attention_mask = attention_mask.dense
-    return attend_to_batch(module, query, key, value, attention_mask, **kwargs)
-
-
-def attend_to_batch(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention by sdpa, or by the function in the model's own file if sdpa lacks a feature."""
     # In a trace of torch.jit, a size is a tensor.
     if not torch.jit.is_tracing() and statically_known_true(query.numel() * key.numel() == 0):
         # The output is empty or zero. It depends on all three, so that each gets a gradient.
@@ -151,11 +143,11 @@ def attend_to_flat_row(
     rows = mask.sorted_rows
     if rows is not None and position_bias is None:
         outputs = [
-            attend_to_batch(module, *group, is_causal=is_causal, **kwargs)[0]
+            padding_free_attention(module, *group, is_causal=is_causal, **kwargs)[0]
             for group in zip(*map(rows.spread, qkv), rows.masks, strict=True)
         ]
         return rows.collect(outputs)
-    query, key, value = qkv
+    query, _, value = qkv
     if pattern is not None:
         if takes_varlen(query, value, position_bias=position_bias, **kwargs):
             return attend_at_once(qkv, mask, pattern, **kwargs)
@@ -164,11 +156,16 @@ def attend_to_flat_row(
     # If a query sees no key, as it may under a mask without a pattern, sdpa returns zeros only for
     # a mask of True and False.
     dense = mask.dense_on(query.device) if pattern is None else mask.additive_for(query)
-    output, _ = attend_to_batch(
+    sides = (mask.queries, mask.keys, mask.keys)
+    query, key, value = (
+        side.spread(states.transpose(1, 2)).transpose(1, 2)
+        for side, states in zip(sides, qkv, strict=True)
+    )
+    output, _ = padding_free_attention(
         module,
-        mask.queries.spread(query.transpose(1, 2)).transpose(1, 2),
-        mask.keys.spread(key.transpose(1, 2)).transpose(1, 2),
-        mask.keys.spread(value.transpose(1, 2)).transpose(1, 2),
+        query,
+        key,
+        value,
         dense,
         position_bias=position_bias,
         is_causal=is_causal,
@@ -189,17 +186,18 @@ def attend_by_document(
     """Attention in a flat row by one call for all documents of one length. Its arguments are views,
     and the gradient of `split` is one concatenation."""
     dtype = qkv[0].dtype
-    if is_slow_in_half_precision(qkv[0], mask):
+    needs_gradient = qkv[0].requires_grad and torch.is_grad_enabled()
+    is_short = mask.keys.longest < MIN_HALF_PRECISION_KEYS
+    is_slow = dtype in HALF_PRECISION and needs_gradient and is_short
+    if is_slow and qkv[0].device.type == "cpu":
         qkv = tuple(each.float() for each in qkv)
         if position_bias is not None:
             position_bias = position_bias.float()
         with torch.autocast("cpu", enabled=False):
             output = attend_by_document(module, qkv, mask, pattern, position_bias, **kwargs)
         return output.to(dtype)
-    query_runs, key_runs = mask.runs
-    all_runs = (query_runs, key_runs, key_runs)
     outputs = []
-    for documents in zip(*map(split_runs, qkv, all_runs), strict=True):
+    for documents in zip(*map(split_runs, qkv, mask.runs), strict=True):
         output = attend(module, documents, pattern, position_bias, **kwargs)
         outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
@@ -234,7 +232,9 @@ def attend(
     if position_bias is not None:
         kwargs["position_bias"] = position_bias[:, :, :length, : key.shape[2]]
     if window is None or length <= window:
-        return attend_to_batch(module, query, key, value, None, is_causal=is_causal, **kwargs)[0]
+        return padding_free_attention(
+            module, query, key, value, None, is_causal=is_causal, **kwargs
+        )[0]
     size = WINDOWS_OF_A_BLOCK * window if position_bias is None else length
     places = torch.arange(length, device=query.device)
     outputs = []
@@ -244,7 +244,7 @@ def attend(
         distance = places[start : start + size, None] - places[first:last]
         is_seen = distance >= 0 if is_causal else distance > -window
         is_seen = is_seen & (distance < window)
-        output, _ = attend_to_batch(
+        output, _ = padding_free_attention(
             module,
             query[:, :, start : start + size],
             key[:, :, first:last],
@@ -300,13 +300,6 @@ def attend_at_once(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return output.unsqueeze(0)
-
-
-def is_slow_in_half_precision(query: torch.Tensor, mask: FlatMask) -> bool:
-    is_half = query.dtype in HALF_PRECISION
-    needs_gradient = query.requires_grad and torch.is_grad_enabled()
-    is_short = mask.keys.longest < MIN_HALF_PRECISION_KEYS
-    return query.device.type == "cpu" and is_half and needs_gradient and is_short
 
 
 AttentionInterface.register(NAME, padding_free_attention)

@@ -48,8 +48,15 @@ OWN_MASKS = {
 
 # Libraries whose hooks do not depend on the shape of a batch: they gather weights, move tensors, or
 # record outputs for which padding is computed anyway.
-LIBRARIES = {"accelerate", "bitsandbytes", "deepspeed", "torch", "torchao", "transformers"}
-LIBRARIES.add(__name__.partition(".")[0])
+LIBRARIES = {
+    __name__.partition(".")[0],
+    "accelerate",
+    "bitsandbytes",
+    "deepspeed",
+    "torch",
+    "torchao",
+    "transformers",
+}
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -141,11 +148,8 @@ def enter_layer(
         return make(layer, args, kwargs)
     given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
     mask = given.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.ndim != 4:
-        return None
-    plan = plan_of(layer, mask)
-    may_be_flat_row = plan is not None and not plan.computes_padding
-    return arguments_of(layer, args, kwargs) if may_be_flat_row else None
+    has_own_mask = isinstance(mask, torch.Tensor) and mask.ndim == 4
+    return arguments_of(layer, args, kwargs) if has_own_mask else None
 
 
 def leave_layer(
@@ -198,9 +202,8 @@ def with_ordinary_mask(value: Any) -> Any:
 
 
 def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments `given`, by name, for a flat row; None if the layer must compute the padded
-    batch."""
-    given = dict(given)
+    """The arguments `given`, by name, which are changed in place for a flat row; None if the layer
+    must compute the padded batch."""
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor):
         mask = flat_mask_of(layer, mask)
@@ -312,7 +315,7 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
             holder = mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
     if plan is None and name_in_transformers(layer) in OWN_MASKS:
-        plan = Plan(computes_padding=True) if current.plan is None else current.plan
+        plan = current.plan or Plan(computes_padding=True)
         holder.padding_free_plan = plan
     return plan
 

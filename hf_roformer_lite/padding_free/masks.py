@@ -155,20 +155,20 @@ class FlatMask:
         return self._made[key]
 
     @cached_property
-    def runs(self) -> tuple[Runs, Runs]:
-        """The runs of queries and of keys."""
+    def runs(self) -> tuple[Runs, Runs, Runs]:
+        """The runs of queries, of keys and of values."""
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
         runs = [(len(list(run)), *pair) for pair, run in groupby(lengths)]
         queries = [(count, length) for count, length, _ in runs]
-        return queries, [(count, length) for count, _, length in runs]
+        keys = [(count, length) for count, _, length in runs]
+        return queries, keys, keys
 
     def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """The document boundaries of queries and of keys, `(documents + 1,)` each."""
-        key = ("cu_seq_lens", device)
-        if key not in self._made:
+        if device not in self._made:
             borders = [[0, *accumulate(side.lengths)] for side in (self.queries, self.keys)]
-            self._made[key] = torch.tensor(borders, dtype=torch.int32, device=device).unbind()
-        return self._made[key]
+            self._made[device] = torch.tensor(borders, dtype=torch.int32, device=device).unbind()
+        return self._made[device]
 
 
 def as_additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -336,7 +336,7 @@ def padding_free_mask(
     attention_mask = arguments["attention_mask"]
     shape = (arguments["batch_size"], kv_length)
     fits = attention_mask is None or attention_mask.shape == shape
-    plan = Plan() if current.plan is None else current.plan
+    plan = current.plan or Plan()
     computes_padding = plan.computes_padding or wants_all_layers({}, arguments["config"])
     if is_fixed_size or not fits or computes_padding:
         return make_dense(**arguments)

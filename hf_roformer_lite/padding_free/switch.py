@@ -120,10 +120,6 @@ def outermost_models(module: nn.Module) -> list[PreTrainedModel]:
 # On and off
 
 
-def switch_of(model: nn.Module) -> Switch:
-    return vars(model)["_padding_free"]
-
-
 @torch.no_grad()
 def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
     """Make a copy of the models in `module` padding-free, and compare its outputs for random rows
@@ -213,7 +209,7 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     chosen = list(chosen_implementations(model))
     switch.previous = [
         (config, config._attn_implementation)
-        for config, _ in with_parts(chosen)
+        for config, _ in chosen
         if config._attn_implementation not in (NAME, EAGER_NAME)
     ]
     for config, implementation in chosen:
@@ -274,16 +270,6 @@ def chosen_implementations(
         yield from chosen_implementations(child, name)
 
 
-def with_parts(
-    chosen: list[tuple[PreTrainedConfig, str]],
-) -> Iterator[tuple[PreTrainedConfig, str]]:
-    """The configurations and all configurations within them, which change together."""
-    for config, name in chosen:
-        yield config, name
-        parts = [getattr(config, part, None) for part in config.sub_configs]
-        yield from with_parts([(part, name) for part in parts if part is not None])
-
-
 def is_switched(model: PreTrainedModel) -> bool:
     # FSDP2 makes a subclass of the model's class, which remains when the model is switched off.
     if "_padding_free" not in vars(model):
@@ -303,7 +289,7 @@ def head_of(model: nn.Module) -> str:
 
 def stack_of(model: PreTrainedModel) -> nn.Module | None:
     """The module whose last hidden states the head of a language model reads."""
-    head = switch_of(model).head
+    head = vars(model)["_padding_free"].head
     if head not in LANGUAGE_HEADS:
         return None
     stack: nn.Module = model.base_model
@@ -345,7 +331,7 @@ def run(
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
             given[name] = value.dense
-    plan = make_plan(model, switch_of(model), given, stack=stack_of(model))
+    plan = make_plan(model, vars(model)["_padding_free"], given, stack=stack_of(model))
     has_logits = plan.labelled is None
     if outer is not None:
         plan.include(outer)

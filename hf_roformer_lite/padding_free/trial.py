@@ -30,9 +30,9 @@ MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
 LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
 # The numbers of tokens of the rows of a trial. Two are equal, because attention batches documents
-# of one length.
-LENGTHS = torch.tensor([[7], [4], [4]], device="cpu")
-LENGTH = 7
+# of one length. Up to eight queries, sdpa would use another kernel on Apple GPUs.
+LENGTHS = torch.tensor([[13], [9], [9]], device="cpu")
+LENGTH = 13
 
 Batch = dict[str, torch.Tensor]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -142,7 +142,7 @@ def scaled(rope_type: str, **options) -> dict:
 
 
 LONG = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 16}
-DYNAMIC = {"max_position_embeddings": 8, **scaled("dynamic", factor=2.0)}
+DYNAMIC = {"max_position_embeddings": 16, **scaled("dynamic", factor=2.0)}
 GEMMA3 = {
     "vision_config": {"image_size": 28, "patch_size": 14},
     "mm_tokens_per_image": 4,
