@@ -197,19 +197,6 @@ class FlatForm:
         # A tensor that is saved or copied forgets its flat row. torch.load accepts this class.
         return OrderedDict, ()
 
-    def is_current(self, states: torch.Tensor) -> bool:
-        """Whether the flat row may be used instead of the batch.
-
-        It may not if a hook has changed the batch in place or observes its gradient, nor if the
-        flat row was computed without a gradient, as in reentrant checkpointing. (torch has no
-        public names for the version of a tensor and for its hooks.)
-        """
-        if self.tokens.is_traced:
-            return True
-        is_watched = states.retains_grad or bool(states._backward_hooks)
-        has_gradient = self.flat.requires_grad or not states.requires_grad
-        return states._version == self.version and not is_watched and has_gradient
-
 
 def remember(
     states: torch.Tensor, tokens: FlatTokens, flat: torch.Tensor, padding: str = "zeros"
@@ -228,12 +215,18 @@ def share_flat_row(source: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def flat_form_of(states: Any) -> FlatForm | None:
-    """The flat row of a batch if it is known and still valid."""
+    """The flat row of a batch if it is known and may be used instead of the batch.
+
+    It may not if the batch was changed in place, nor if the flat row was computed without a
+    gradient, as in reentrant checkpointing. (torch has no public name for the version of a tensor.)
+    """
     form = getattr(states, "flat_form", None)
     # A graph may not use a flat row that was made outside of it.
     if not isinstance(form, FlatForm) or form.tokens.is_traced != is_tracing(states):
         return None
-    return form if form.is_current(states) else None
+    has_gradient = form.flat.requires_grad or not states.requires_grad
+    is_current = form.tokens.is_traced or (states._version == form.version and has_gradient)
+    return form if is_current else None
 
 
 class Select(torch.autograd.Function):

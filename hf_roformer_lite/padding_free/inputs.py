@@ -90,11 +90,11 @@ def make_plan(
         leave_out_cache(model, given)
     if plan.computes_padding:
         return plan
-    if not has_cache:
-        mask_target(model, switch, given, labels)
     if stack is not None and skips_logits(model, switch, given):
         plan.labelled = keep_labelled(model, switch, given, labels)
         plan.stack = stack
+    if not has_cache:
+        mask_target(model, switch, given, values, has_logits=plan.labelled is None)
     return plan
 
 
@@ -118,7 +118,7 @@ def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The arguments whose values a plan depends on, on the CPU. Labels that the model shifts are
     shifted here: each stands at the state that predicts it."""
-    names = ["attention_mask", "decoder_attention_mask", "labels"]
+    names = ["attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels"]
     if switch.head == "":
         names.append("input_ids")  # A sequence-level head looks for its position there.
     values = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
@@ -159,20 +159,27 @@ def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
 
 
 def mask_target(
-    model: PreTrainedModel, switch: Switch, given: dict[str, Any], labels: torch.Tensor
+    model: PreTrainedModel,
+    switch: Switch,
+    given: dict[str, Any],
+    values: dict[str, torch.Tensor],
+    has_logits: bool,
 ) -> None:
     """In training, hide the padding of a target, which its labels show.
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
-    padding tokens, which some stock decoders read and others do not.
+    padding tokens, which some stock decoders read and others do not. A target that is passed may go
+    on after its labels, which makes a difference only if its logits are computed.
     """
     is_pair = switch.head == "seq2seq" and model.config.is_encoder_decoder
     if not is_pair or not model.training or given.get("decoder_attention_mask") is not None:
         return
-    is_labelled = labels != IGNORE_INDEX
-    has_gaps = bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
+    is_read = values["labels"] != IGNORE_INDEX
+    has_gaps = bool((~is_read[:, :-1] & is_read[:, 1:]).any())
+    if has_logits and "decoder_input_ids" in values:
+        is_read = is_read | (values["decoder_input_ids"] != model.config.pad_token_id)
     if not has_gaps:
-        given["decoder_attention_mask"] = is_labelled.long().to(given["labels"].device)
+        given["decoder_attention_mask"] = is_read.long().to(given["labels"].device)
 
 
 def visible_tokens(mask: torch.Tensor) -> torch.Tensor:

@@ -160,7 +160,12 @@ def leave_layer(
     if mask is None:
         return None
     restore = restored_output if mask.queries.is_traced else restored_output_outside_of_graphs
-    return restore(mask.queries, output)
+    output = restore(mask.queries, output)
+    if any(map(is_foreign, layer._forward_hooks.values())):
+        # The hook may ask for the gradient of the states or change them, so they have to be those
+        # that the next layer reads. A view does not know the flat row.
+        output = map_states(lambda states: states[:], output)
+    return output
 
 
 def flat_mask_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatMask | None:
@@ -357,6 +362,9 @@ def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | Non
         return None
     flat = form.flat
     if form.padding == "zeros":
+        if not form.tokens.is_traced:
+            # The caller may have this batch and ask for its gradient, which passes through it.
+            flat = form.tokens.collect(args[0])
         flat = torch.cat((flat, flat.new_zeros(1, 1, *flat.shape[2:])), dim=1)
     flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]
     return flat, *args[1:]
@@ -398,8 +406,12 @@ def has_other_hook(module: nn.Module) -> bool:
 
 def other_hook_in(module: nn.Module) -> str:
     """The name of the first hook that would get a flat row; empty if there is none."""
-    names = map(name_of_hook, hooks_within(module))
-    return next((name for name in names if name.partition(".")[0] not in LIBRARIES), "")
+    return next((name_of_hook(hook) for hook in hooks_within(module) if is_foreign(hook)), "")
+
+
+def is_foreign(hook: Any) -> bool:
+    """Whether a hook belongs to none of the `LIBRARIES`."""
+    return name_of_hook(hook).partition(".")[0] not in LIBRARIES
 
 
 def hooks_within(layer: nn.Module) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers import masking_utils
 from transformers.masking_utils import (
     AttentionMaskInterface,
@@ -220,7 +221,9 @@ class DocumentMask:
             self.dense = dense = make_dense(**arguments)
             self.flat = flat = FlatMask(queries=tokens, keys=tokens, dense=lambda: dense)
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-            is_self_attention = self.key_shape == self.shape
+            # (A graph in which the two are compared holds for one outcome alone.)
+            lengths_are_equal: Any = arguments["kv_length"] == arguments["q_length"]
+            is_self_attention = statically_known_true(lengths_are_equal)
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
             if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
@@ -332,7 +335,7 @@ def padding_free_mask(
     if q_length <= 1 or has_earlier_tokens:
         return make_dense(q_offset=q_offset, kv_offset=kv_offset, **arguments)
     # sdpa may leave out a causal mask, but not a mask of cross-attention.
-    is_fixed_size = kv_length != q_length and arguments.get("allow_is_causal_skip", True)
+    is_fixed_size = arguments.get("allow_is_causal_skip", True) and kv_length != q_length
     attention_mask = arguments["attention_mask"]
     shape = (arguments["batch_size"], kv_length)
     fits = attention_mask is None or attention_mask.shape == shape

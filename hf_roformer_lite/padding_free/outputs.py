@@ -20,9 +20,12 @@ class SkippedLogits(tuple):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(MESSAGE)
 
-    def __getitem__(self, key: Any) -> Any:
-        raise TypeError(MESSAGE)
-
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(MESSAGE)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError(MESSAGE)
+
+    __getitem__ = __len__ = __array__ = __eq__ = __ne__ = _refuse
+    __add__ = __mul__ = __rmul__ = _refuse

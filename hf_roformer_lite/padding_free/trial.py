@@ -215,13 +215,15 @@ def check_layers(model: PreTrainedModel) -> None:
     plan = Plan(base=model.base_model, is_real=is_real)
     handle = model.get_input_embeddings().register_forward_hook(spoil)
     with planned(plan, mask=batch["attention_mask"]):
-        states = next(iter(run_base(model, batch).values()))
+        outputs = run_base(model, batch).values()
     handle.remove()
     if not any(tokens.tables for tokens in plan.found):
         reason = "none of its layers takes a mask from transformers' mask functions."
         raise PaddingFreeError(model, reason)
-    if not bool(states[kept][is_real[kept]].isfinite().all()):
-        raise PaddingFreeError(model, "its sequences interact outside attention.")
+    for states in outputs:
+        has_tokens = states.shape[:2] == is_real.shape
+        if has_tokens and not bool(states[kept][is_real[kept]].isfinite().all()):
+            raise PaddingFreeError(model, "its sequences interact outside attention.")
 
 
 def tensors_of(output: Any) -> Batch:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, build, seq2seq_config, stack_config
+from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
 from program import run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
@@ -33,6 +33,28 @@ def test_torch_exports_a_model_by_itself():
         model, (), sample_inputs(model), dynamic_shapes=shapes, strict=False
     )
     assert_same_outputs(model, program.module(), [MASKS["mixed"], MASKS["long rows"]])
+
+
+def test_torch_exports_a_pair_by_itself():
+    """The sample has sources and targets of different lengths; others may have equal ones."""
+    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
+    rows, length, target_length = (torch.export.Dim(name, min=2, max=64) for name in "bst")
+    source = {0: rows, 1: length}
+    shapes = {"input_ids": source, "attention_mask": source}
+    shapes |= {"decoder_input_ids": {0: rows, 1: target_length}, "use_cache": None}
+
+    def inputs_of(lengths: list[int], target_length: int) -> dict[str, torch.Tensor | bool]:
+        mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+        target = random_ids(len(lengths), target_length)
+        return {**inputs_for(mask), "decoder_input_ids": target, "use_cache": False}
+
+    program = torch.export.export(
+        model, (), inputs_of([9, 4, 7], 5), dynamic_shapes=shapes, strict=False
+    )
+    for inputs in (inputs_of([6, 2], 6), inputs_of([3, 8, 8, 1], 4)):
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        torch.testing.assert_close(program.module()(**inputs).logits, expected, **CLOSE)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import convert_outputs_to_fp32
@@ -86,6 +87,10 @@ def test_reading_skipped_logits_says_how_to_get_them(kind):
         (TypeError, lambda logits: torch.argmax(logits, dim=-1)),
         (TypeError, lambda logits: F.cross_entropy(logits, LABELS)),
         (TypeError, lambda logits: logits[:, -1]),
+        (TypeError, lambda logits: logits == IDS),
+        (TypeError, lambda logits: 2 * logits),
+        (TypeError, len),
+        (TypeError, np.asarray),
     )
     for found in (output, pickle.loads(pickle.dumps(output)), in_float32):
         assert found.loss == found[0] == output.loss

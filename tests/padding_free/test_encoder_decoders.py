@@ -104,6 +104,17 @@ def test_training_skips_the_padding_of_targets(name, skip_logits):
     assert masked < flops(free.eval(), **batch)
 
 
+@pytest.mark.parametrize("name", ["Bart", "T5", "Blenderbot"])
+def test_a_target_that_goes_on_after_its_labels(name):
+    """In training too, its logits are those of the stock model."""
+    stock, free = pair(f"{name}ForConditionalGeneration")
+    free = padding_free(free, skip_logits=False)
+    batch = batch_of_pairs()
+    batch["decoder_input_ids"] = random_ids(*batch["labels"].shape, seed=1)
+    logits = [model.train()(**batch).logits for model in (free, stock)]
+    torch.testing.assert_close(*logits, **CLOSE)
+
+
 def test_the_scores_of_padding_count_in_question_answering():
     stock, free = pair("BartForQuestionAnswering")
     batch = batch_of_pairs()

@@ -14,11 +14,14 @@ from comparisons import (
 )
 from conftest import random_ids
 from tiny_models import SIZES
+from torch.nn import functional as F
 
 from hf_roformer_lite import padding_free
 
 
-@pytest.mark.parametrize("kind", ["in place", "retained gradient", "hook of the gradient"])
+@pytest.mark.parametrize(
+    "kind", ["in place", "in place as data", "retained gradient", "hook of the gradient"]
+)
 def test_hooks_of_users_on_layers(kind):
     """Hooks see and change the batch that a layer returns, although the next layer does not need
     it."""
@@ -29,6 +32,8 @@ def test_hooks_of_users_on_layers(kind):
         def look(layer, args, output, seen=seen):
             if kind == "in place":
                 output.add_(0.1)
+            elif kind == "in place as data":
+                output.data += 0.1
             elif kind == "retained gradient":
                 output.retain_grad()
                 seen.append(output)
@@ -37,15 +42,33 @@ def test_hooks_of_users_on_layers(kind):
 
         model.bert.encoder.layer[0].register_forward_hook(look)
         batch = batch_for("bert mlm")
-        with torch.set_grad_enabled(kind != "in place"):
+        with torch.set_grad_enabled("in place" not in kind):
             outputs = model(**batch)
-        if kind == "in place":
+        if "in place" in kind:
             found.append([outputs.loss])
             continue
         outputs.loss.backward()
         real = batch["attention_mask"].bool()
         weight = model.bert.embeddings.word_embeddings.weight
         found.append([outputs.loss, weight.grad, *(output.grad[real] for output in seen)])
+    torch.testing.assert_close(*found, **CLOSE)
+
+
+def test_gradients_of_states_that_were_seen():
+    """They are asked for afterwards, as attribution to layers does, or passed on to a head."""
+    found = []
+    for model in pair("bert tokens"):
+        seen = []
+        layer = model.bert.encoder.layer[0]
+        layer.register_forward_hook(lambda layer, args, output, seen=seen: seen.append(output))
+        batch = batch_for("bert tokens")
+        labels = batch["labels"]
+        of_layer = torch.autograd.grad(model(**batch).loss, seen)
+        del batch["labels"]
+        states = model.bert(**batch).last_hidden_state
+        loss = F.cross_entropy(model.classifier(states).flatten(0, 1), labels.flatten())
+        of_head = torch.autograd.grad(loss + states[labels != -100].square().mean(), states)
+        found.append([gradient[labels != -100] for gradient in (*of_layer, *of_head)])
     torch.testing.assert_close(*found, **CLOSE)
 
 

@@ -106,6 +106,13 @@ def test_what_is_no_model():
         padding_free(torch.nn.Linear(2, 2))
 
 
+def test_a_model_whose_states_are_not_its_first_output():
+    fields = {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    config = transformers.ClapTextConfig(num_attention_heads=2, **fields)
+    with pytest.raises(PaddingFreeError, match="outputs differ"):
+        padding_free(transformers.ClapTextModelWithProjection(config).eval())
+
+
 def add_token_before(states: torch.Tensor) -> torch.Tensor:
     """Add a thousandth of the state of the token before.
 
