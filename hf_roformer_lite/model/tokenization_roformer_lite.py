@@ -288,11 +288,12 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         empty = Tokenizer(models.BPE()).encode("")
         single = post_processor.process(empty).tokens
         pair = post_processor.process(empty, empty).tokens
-        has_start = single[:1] == [self.bos_token]
-        has_end = single[-1:] == [self.eos_token]
-        if has_start and has_end and pair.count(self.bos_token) != 2:
-            # The default template, with both flags off, has a start and an end as well. In pairs it
-            # has one start instead of two.
+        has_start = self.bos_token in single
+        has_end = self.eos_token in single
+        # The default template, with both flags off, has a start and an end as well. In pairs it has
+        # one start instead of two. Any other template is used as it is.
+        made = [self.bos_token] * has_start + [self.eos_token] * has_end
+        if single != made or pair != [*made, *made]:
             return False, False
         return has_start, has_end
 

@@ -271,3 +271,16 @@ def test_every_way_leads_to_the_same_template(flags, trained, tmp_path):
     for other in (tokenizer, given, loaded, new):
         assert (other.add_bos_token, other.add_eos_token) == flags
         assert other(text_target="the dog")["input_ids"][-1] == 3
+
+
+@pytest.mark.parametrize("token", ["bos_token", "eos_token"])
+def test_a_template_with_other_tokens_than_those_of_its_flags(token, trained, tmp_path):
+    """A template stays as it was saved, although the names of special tokens have changed."""
+    tokenizer = copy.deepcopy(trained["bpe"])
+    tokenizer.add_special_tokens({token: "<other>"})
+    tokenizer.save_pretrained(tmp_path)
+    expected = tokenizer("the dog")["input_ids"], tokenizer("the dog", "我们")["input_ids"]
+    for given in ({}, {token: "<other>"}):
+        loaded = AutoTokenizer.from_pretrained(tmp_path, **given)
+        found = loaded("the dog")["input_ids"], loaded("the dog", "我们")["input_ids"]
+        assert found == expected
