@@ -2,7 +2,6 @@
 # Chinese to English sentences of Tatoeba. `tatoeba_zh_en/split/` holds train, dev and test as English TAB Chinese TAB
 # attribution, with no sentence of one part in another.
 set -euo pipefail
-# The training of the card planned more epochs, and an option that limited its time ended it after these steps.
 roformer-lite train seq2seq \
   --train_file tatoeba_zh_en/split/train.tsv.gz --validation_file tatoeba_zh_en/split/dev.tsv \
   --test_file tatoeba_zh_en/split/test.tsv \
