@@ -78,11 +78,12 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     return exported
 
 
-def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
+def sample_inputs(model: PreTrainedModel, num_rows: int = 2) -> dict[str, Any]:
     """Inputs for tracing `model`. No dimension is 1, because a trace would regard it as a
     constant."""
     # The shape is (B, L) or (B, choices, L).
-    shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)
+    choices = (3,) if type(model).__name__.endswith("ForMultipleChoice") else ()
+    shape = (num_rows, *choices, 5)
     stack = model.config.encoder if model.config.is_encoder_decoder else model.config
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
     mask[0, ..., 0] = 0
@@ -94,7 +95,7 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
         )
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.full(
-            (2, 3), model.config.decoder_start_token_id, device=model.device
+            (num_rows, 3), model.config.decoder_start_token_id, device=model.device
         )
     elif stack.type_vocab_size:
         inputs["token_type_ids"] = torch.zeros_like(mask)
@@ -125,9 +126,18 @@ def write_graphs(
             an ONNX file.
     """
     exported = export_model(model, format)
-    if format != "onnx":
+    if format == "onnx":
+        _write_onnx(exported, directory, quantization)
+    else:
         exported.save_pretrained(directory)
-        return list(exported.components)
+    if not model.can_generate():
+        # A trace may have taken its number of rows for a constant.
+        for num_rows in (1, 3):
+            exported(**sample_inputs(model, num_rows))
+    return list(exported.components)
+
+
+def _write_onnx(exported: "ExportedModel", directory: Path, quantization: str | None) -> None:
     components = {}
     for name, component in exported.components.items():
         file = f"{name}.onnx"
@@ -138,7 +148,6 @@ def write_graphs(
         components[name] = {"file": file, "metadata": dataclasses.asdict(component.metadata)}
     manifest = {"export_format": "onnx", "components": components}
     write_json(directory / "export.json", manifest)
-    return list(components)
 
 
 def _save_onnx(program: Any, path: Path) -> None:
