@@ -41,14 +41,20 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder, and for a decoder with
-            sliding-window layers if the format is `torch`.
+        InputError: for a decoder that needs the states of an encoder, for dynamic rotary positions,
+            and for a decoder with sliding-window layers if the format is `torch`.
     """
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(
             f"{type(model).__name__} needs the states of an encoder; export the whole pair"
+        )
+    if any(getattr(module, "rope_type", None) == "dynamic" for module in model.modules()):
+        raise InputError(
+            "rope_type='dynamic' computes its frequencies from the longest text of a batch, which "
+            "a graph cannot do; run the model with torch, or train one with rope_type 'linear', "
+            "'yarn', 'llama3' or 'longrope'"
         )
     fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
     config = AutoExportConfig.from_dict(

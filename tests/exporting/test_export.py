@@ -70,6 +70,14 @@ def test_what_cannot_be_exported():
     decoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
     with pytest.raises(InputError, match="export the whole pair"):
         export_model(decoder)
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    encoder = build(rl.RoFormerLiteModel, stack_config(rope_parameters=dynamic))
+    pair_config = seq2seq_config()
+    pair_config.decoder.rope_parameters |= dynamic
+    for model in (encoder, build(rl.RoFormerLiteForConditionalGeneration, pair_config)):
+        for format in ("onnx", "torch"):
+            with pytest.raises(InputError, match="rope_type='dynamic'.*with torch"):
+                export_model(model, format)
     sliding = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
     with pytest.raises(InputError, match="format='onnx'"):
         export_model(sliding, "torch")
