@@ -52,6 +52,9 @@ def test_command_line(tmp_path):
     # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, **CLOSE)
+    for command in ("export", "convert"):
+        message = refused(command, tmp_path / "out", tmp_path / "again")
+        assert f"{tmp_path / 'out'}: it is an exported model" in message
 
 
 def test_a_graph_for_one_number_of_rows_is_not_written(tmp_path, monkeypatch):
