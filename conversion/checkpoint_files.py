@@ -296,11 +296,15 @@ def load_pretrained(
         tensors have random numbers.
 
     Raises:
-        ConversionError: if a file is damaged, or if a number is not finite.
+        ConversionError: if a file is damaged, if a number is not finite, or for a model that
+            `roformer-lite export` wrote.
     """
     directory = local_directory(name)
     check_shards(directory)
-    tensors = open_files(weight_files(name))
+    files = weight_files(name)
+    if not files and any(directory.glob("**/export.json")):
+        raise ConversionError("it is an exported model; pass the one it was made from")
+    tensors = open_files(files)
     if getattr(config, "quantization_config", None) is None:
         check_numbers(tensors)
     return model_class.from_pretrained(

@@ -74,7 +74,7 @@ def export_ctranslate2(
     name = type(model).__name__
     if name not in writers:
         raise ConversionError(
-            f"{name}: CTranslate2 has no such head; --format onnx takes every model"
+            f"{name}: CTranslate2 has no such head; --format onnx takes almost every model"
         )
     with torch.no_grad():
         loader, spec = writers[name](specs, model, tokenizer)

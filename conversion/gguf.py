@@ -172,7 +172,7 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     if kind != "WordPiece" or steps != ["BertNormalizer", "BertPreTokenizer"]:
         raise ConversionError(
             f"the tokenizer is of the kind {kind} with the steps {steps}, but "
-            "llama.cpp has only BERT's WordPiece; --format onnx takes every model"
+            "llama.cpp has only BERT's WordPiece; --format onnx takes almost every model"
         )
     letters = set().union(*tokenizer.get_vocab())
     other_letters = sorted(filter(_is_stripped_differently, letters))

@@ -29,7 +29,7 @@ class Requirements:
         if not holds:
             raise ConversionError(
                 f"{self.prefix}{field}={getattr(self.config, field)!r}: {self.runtime} {why}. "
-                "--format onnx takes every model"
+                "--format onnx takes almost every model"
             )
 
     def require_value(self, field: str, value: object, why: str) -> None:

@@ -284,7 +284,7 @@ def token_dropout_factors(
     documents = documents.flatten()
     exact = torch.promote_types(dtype, torch.float32)  # Half precision cannot count.
     is_kept = is_kept.to(exact).flatten()
-    zeros = is_kept.new_zeros(len(documents) + 1)  # No batch has more documents than tokens.
+    zeros = is_kept.new_zeros(documents.shape[0] + 1)  # No batch has more documents than tokens.
     num_kept = zeros.index_add(0, documents, is_kept)
     num_tokens = zeros.index_add(0, documents, torch.ones_like(is_kept))
     shares = num_kept / num_tokens.clamp(min=1)

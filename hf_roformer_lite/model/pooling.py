@@ -27,4 +27,4 @@ def pool(hidden_states: torch.Tensor, how: str, attention_mask: Any = None) -> t
     indices = weights.argmax(dim=1)
     if how == "last":
         indices = weights.shape[1] - 1 - weights.flip(1).argmax(dim=1)
-    return hidden_states[torch.arange(len(indices), device=indices.device), indices]
+    return hidden_states[torch.arange(indices.shape[0], device=indices.device), indices]

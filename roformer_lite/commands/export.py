@@ -84,7 +84,10 @@ def _write(
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     if options.format == "onnx" and is_bare_encoder(model):
         model = SentenceEncoder(model)
-    return ", ".join(write_graphs(model, folder, options.format, options.quantization))
+    # A graph takes only what its tokenizer returns.
+    has_segments = "token_type_ids" in tokenizer.model_input_names
+    graphs = write_graphs(model, folder, options.format, options.quantization, has_segments)
+    return ", ".join(graphs)
 
 
 def _write_further_files(

@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import re
+import reprlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby, islice
@@ -347,5 +348,6 @@ def text_of(row: Row, column: str, option: str = "") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")
+        shown = reprlib.repr(value)
+        raise InputError(f"{row['origin']}: column {column!r} must be text, not {shown}")
     return value.strip()

@@ -25,24 +25,27 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 2**24
 
 
-def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
+def export_model(
+    model: PreTrainedModel, format: str = "onnx", has_segments: bool = True
+) -> "ExportedModel":
     """Export a RoFormerLite model of any class.
 
     Args:
         model: The model, which is set to evaluation mode.
         format: `onnx`, which needs the extra `export` and in which norms, GELU and projections
             become operations of onnxruntime, or `torch`, the format of torch.export.
+        has_segments: Whether the graph takes `token_type_ids` if the configuration has a
+            `type_vocab_size`. Without them, every token has type 0.
 
     Returns:
         The `ExportedModel` of transformers, which can be called and saved. Its `components` are the
         graph `model`, or the graphs `prefill`, `decode` and `encoder` of a model that generates
         text. Their inputs are `input_ids` (`inputs_embeds` if `vocab_size` is 0), `attention_mask`,
-        `token_type_ids` if the configuration has a `type_vocab_size`, and the further inputs that
-        `generate` passes to `forward`.
+        possibly `token_type_ids`, and the further inputs that `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder, and for a decoder with
-            sliding-window layers if the format is `torch`.
+        InputError: for a decoder that needs the states of an encoder, for dynamic rotary positions,
+            and for a decoder with sliding-window layers if the format is `torch`.
     """
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -50,14 +53,21 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         raise InputError(
             f"{type(model).__name__} needs the states of an encoder; export the whole pair"
         )
+    if any(getattr(module, "rope_type", None) == "dynamic" for module in model.modules()):
+        raise InputError(
+            "rope_type='dynamic' computes its frequencies from the longest text of a batch, which "
+            "a graph cannot do; run the model with torch, or train one with rope_type 'linear', "
+            "'yarn', 'llama3' or 'longrope'"
+        )
     fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
     config = AutoExportConfig.from_dict(
         {"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions}
     )
     exporter = AutoHfExporter.from_config(config)
     model.eval()
+    sample = sample_inputs(model, has_segments=has_segments)
     if not model.can_generate():
-        inputs: dict[str, Any] = {**sample_inputs(model), "use_cache": False}
+        inputs: dict[str, Any] = {**sample, "use_cache": False}
         return exporter.export(model, inputs, config)
     if (
         format == "torch"
@@ -68,21 +78,24 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
             "so that a torch program could decode only one step; export with format='onnx'"
         )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
-    exported = exporter.export_for_generation(
-        model, sample_inputs(model), config, generation_config=greedy
-    )
+    exported = exporter.export_for_generation(model, sample, config, generation_config=greedy)
     if model.config.is_encoder_decoder:
-        encoder = exporter.export(model.get_encoder(), sample_inputs(model.get_encoder()), config)
+        stack = model.get_encoder()
+        sample = sample_inputs(stack, has_segments=has_segments)
+        encoder = exporter.export(stack, sample, config)
         exported.components = {"encoder": encoder.components["model"], **exported.components}
     exported.generation_config = model.generation_config
     return exported
 
 
-def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
+def sample_inputs(
+    model: PreTrainedModel, num_rows: int = 2, has_segments: bool = True
+) -> dict[str, Any]:
     """Inputs for tracing `model`. No dimension is 1, because a trace would regard it as a
     constant."""
     # The shape is (B, L) or (B, choices, L).
-    shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)
+    choices = (3,) if type(model).__name__.endswith("ForMultipleChoice") else ()
+    shape = (num_rows, *choices, 5)
     stack = model.config.encoder if model.config.is_encoder_decoder else model.config
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
     mask[0, ..., 0] = 0
@@ -94,15 +107,19 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, Any]:
         )
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.full(
-            (2, 3), model.config.decoder_start_token_id, device=model.device
+            (num_rows, 3), model.config.decoder_start_token_id, device=model.device
         )
-    elif stack.type_vocab_size:
+    elif stack.type_vocab_size and has_segments:
         inputs["token_type_ids"] = torch.zeros_like(mask)
     return inputs
 
 
 def write_graphs(
-    model: PreTrainedModel, directory: Path, format: str, quantization: str | None
+    model: PreTrainedModel,
+    directory: Path,
+    format: str,
+    quantization: str | None,
+    has_segments: bool = True,
 ) -> list[str]:
     """Export a model to `directory`, which exists.
 
@@ -111,7 +128,7 @@ def write_graphs(
     `predict` runs, and describes its inputs. transformers itself writes the other format.
 
     Args:
-        model, format: As for `export_model`.
+        model, format, has_segments: As for `export_model`.
         directory: The directory for the files.
         quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
             products and the table of embeddings have 8 bits, and the scale of activations is
@@ -124,10 +141,19 @@ def write_graphs(
         InputError: as `export_model`, and for a graph of more than 2 GiB, which is too large for
             an ONNX file.
     """
-    exported = export_model(model, format)
-    if format != "onnx":
+    exported = export_model(model, format, has_segments)
+    if format == "onnx":
+        _write_onnx(exported, directory, quantization)
+    else:
         exported.save_pretrained(directory)
-        return list(exported.components)
+    if not model.can_generate():
+        # A trace may have taken its number of rows for a constant.
+        for num_rows in (1, 3):
+            exported(**sample_inputs(model, num_rows, has_segments))
+    return list(exported.components)
+
+
+def _write_onnx(exported: "ExportedModel", directory: Path, quantization: str | None) -> None:
     components = {}
     for name, component in exported.components.items():
         file = f"{name}.onnx"
@@ -138,7 +164,6 @@ def write_graphs(
         components[name] = {"file": file, "metadata": dataclasses.asdict(component.metadata)}
     manifest = {"export_format": "onnx", "components": components}
     write_json(directory / "export.json", manifest)
-    return list(components)
 
 
 def _save_onnx(program: Any, path: Path) -> None:

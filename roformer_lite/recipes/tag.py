@@ -84,17 +84,10 @@ class TagReader(LabelReader):
             yield from read_tagged(path)
 
     def select_columns(self, row: Row) -> Row:
-        tokens = self.texts_in(row, self.options.token_column or "tokens", "token_column")
-        tags = self.texts_in(row, self.options.tag_column or "tags", "tag_column")
+        tokens = texts_in(row, self.options.token_column or "tokens", "token_column")
+        tags = texts_in(row, self.options.tag_column or "tags", "tag_column")
         require(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
         return {"tokens": tokens, "tags": tags, "origin": row["origin"]}
-
-    def texts_in(self, row: Row, column: str, option: str) -> list[str]:
-        """The list of texts in a column."""
-        value = value_of(row, column, option)
-        message = f"column {column!r} must be a list of texts, none empty"
-        require(are_texts(value), row, message)
-        return value
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (" ".join(row["tokens"]) for row in rows)
@@ -282,9 +275,8 @@ class Tag(LabelRecipe):
 
     def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
         """A list of words, or text."""
-        value = value_of(row, columns[0], "text_column")
-        if are_texts(value):
-            return value
+        if isinstance(value_of(row, columns[0], "text_column"), list):
+            return texts_in(row, columns[0], "text_column")
         return self.input_of_line(text_of(row, columns[0], "text_column"))
 
     def input_of_row(self, row: Row) -> Input:
@@ -437,11 +429,18 @@ class Tag(LabelRecipe):
         return " ".join(self.neutral_example["tokens"])
 
 
-def are_texts(value: Any) -> bool:
-    """Whether a value is a list of texts, none of them empty."""
-    if not isinstance(value, list):
-        return False
-    return all(isinstance(item, str) and item.strip() for item in value)
+def texts_in(row: Row, column: str, option: str) -> list[str]:
+    """The list of texts in a column; `option` as for `value_of`.
+
+    Raises:
+        InputError: if it is no list, or if an item is empty or no text.
+    """
+    value = value_of(row, column, option)
+    are_texts = isinstance(value, list) and all(
+        isinstance(item, str) and item.strip() for item in value
+    )
+    require(are_texts, row, f"column {column!r} must be a list of texts, none empty")
+    return value
 
 
 def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str:

@@ -236,9 +236,14 @@ def leave_out_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedCon
     stack = getattr(config, "encoder", config)
     if getattr(stack, "type_vocab_size", None) == 0:
         names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        tokenizer.model_input_names = names
-        # These arguments are saved.
-        tokenizer.init_kwargs["model_input_names"] = names
+        set_input_names(tokenizer, names)
+
+
+def set_input_names(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> None:
+    """Set what a tokenizer returns, also after it was saved."""
+    tokenizer.model_input_names = names
+    # These arguments are saved.
+    tokenizer.init_kwargs["model_input_names"] = names
 
 
 def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
@@ -129,48 +129,48 @@ class WeightAveraging(TrainerCallback):
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.average: AveragedModel | None = None
-
-    def _update(
-        self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor
-    ) -> None:
-        decay = min(self.decay, (1 + int(count)) / (10 + int(count)))
-        get_ema_multi_avg_fn(decay)(averaged, current, count)
+        self.average: PreTrainedModel | None = None
+        self.num_averaged = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.average = AveragedModel(kwargs["model"], multi_avg_fn=self._update)
-        is_continued = state.global_step > 0
-        if is_continued:
+        self.average = copy.deepcopy(kwargs["model"])
+        # The average is updated once per step.
+        self.num_averaged = state.global_step
+        if self.num_averaged > 0:
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
-            # The average is updated once per step.
-            self.average.n_averaged.fill_(state.global_step)
+            load_model(self.average, checkpoint / AVERAGED_WEIGHTS)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.average.update_parameters(kwargs["model"])
+        count = self.num_averaged
+        decay = min(self.decay, (1 + count) / (10 + count)) if count else 0.0
+        # torch's AveragedModel also copies the buffers, and fails if two of them become one tensor,
+        # as the frequencies of dynamic rotary positions do.
+        averaged = list(self.average.parameters())
+        get_ema_multi_avg_fn(decay)(averaged, list(kwargs["model"].parameters()), count)
+        self.num_averaged += 1
 
     def save(self, checkpoint: Path) -> None:
         """Save the averaged weights in `checkpoint`."""
-        save_model(self.average.module, str(checkpoint / AVERAGED_WEIGHTS))
+        save_model(self.average, str(checkpoint / AVERAGED_WEIGHTS))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint:
             checkpoint = Path(state.best_model_checkpoint)
-            load_model(self.average.module, checkpoint / AVERAGED_WEIGHTS)
+            load_model(self.average, checkpoint / AVERAGED_WEIGHTS)
         self._exchange(kwargs["model"])
         self.average = None
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:
-        """Context in which `model` has the averaged weights, if there are any yet. Afterwards it
+        """Context in which `model` has the averaged weights, if it is being trained. Afterwards it
         has its own weights again."""
-        if self.average is None or int(self.average.n_averaged) == 0:
+        if self.average is None:
             yield
             return
         self._exchange(model)
@@ -182,7 +182,7 @@ class WeightAveraging(TrainerCallback):
     def _exchange(self, model: PreTrainedModel) -> None:
         with torch.no_grad():
             for parameter, averaged in zip(
-                model.parameters(), self.average.module.parameters(), strict=True
+                model.parameters(), self.average.parameters(), strict=True
             ):
                 own = parameter.clone()
                 parameter.copy_(averaged)

@@ -27,6 +27,7 @@ from ..saved.saved_model import (
     leave_out_segments,
     load_with_new_head,
     max_positions,
+    set_input_names,
 )
 
 
@@ -66,6 +67,10 @@ def make_start(
             )
         else:
             model = new_model(run.model.size, recipe, tokenizer, overrides)
+            if recipe.takes_pairs and model.config.type_vocab_size > 1:
+                # Our tokenizers return the segments of a pair only if they are asked.
+                names = [*tokenizer.model_input_names, "token_type_ids"]
+                set_input_names(tokenizer, list(dict.fromkeys(names)))
     except InputError:
         raise
     # A TypeError names an unknown field of one stack, and a RuntimeError is raised if the model is

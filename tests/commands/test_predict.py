@@ -190,6 +190,14 @@ def test_line_breaks_separate_the_words_of_a_text(models):
     assert len(one) == 3 and one == other
 
 
+def test_an_empty_word_is_refused(models):
+    for words in (["Paula", ""], ["Paula", " "], ["Paula", 3]):
+        with pytest.raises(InputError, match="row 1: column 'tokens' must be a list of texts"):
+            roformer_lite.predict(models / "tag", [{"tokens": words}])
+    with pytest.raises(InputError, match=r"must be text, not \{'a': 'b+\.\.\.b+'\}$"):
+        roformer_lite.predict(models / "tag", [{"tokens": {"a": "b" * 300}}])
+
+
 def test_the_most_probable_labels(models, place):
     first = lines_of(models / "classify")
     ranked = lines_of(models / "classify", "--top_k", "3")

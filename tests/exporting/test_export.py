@@ -3,13 +3,14 @@
 import pytest
 import torch
 from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
-from program import run
+from program import refused, run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
 from transformers import AutoTokenizer
 from transformers.exporters import ExportedModel
 
 import hf_roformer_lite as rl
+from hf_roformer_lite.model import heads_roformer_lite
 from roformer_lite.errors import InputError
 from roformer_lite.export.graphs import export_model, sample_inputs
 from roformer_lite.saved.saved_model import load_model
@@ -73,12 +74,35 @@ def test_command_line(tmp_path):
     # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, **CLOSE)
+    for command in ("export", "convert"):
+        message = refused(command, tmp_path / "out", tmp_path / "again")
+        assert f"{tmp_path / 'out'}: it is an exported model" in message
+
+
+def test_a_graph_for_one_number_of_rows_is_not_written(tmp_path, monkeypatch):
+    save_model("classify", tmp_path / "model")
+
+    def pool_two_rows(hidden_states, how, attention_mask=None):
+        return hidden_states.mean(dim=1)[torch.arange(len(hidden_states))]
+
+    monkeypatch.setattr(heads_roformer_lite, "pool", pool_two_rows)
+    message = refused("export --format torch", tmp_path / "model", tmp_path / "out")
+    assert "cannot be exported as torch" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_exported():
     decoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
     with pytest.raises(InputError, match="export the whole pair"):
         export_model(decoder)
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    encoder = build(rl.RoFormerLiteModel, stack_config(rope_parameters=dynamic))
+    pair_config = seq2seq_config()
+    pair_config.decoder.rope_parameters |= dynamic
+    for model in (encoder, build(rl.RoFormerLiteForConditionalGeneration, pair_config)):
+        for format in ("onnx", "torch"):
+            with pytest.raises(InputError, match="rope_type='dynamic'.*with torch"):
+                export_model(model, format)
     sliding = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
     with pytest.raises(InputError, match="format='onnx'"):
         export_model(sliding, "torch")

@@ -178,6 +178,30 @@ def test_a_padded_graph(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"classifier_pooling": "mean"},
+        {"classifier_pooling": "cls"},
+        {"classifier_pooling": "last"},
+        {"classifier_pooling": "late", "classifier_activation": "gelu"},
+        {"token_dropout_mask_id": 4},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_any_number_of_rows(fields, enabled, tmp_path):
+    """The number of rows of the trace, two, is no constant of the graph, nor is that of tokens."""
+    model = build(rl.RoFormerLiteForSequenceClassification, stack_config(**fields))
+    padded = padding_free(copy.deepcopy(model), False)
+    path = tmp_path / "model.onnx"
+    export_own(padding_free(model, enabled), path)
+    lengths = [9, 5, 1, 7, 2, 9, 4, 3, 6, 8, 5, 2]
+    masks = {str(count): rows(lengths[-count:], 9) for count in (1, 2, 3, 7, 12)}
+    assert_same_outputs(padded, path, masks)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new", [True, False])
 def test_exporters_of_torch(is_new, tmp_path):
     """The new exporter writes a flat graph, and the one for traces a padded graph."""

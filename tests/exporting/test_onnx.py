@@ -8,6 +8,7 @@ import onnx
 import pytest
 import torch
 from answering import shown_answers
+from conftest import build
 from program import change_fields, evaluated, refused, run, write_rows
 from saved_models import save_model
 from transformers import AutoModel, AutoTokenizer
@@ -15,7 +16,13 @@ from transformers import AutoModel, AutoTokenizer
 from roformer_lite.answers import open_model
 from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import SentenceEncoder
-from roformer_lite.saved.saved_model import load_model
+from roformer_lite.saved.saved_model import (
+    load_config,
+    load_model,
+    model_class_of,
+    require_tokenizer,
+    set_input_names,
+)
 
 LINES = [
     "what a fine film it is",
@@ -74,6 +81,25 @@ def test_classifier(tmp_path):
 @pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm"])
 def test_other_tasks(case, tmp_path):
     assert_same_answers(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "has_segments"), [("pairs", False), ("pairs", True), ("seq2seq", False)]
+)
+def test_a_graph_takes_what_its_tokenizer_returns(case, has_segments, tmp_path):
+    directory = save_model(case, tmp_path / "model")
+    config = load_config(directory)
+    getattr(config, "encoder", config).type_vocab_size = 2
+    build(model_class_of(config, directory), config).save_pretrained(directory)
+    if has_segments:
+        tokenizer = require_tokenizer(directory)
+        set_input_names(tokenizer, [*tokenizer.model_input_names, "token_type_ids"])
+        tokenizer.save_pretrained(directory)
+    assert_same_answers(case, tmp_path)
+    for path in (tmp_path / "out" / "onnx").glob("*.onnx"):
+        names = {value.name for value in onnx.load(path).graph.input}
+        assert ("token_type_ids" in names) == has_segments
 
 
 @pytest.mark.slow

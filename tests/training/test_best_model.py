@@ -178,6 +178,20 @@ def test_average_follows_the_formula_and_changes_places_exactly():
         assert torch.equal(model.weight, own) and (not step or not torch.equal(own, expected))
 
 
+def test_average_with_dynamic_rotary_positions(tmp_path):
+    """The frequencies change in batches longer than max_position_embeddings, and change back."""
+    rows = coloured(16)
+    for row in rows[8:]:
+        row["text"] *= 9
+    data = write_rows(tmp_path / "train.jsonl", rows)
+    rope = '{"rope_type":"dynamic","factor":2.0,"rope_theta":10000.0}'
+    command = (
+        f"classify {TINY} rope_parameters={rope} max_position_embeddings=8 --ema_decay 0.9 "
+        "--per_device_train_batch_size 2 --num_train_epochs 2 --word_dropout 0"
+    )
+    assert train(command, data, tmp_path / "model")["training"]["steps"] == 16
+
+
 @pytest.fixture
 def exploding(monkeypatch) -> None:
     """Make weights infinite in step 5 of every training, as too high a learning rate would."""

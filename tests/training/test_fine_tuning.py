@@ -246,3 +246,15 @@ def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(tmp_p
     tokenizer = AutoTokenizer.from_pretrained(model)
     assert "token_type_ids" not in tokenizer("a cat", "a dog")
     assert len(answered(model, ["a cat\ta dog"])) == 1
+
+
+def test_new_pairs_with_segments(tmp_path):
+    """The tokenizer of a new model returns the segments for which the model has embeddings."""
+    rows = [{"text": "a cat", "text_pair": text, "label": "ab"[len(text) % 2]} for text in TEXTS]
+    data = write_rows(tmp_path / "pairs.jsonl", rows * 4)
+    options = f"{COMMON} --max_steps 1 --text_pair_column text_pair"
+    model = tmp_path / "model"
+    train(f"classify {TINY} type_vocab_size=2 {options}", data, model)
+    segments = AutoTokenizer.from_pretrained(model)("a cat", "a dog")["token_type_ids"]
+    assert set(segments) == {0, 1} and segments == sorted(segments)
+    assert len(answered(model, ["a cat\ta dog"])) == 1
