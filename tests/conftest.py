@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
+assert_close = partial(torch.testing.assert_close, **CLOSE)
 
 
 def data_beside(file: str) -> Any:

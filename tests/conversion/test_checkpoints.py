@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import CLOSE, noisy
+from conftest import assert_close, noisy
 from conversion_cases import CASES, FILE, HF, source_weights
 from huggingface_hub.errors import LocalEntryNotFoundError
 from program import change_fields, config_of, read_json, refused, run
@@ -230,7 +230,7 @@ def test_sentence_transformers_directory(tmp_path):
     ours = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     assert type(ours[0].auto_model) is rl.RoFormerLiteModel
     expected = theirs.encode(lines)
-    torch.testing.assert_close(ours.encode(lines), expected, **CLOSE)
+    assert_close(ours.encode(lines), expected)
     check_sentence_modules(tmp_path / "ours")
     of_older_versions = (("lasttoken", "last"), ("mean_tokens", "mean"), ("max_tokens", None))
     for way, known in of_older_versions:
@@ -248,7 +248,7 @@ def test_sentence_transformers_directory(tmp_path):
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     back = SentenceTransformer(str(tmp_path / "back"), device="cpu")
     assert type(back[0].auto_model) is transformers.NomicBertModel
-    torch.testing.assert_close(back.encode(lines), expected, **CLOSE)
+    assert_close(back.encode(lines), expected)
     outside = '[{"path": "../x", "type": "sentence_transformers.models.P"}]'
     (tmp_path / "theirs" / "modules.json").write_text(outside)
     with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder"):

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CLOSE, ROOT, STACKS, build, data_beside, random_ids, stack_config
+from conftest import ROOT, STACKS, assert_close, build, data_beside, random_ids, stack_config
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -101,7 +101,7 @@ def test_one_row_of_all_requests(name, is_decoder, settings, monkeypatch):
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     row = torch.cat(texts, dim=1)
     found = model(row, position_ids=positions, use_cache=False, return_dict=False)[0]
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 
 

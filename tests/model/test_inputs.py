@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, random_ids, seq2seq_config, stack_config
 from toy_training import HEADS, make_batch, make_model
 from transformers import DynamicCache
 
@@ -199,7 +199,7 @@ def test_only_the_values_matter(kind):
                 found = model(**{**call, name: changed})[0]
             except (ValueError, TypeError, RuntimeError, IndexError):
                 continue
-            torch.testing.assert_close(found, expected, **CLOSE)
+            assert_close(found, expected)
     torch.testing.assert_close(model(**call)[0], expected)
 
 

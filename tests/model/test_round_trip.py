@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conftest import build, stack_config
+from conftest import assert_close, build, stack_config
 from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from toy_training import make_batch, make_model
@@ -158,7 +158,7 @@ def test_int8(kind, tmp_path):
     found = quantised.eval()(**batch).logits
     expected = model.eval()(**batch).logits
     scale = found.abs().max()
-    torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)
+    assert_close(found / scale, expected / scale)
     quantised.save_pretrained(tmp_path / "int8")
     loaded = type(model).from_pretrained(tmp_path / "int8").eval()
     assert torch.equal(loaded(**batch).logits, found)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
+    assert_close,
     assert_same_gradients,
     assert_same_outputs,
     batch_for,
@@ -25,7 +25,7 @@ def test_logits_in_training():
     real = batch["attention_mask"].bool()
     assert not isinstance(free.train()(**batch).logits, torch.Tensor)
     whole = padding_free(free, skip_logits=False)(**batch).logits
-    torch.testing.assert_close(whole[real], stock(**batch).logits[real], **CLOSE)
+    assert_close(whole[real], stock(**batch).logits[real])
     stock, free = pair("bert tokens")
     batch = batch_for("bert tokens")
     assert_same_outputs(free.train(), stock, batch)
@@ -49,7 +49,7 @@ def test_heads_that_look_for_the_last_token(class_name, side):
     batch = batch_for("bert classes", side)
     ids = batch.pop("input_ids")
     batch["inputs_embeds"] = stock.get_input_embeddings()(ids).detach()
-    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+    assert_close(free(**batch).logits, stock(**batch).logits)
     assert_same_gradients(free, stock, batch)
 
 
@@ -73,7 +73,7 @@ def test_a_head_that_reads_the_last_place():
     stock, free = pair("GPT2DoubleHeadsModel", num_labels=1)
     for side in ("left", "right"):
         batch = inputs_for("bert mlm", side)
-        torch.testing.assert_close(free(**batch).mc_logits, stock(**batch).mc_logits, **CLOSE)
+        assert_close(free(**batch).mc_logits, stock(**batch).mc_logits)
 
 
 def test_a_head_that_reads_padding_of_a_given_target():
@@ -81,7 +81,7 @@ def test_a_head_that_reads_padding_of_a_given_target():
     batch = inputs_for("bert classes")
     batch["decoder_input_ids"] = batch["input_ids"]
     batch["decoder_attention_mask"] = batch["attention_mask"]
-    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+    assert_close(free(**batch).logits, stock(**batch).logits)
 
 
 def test_autocast():

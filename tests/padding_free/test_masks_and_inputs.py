@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
     CountedTokens,
+    assert_close,
     assert_same_outputs,
     batch_for,
     build,
@@ -39,7 +39,7 @@ def test_inputs_of_other_kinds():
     found, expected = (
         model(ids, attention_mask=by_type).last_hidden_state for model in (free, stock)
     )
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("lengths", [(12, 12, 11), (12, 12, 12)])
@@ -198,7 +198,7 @@ def test_masks_of_four_dimensions_that_are_used_again():
         parts[1]["attention_mask"] = both[1]
         sum(model(**part).loss for part in parts).backward()
         found.append(gradients_of(model))
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)
 
 
 def test_a_forward_that_names_no_arguments():
@@ -212,4 +212,4 @@ def test_a_forward_that_names_no_arguments():
     given = (batch["input_ids"], batch["attention_mask"])
     expected = stock(*given)
     found = free(*given)
-    torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
+    assert_close(found.pooler_output, expected.pooler_output)

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from comparisons import (
-    CLOSE,
+    assert_close,
     assert_same_gradients,
     batch_for,
     build,
@@ -29,7 +29,7 @@ def test_packed_rows_equal_separate_ones(name):
         separate.append(stock(ids).logits[0])
     packed = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(rows)
     found = free(**packed)
-    torch.testing.assert_close(found.logits[0], torch.cat(separate), **CLOSE)
+    assert_close(found.logits[0], torch.cat(separate))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -44,10 +44,10 @@ def test_packed_rows_with_labels_are_kept_apart(name):
     assert not torch.allclose(stock(**inputs).logits, alone, atol=1e-3)
     # With states of all layers, the layers compute the batch.
     for more in ({}, {"output_hidden_states": True}):
-        torch.testing.assert_close(free(**inputs, **more).logits, alone, **CLOSE)
+        assert_close(free(**inputs, **more).logits, alone)
     # With a mask, documents are not separated.
     masked = {**inputs, "attention_mask": torch.ones_like(ids)}
-    torch.testing.assert_close(free(**masked).logits, stock(**masked).logits, **CLOSE)
+    assert_close(free(**masked).logits, stock(**masked).logits)
     assert_same_gradients(free, stock, {**inputs, "use_cache": False})
 
 
@@ -75,7 +75,7 @@ def test_packed_rows_equal_those_of_the_stock_model(class_name):
     inputs = {"input_ids": ids, "position_ids": positions}
     if "Bert" not in class_name:
         inputs["use_cache"] = False
-    torch.testing.assert_close(free(**inputs).logits, stock(**inputs).logits, **CLOSE)
+    assert_close(free(**inputs).logits, stock(**inputs).logits)
 
 
 def test_states_of_packed_rows_are_let_go():

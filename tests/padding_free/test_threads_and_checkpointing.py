@@ -10,6 +10,7 @@ from comparisons import (
     build,
     pair,
 )
+from conftest import assert_close
 
 from hf_roformer_lite import padding_free
 
@@ -63,4 +64,4 @@ def test_threads_do_not_meet(name, output):
     with ThreadPoolExecutor(max_workers=len(batches)) as threads:
         found = list(threads.map(compute, range(len(batches))))
     for outputs, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(outputs, [other] * 20, rtol=0, atol=1e-5)
+        assert_close(outputs, [other] * 20)
