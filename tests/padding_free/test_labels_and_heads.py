@@ -10,7 +10,9 @@ from comparisons import (
     assert_same_gradients,
     assert_same_outputs,
     batch_for,
+    batch_of_pairs,
     build,
+    gradients,
     inputs_for,
     pair,
 )
@@ -89,3 +91,28 @@ def test_autocast():
     batch = batch_for("gpt2")
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
+
+
+NAMES = (
+    "bert mlm",
+    "bert tokens",
+    "modernbert mlm",
+    "llama",
+    "BartForConditionalGeneration",
+    "T5ForConditionalGeneration",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_labels(name):
+    """One of several data-parallel processes may have such a batch. Every parameter that has a
+    gradient in the stock model must have one here too, because processes that train with
+    `DistributedDataParallel` wait for each other's gradients."""
+    batch = batch_of_pairs() if name.endswith("Generation") else batch_for(name)
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    with_gradient = []
+    for model in pair(name):
+        _, gradient = gradients(model, batch)
+        assert not gradient.any()
+        with_gradient.append({n for n, w in model.named_parameters() if w.grad is not None})
+    assert with_gradient[0] == with_gradient[1] != set()
