@@ -89,9 +89,7 @@ def test_gaps_between_positions_begin_no_document():
     assert_close(alone, with_padding)
 
 
-def varlen_attention(
-    module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs
-):
+def varlen_attention(module, query, key, value, attention_mask, scaling, **kwargs):
     """Compute document by document what a flash kernel computes from `cu_seq_lens`."""
     assert attention_mask is None and query.shape[0] == 1
     window = kwargs.get("sliding_window")
@@ -99,13 +97,11 @@ def varlen_attention(
     query_borders = kwargs["cu_seq_lens_q"].tolist()
     key_borders = kwargs["cu_seq_lens_k"].tolist()
     assert kwargs["max_length_q"] == max(torch.tensor(query_borders).diff())
-    if is_causal is None:
-        is_causal = module.is_causal
     documents = zip(pairwise(query_borders), pairwise(key_borders), strict=True)
     for (q0, q1), (k0, k1) in documents:
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
         seen = distance.abs() < (window or len(distance))
-        if is_causal:
+        if module.is_causal:
             seen &= distance >= 0
         document = (query[:, :, q0:q1], key[:, :, k0:k1], value[:, :, k0:k1])
         options = {"attn_mask": seen, "scale": scaling, "enable_gqa": True}
