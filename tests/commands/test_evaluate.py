@@ -25,8 +25,8 @@ def test_an_unknown_bleu_tokenizer_is_refused(tmp_path):
     train_command = f"train seq2seq {TINY} --bleu_tokenizer unknown"
     assert message in refused(train_command, train_file=data, output_dir=tmp_path / "m")
     saved = save_model("seq2seq", tmp_path / "saved")
-    given = {"test_file": data, "bleu_tokenizer": "unknown", "device": "cpu"}
-    assert message in refused("evaluate", saved, **given)
+    evaluate_command = "evaluate --bleu_tokenizer unknown --device cpu"
+    assert message in refused(evaluate_command, saved, test_file=data)
 
 
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path):

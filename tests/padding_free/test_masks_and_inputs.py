@@ -112,7 +112,7 @@ def test_masks_of_models_that_make_them_are_let_go():
     "name, more",
     [
         ("llama", {"use_cache": False}),
-        ("llama", {"labels": ...}),
+        ("llama", {"labels": batch_for("llama")["labels"]}),
         ("llama classes", {}),
         ("bert classes", {}),
         ("falcon classes", {}),
@@ -121,11 +121,9 @@ def test_masks_of_models_that_make_them_are_let_go():
 )
 def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
-    batch = batch_for(name)
-    labels = batch.pop("labels")
-    given = {key: labels if value is ... else value for key, value in more.items()}
+    batch = inputs_for(name)
     with CountedTokens(free) as counted:
-        free(**batch | given)
+        free(**batch | more)
         free.base_model(**batch)
     assert counted.numbers == [24, 24]
 
