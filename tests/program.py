@@ -1,5 +1,6 @@
 """Commands of the program as a user runs them, and the files that they read and write."""
 
+import csv
 import json
 from collections.abc import Iterable
 from contextlib import redirect_stderr
@@ -77,9 +78,13 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), "utf-8")
+
+
 def change_fields(path: Path, **fields: Any) -> None:
     """Write a file of JSON again, with other values of some fields."""
-    path.write_text(json.dumps({**read_json(path), **fields}), "utf-8")
+    write_json(path, {**read_json(path), **fields})
 
 
 def interrupted(command: str, step: int, event: str = "on_step_begin", **options: object) -> None:
@@ -118,6 +123,14 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """Write rows as lines of JSON."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 

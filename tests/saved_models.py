@@ -2,7 +2,6 @@
 
 Their weights are random. The files that a training leaves next to a model are written as well."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from conftest import build, seq2seq_config, stack_config
+from program import write_json
 from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedModel
 
 import hf_roformer_lite as rl
@@ -82,13 +82,13 @@ def save_model(kind: str, directory: Path) -> Path:
         if kind == "embed":
             (directory / "1_Pooling").mkdir()
             modes = {"word_embedding_dimension": config.hidden_size, "pooling_mode": "mean"}
-            (directory / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+            write_json(directory / "1_Pooling" / "config.json", modes)
             modules["1_Pooling"] = "sentence_transformers.models.Pooling"
         listed = [
             {"idx": i, "name": str(i), "path": path, "type": modules[path]}
             for i, path in enumerate(modules)
         ]
-        (directory / "modules.json").write_text(json.dumps(listed))
+        write_json(directory / "modules.json", listed)
     results = {
         "task": task,
         "settings": settings,
@@ -96,7 +96,7 @@ def save_model(kind: str, directory: Path) -> Path:
         "rows": {"test": 1200},
         "metrics": {"test": {"accuracy": 0.8125}},
     }
-    (directory / "results.json").write_text(json.dumps(results))
+    write_json(directory / "results.json", results)
     return directory
 
 
@@ -138,5 +138,5 @@ def save_sentence_encoder(directory: Path, words: Iterable[str], **pooling: obje
     """Save a BERT with the settings of its pooling, as sentence-transformers does."""
     save_bert(directory, words)
     (directory / "1_Pooling").mkdir()
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    write_json(directory / "1_Pooling" / "config.json", pooling)
     return directory

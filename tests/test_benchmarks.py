@@ -1,7 +1,6 @@
 """The floor of the benchmarks counts exactly the products of the model, and all contenders do the
 same work."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,6 +9,8 @@ from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(ROOT))
+
+from program import read_json
 
 from benchmarks import (  # noqa: E402
     accelerator,
@@ -28,7 +29,7 @@ from benchmarks.workload import Workload, make_batches  # noqa: E402
 def result_of(command: list[str], folder: Path) -> dict:
     main([*command, "--out", str(folder)])
     (path,) = folder.glob("*.json")
-    return json.loads(path.read_text("utf-8"))
+    return read_json(path)
 
 
 def test_floor_counts_the_products_of_the_model():

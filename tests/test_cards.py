@@ -1,6 +1,5 @@
 """The figures in the table of trained models are those that the trainings wrote."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from program import results_of
 
 from roformer_lite.commands import train_options
 
@@ -32,7 +32,7 @@ def numbers_in(value: Any) -> Iterator[float]:
 
 @pytest.mark.parametrize(("name", "cells"), ROWS)
 def test_figures_are_those_of_the_training(name, cells):
-    numbers = set(numbers_in(json.loads((CARDS / name / "results.json").read_text("utf-8"))))
+    numbers = set(numbers_in(results_of(CARDS / name)))
     figures = re.findall(r"(?<!\w)\d+(?:\.\d+)?", cells)
     assert len(figures) > 1
     for figure in figures:

@@ -2,19 +2,19 @@
 claims of their text."""
 
 import io
-import json
 import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from program import read_json
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def cells_of(notebook: Path) -> list[dict]:
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    cells = read_json(notebook)["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 

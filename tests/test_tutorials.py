@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 from conftest import ROOT
-from toy_training import date_pairs
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from saved_models import save_bert
+from toy_training import date_lines
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM
 
-import hf_roformer_lite as rl
 from roformer_lite.cli import main
 
 TUTORIALS = ROOT / "tutorials"
@@ -32,7 +32,7 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [name, *options])
         capsys.readouterr()
-        run.names = runpy.run_path(str(TUTORIALS / name), run_name="__main__")
+        runpy.run_path(str(TUTORIALS / name), run_name="__main__")
         return capsys.readouterr().out
 
     return run
@@ -48,18 +48,7 @@ def test_train_from_scratch(run, tmp_path):
 
 
 def test_finetune_converted(run, tmp_path):
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        ["a fine film", "a dull film"] * 9, vocab_size=60, algorithm="wordpiece"
-    )
-    tokenizer.save_pretrained(tmp_path / "bert")
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
-    model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes))
-    model.save_pretrained(tmp_path / "bert")
+    save_bert(tmp_path / "bert", "a dull fine film".split(), BertForMaskedLM)
     rows = "a dull film,bad\na fine film,good\n" * 100
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
     options = ["--learning_rate", "3e-3"]
@@ -84,10 +73,9 @@ def test_long_text(run, tmp_path):
 def test_translate_and_its_exports(run, tmp_path):
     """Both engines return the tokens of `generate`, in processes that can import neither torch nor
     transformers."""
-    pairs = date_pairs(300)
-    sources = [source for source, _ in pairs]
-    table = "".join(f"{source}\t{target}\n" for source, target in pairs)
-    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + table, "utf-8")
+    table = date_lines()
+    sources = [line.partition("\t")[0] for line in table[1:]]
+    (tmp_path / "pairs.tsv").write_text("".join(table), "utf-8")
     options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "12"]
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", sources[0])
     assert re.search(r"BLEU \d+\.\d on 30 unseen pairs", out) and f"{sources[0]} → " in out

@@ -1,12 +1,11 @@
 """`train`, `evaluate` and `predict` in Python: the results of the commands, from values."""
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from program import predicted, results_of, run, write_rows
+from program import predicted, results_of, run, write_csv, write_rows
 from saved_models import save_model
 
 from roformer_lite import InputError, evaluate, predict, train
@@ -35,10 +34,7 @@ ROWS = [
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    with open("rows.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(ROWS[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(ROWS)
+    write_csv(Path("rows.csv"), ROWS)
     labelled = [row for row in ROWS if row["text"]]
     write_rows(Path("train.jsonl"), labelled * 8)
     write_rows(Path("test.jsonl"), labelled)

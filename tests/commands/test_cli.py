@@ -9,11 +9,10 @@ from program import (
     train,
     write_rows,
 )
-from toy_training import date_pairs
+from toy_training import date_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from roformer_lite import evaluate
 
 LEARNING = f"{TINY} --vocab_size 400 --learning_rate 3e-3"
 ENGLISH = [
@@ -29,12 +28,11 @@ def test_seq2seq(tmp_path):
 
     It is trained with averaged weights, label smoothing and a budget of tokens for a batch.
     """
-    rows = date_pairs(300)
+    header, *lines = date_lines()
     files = {}
-    for split, part in (("train", rows[:200]), ("test", rows[200:])):
+    for split, part in (("train", lines[:200]), ("test", lines[200:])):
         files[split] = tmp_path / f"{split}.tsv"
-        pairs = [("source", "target"), *part]
-        files[split].write_text("".join(f"{left}\t{right}\n" for left, right in pairs), "utf-8")
+        files[split].write_text("".join([header, *part]), "utf-8")
     options = (
         f"seq2seq {LEARNING} --max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 "
         "--bleu_tokenizer char --num_train_epochs 3 "
@@ -48,8 +46,8 @@ def test_seq2seq(tmp_path):
     # Both splits are read from the same files.
     assert results["metrics"]["test"] == results["metrics"]["validation"]
     assert results["training"]["arguments"]["ema_decay"] == 0.9
-    table = evaluate(trained, test_file=files["test"], device="cpu")["predictions"]
-    assert [row["source"] for row in table] == [source for source, _ in rows[200:]]
+    table = evaluated(trained, files["test"])["predictions"]
+    assert [row["source"] for row in table] == [line.partition("\t")[0] for line in lines[200:]]
     exact = [row["prediction"] == row["target"] for row in table]
     assert sum(exact) / len(exact) == results["metrics"]["test"]["exact_match"]
     model = AutoModelForSeq2SeqLM.from_pretrained(trained).eval()
@@ -57,10 +55,10 @@ def test_seq2seq(tmp_path):
     assert model.config.use_cache
     tokenizer = AutoTokenizer.from_pretrained(trained)
     assert tokenizer.model_max_length == 128
-    lines = ["four", "", "March 5th, 2024", "   ", "二〇二四年三月五日"]
-    answers = answered(trained, lines, batch_size=2)
+    texts = ["four", "", "March 5th, 2024", "   ", "二〇二四年三月五日"]
+    answers = answered(trained, texts, batch_size=2)
     assert answers[1] == answers[3] == ""
-    generated = model.generate(**tokenizer(lines[2], return_tensors="pt"))[0]
+    generated = model.generate(**tokenizer(texts[2], return_tensors="pt"))[0]
     assert tokenizer.decode(generated, skip_special_tokens=True).strip() == answers[2]
 
 
@@ -77,7 +75,7 @@ def test_classify(tmp_path):
     model = tmp_path / "m"
     results = train(f"classify {LEARNING} {options}", data, model, test_file=test)
     assert results["metrics"]["test"]["accuracy"] == 1.0
-    table = evaluate(model, test_file=test, device="cpu")["predictions"]
+    table = evaluated(model, test)["predictions"]
     assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
     assert [row["text"] for row in table] == ENGLISH
     assert [row["prediction"] for row in table] == [row["animal"] for row in rows]
@@ -111,7 +109,7 @@ def test_tag(tmp_path):
     data = tmp_path / "a.iob2"
     data.write_text("\n".join(sentences * 40))
     model = tmp_path / "m"
-    tokenizer = RoFormerLiteTokenizer.train(sentences, algorithm="wordpiece", show_progress=False)
+    tokenizer = RoFormerLiteTokenizer.train(sentences, algorithm="wordpiece")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     options = TINY.replace("--vocab_size 300", f"--tokenizer {tmp_path / 'tokenizer'}")
     command = f"tag {options} --learning_rate 3e-3 --num_train_epochs 20"

@@ -25,17 +25,13 @@ def test_an_unknown_bleu_tokenizer_is_refused(tmp_path):
     train_command = f"train seq2seq {TINY} --bleu_tokenizer unknown"
     assert message in refused(train_command, train_file=data, output_dir=tmp_path / "m")
     saved = save_model("seq2seq", tmp_path / "saved")
-    given = {"test_file": data, "bleu_tokenizer": "unknown", "device": "cpu"}
-    assert message in refused("evaluate", saved, **given)
-
-
-def write_csv(path: Path, header: str, *rows: str) -> Path:
-    path.write_text("\n".join([header, *rows]) + "\n", "utf-8")
-    return path
+    evaluate_command = "evaluate --bleu_tokenizer unknown --device cpu"
+    assert message in refused(evaluate_command, saved, test_file=data)
 
 
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path):
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,maybe", "a dog,maybe")
+    data = tmp_path / "b.csv"
+    data.write_text("text,label\na cat,maybe\na dog,maybe\n")
     for options, message in (
         ({}, "labels maybe are all unknown to the model, which has: b, c, a"),
         (
@@ -54,7 +50,8 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
 def test_models_without_notes_use_the_defaults(classifier, tmp_path):
     """A model of an earlier version has fewer notes, and one that was not trained here has none.
     Wrong notes are refused."""
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
+    data = tmp_path / "b.csv"
+    data.write_text("text,label\na cat,a\na dog,b\nthe old tree,c\n")
     expected = evaluated(classifier, data)["metrics"]
     model = shutil.copytree(classifier, tmp_path / "m")
     notes = model / "results.json"
@@ -85,5 +82,6 @@ def test_the_measuring_options_of_all_tasks_except_lengths():
 
 
 def test_an_option_replaces_that_of_the_training(classifier, tmp_path):
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
+    data = tmp_path / "b.csv"
+    data.write_text("text,label\na cat,a\na dog,b\n")
     assert evaluated(classifier, data, label_separator=",")["settings"]["label_separator"] == ","

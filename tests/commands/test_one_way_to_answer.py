@@ -5,7 +5,6 @@ sacrebleu. The order, the number, the batches, the file format and the line ends
 matter, nor does the number of threads.
 """
 
-import csv
 import random
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import seqeval.metrics
 import torch
 import yaml
-from program import TINY, card_of, evaluated, predicted, results_of, train, write_rows
+from program import TINY, card_of, evaluated, predicted, results_of, train, write_csv, write_rows
 from sacrebleu import corpus_bleu, corpus_chrf
 from saved_models import save_bert
 from scipy.stats import binomtest
@@ -113,14 +112,6 @@ def assert_same(ours: Rows, theirs: Rows) -> None:
             if isinstance(value, float) or name == "own_embedding":
                 value = pytest.approx(value, abs=2e-4)
             assert their[name] == value
-
-
-def write_csv(path: Path, rows: Rows) -> Path:
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_neither_order_nor_number_nor_batches_nor_format_nor_threads_matter(trained):

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import noisy
+from conftest import dropout_without_chance, noisy
 from conversion_cases import CASES, FAMILIES, source_weights
 from program import change_fields, read_json
 from torch import nn
@@ -62,16 +62,13 @@ def factors_for_dropout(*models):
     ):
         return ATTEND(query, key, value, attn_mask, 0.0, is_causal, **kwargs) * (1 - dropout_p)
 
-    def scaled(states, p=0.5, training=True, inplace=False):
-        return states * (1 - p) if training else states
-
     for model in models:
         for module in model.train().modules():
             if isinstance(module, nn.Dropout):
                 module.forward = lambda states, p=module.p: states * (1 - p)
     with (
         mock.patch.object(F, "scaled_dot_product_attention", scaled_attention),
-        mock.patch.object(F, "dropout", scaled),
+        mock.patch.object(F, "dropout", dropout_without_chance),
     ):
         yield
 

@@ -4,7 +4,7 @@ of transformers."""
 import pytest
 import torch
 import transformers
-from conftest import CLOSE, data_beside, noisy
+from conftest import assert_close, data_beside, noisy
 from conversion_cases import CASES, FAMILIES, HF, source_weights
 
 import hf_roformer_lite as rl
@@ -169,7 +169,7 @@ def test_a_model_of_this_package_opens_in_theirs(case, tmp_path):
         theirs = stock.eval()(**inputs)[0]
         ours = model(**inputs)[0]
     real = MASK.bool() if ours.ndim == 3 else slice(None)
-    torch.testing.assert_close(ours[real], theirs[real], **CLOSE)
+    assert_close(ours[real], theirs[real])
     back = load_checkpoint(tmp_path / "theirs")[0].state_dict()
     for key, tensor in model.state_dict().items():
         is_scaled = fields.get("scale_embeddings", SCALES) and "word_embeddings" in key

@@ -119,8 +119,9 @@ def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], objec
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def damage_file(path: Path, seed: int) -> None:
+def damage_file(folder: Path, name: str, seed: int) -> None:
     """Damage a file of a saved model, or put a directory or nothing in its place."""
+    path = folder / name
     chance = random.Random(f"{seed} {path.name}")
     is_weights = path.suffix == ".safetensors"
     kind = chance.randrange(10)

@@ -165,7 +165,7 @@ def test_training_on_wrong_files(mistake, refused, tmp_path):
 
 def test_text_without_a_known_word_is_refused(refused):
     text = "the cat sees the cat"
-    tokenizer = RoFormerLiteTokenizer.train([text], algorithm="wordpiece", show_progress=False)
+    tokenizer = RoFormerLiteTokenizer.train([text], algorithm="wordpiece")
     tokenizer.save_pretrained("tokenizer")
     Path("a.txt").write_text(text)
     Path("v.txt").write_text("[UNK] [PAD]")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from damage import WEIGHTS, change_tensors, damage_file
-from program import change_fields
+from program import change_fields, write_json
 from saved_models import save_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
@@ -145,7 +145,7 @@ def test_damaged_files(directory, number, place, capsys):
         for file in names if number > 1 else chance.sample(names, 3):
             for _ in range(number_of_damages(command, number)):
                 seed = chance.randrange(10**6)
-                damage = partial(damage_in, file=file, seed=seed)
+                damage = partial(damage_file, name=file, seed=seed)
                 try:
                     result = run(place, directory, damage, command, capsys)
                     problem = problem_of(result, directory, file, expected)
@@ -156,12 +156,13 @@ def test_damaged_files(directory, number, place, capsys):
     assert not wrong, "\n".join(wrong)
 
 
-def damage_in(folder: Path, file: str, seed: int) -> None:
-    damage_file(folder / file, seed)
-
-
 def _set(file: str, **fields) -> Damage:
     return lambda folder: change_fields(folder / file, **fields)
+
+
+def _modules(path: str) -> Damage:
+    modules = [{"path": path, "type": "sentence_transformers.models.Pooling"}]
+    return lambda folder: write_json(folder / "modules.json", modules)
 
 
 def _change(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Damage:
@@ -224,6 +225,16 @@ SILENT = [
     ("roformer", _change(lambda tensor: tensor * torch.nan), CONVERT, "NaN or infinite numbers"),
     ("roformer", _set("config.json", vocab_size=310), CONVERT, "but the config says (310, "),
     ("classify", _larger_tokenizer, PREDICT, "the tokenizer has"),
+    *(
+        ("classify", _set("results.json", settings={"threshold": threshold}), PREDICT, "settings: ")
+        for threshold in ("high", 2)
+    ),
+    # Names that lead out of the directory are refused before anything is read.
+    ("classify", _set("config.json", transformers_weights="x"), PREDICT, "transformers_weights"),
+    *(
+        ("sentence", _modules(path), PREDICT, "which is not a folder of the model")
+        for path in ("../elsewhere", "/elsewhere", "inside/../../elsewhere")
+    ),
     # No training starts from random weights, except for those of the head.
     *(
         (directory, _change(change), TUNE, message)

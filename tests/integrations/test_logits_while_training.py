@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import convert_outputs_to_fp32
-from conftest import build, gradients_of, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -61,6 +61,32 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
     count = (targets != -100).sum()
     # The loss is a sum over labels, divided by the given number of items, or else by their count.
     torch.testing.assert_close(own * count, found[0][0] * 1000)
+
+
+ROPE = {
+    "dynamic": {"factor": 4.0},
+    "longrope": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "short_factor": [1.0, 1.5, 2.0, 2.5],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+    },
+}
+
+
+@pytest.mark.parametrize("rope_type", ROPE)
+def test_a_target_without_labels_at_its_end(rope_type):
+    """Tables that depend on the length stay the same if no position after the last label needs to
+    be computed. The target is longer than those that both tables were made for."""
+    rope = {"rope_type": rope_type, "rope_theta": 1e4, **ROPE[rope_type]}
+    model = HEADS["pair"](rope_parameters=rope, max_position_embeddings=16)
+    ids = random_ids(2, 70)
+    labels = ids.masked_fill(torch.arange(70) >= 12, -100)
+    losses = [
+        model(ids, decoder_input_ids=ids, labels=labels, skip_logits=skip_logits).loss
+        for skip_logits in (True, False)
+    ]
+    assert_close(*losses)
 
 
 @pytest.mark.parametrize("kind", HEADS)

@@ -3,7 +3,7 @@
 import peft
 import pytest
 import torch
-from conftest import STACKS, STYLES, build, seq2seq_config, stack_config
+from conftest import STACKS, STYLES, assert_close, build, seq2seq_config, stack_config
 from peft import (
     IA3Config,
     LNTuningConfig,
@@ -47,11 +47,6 @@ def logits_of(model, task: str) -> torch.Tensor:
         return model.eval()(**inputs_for(task)).logits
 
 
-def linear_layers(model, names: tuple[str, ...]) -> set[str]:
-    linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    return {name for name in linear if name.split(".")[-1] in names}
-
-
 TARGETS = {"lora": ("q_proj", "v_proj"), "ia3": ("k_proj", "v_proj", "down_proj")}
 
 
@@ -61,7 +56,8 @@ def test_adapters_are_saved_and_merged(task, method, tmp_path):
     base_model(task).save_pretrained(tmp_path / "base")
     base = TASKS[task][1].from_pretrained(tmp_path / "base").eval()
     plain = logits_of(base, task)
-    expected_layers = linear_layers(base, TARGETS[method])
+    names = [name for name, _ in base.named_modules()]
+    expected_layers = {name for name in names if name.split(".")[-1] in TARGETS[method]}
     config_class, options = METHODS[method]
     torch.manual_seed(1)
     model = get_peft_model(base, config_class(task_type=task, **options))
@@ -75,7 +71,7 @@ def test_adapters_are_saved_and_merged(task, method, tmp_path):
     name = TASKS[task][1].__name__
     for auto in (getattr(peft, f"AutoPeft{name.removeprefix('Auto')}"), TASKS[task][1]):
         again = auto.from_pretrained(tmp_path / "adapter", **options)
-        torch.testing.assert_close(logits_of(again, task), adapted, rtol=0, atol=1e-5)
+        assert_close(logits_of(again, task), adapted)
     with model.disable_adapter():
         torch.testing.assert_close(logits_of(model, task), plain, rtol=0, atol=0)
     # PEFT can unload IA³ only if the classifier is a single linear layer, which ours is not.
@@ -87,7 +83,7 @@ def test_adapters_are_saved_and_merged(task, method, tmp_path):
         assert type(merged) is TASKS[task][0]
         merged.save_pretrained(tmp_path / "merged")
         merged = TASKS[task][1].from_pretrained(tmp_path / "merged")
-    torch.testing.assert_close(logits_of(merged, task), adapted, rtol=0, atol=1e-5)
+    assert_close(logits_of(merged, task), adapted)
 
 
 @pytest.mark.parametrize("stack", [*STACKS, *STYLES])
@@ -132,7 +128,7 @@ def test_prefixes_before_what_reads_ids_masks_and_positions(fields):
     positions = torch.arange(IDS.shape[1]).expand(len(IDS), -1)
     together = tuned(IDS, attention_mask=MASK, position_ids=positions).logits
     alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
-    torch.testing.assert_close(together[1:2], alone, rtol=0, atol=1e-5)
+    assert_close(together[1:2], alone)
 
 
 def test_prefix_tuning_ignores_labels_of_padding():

@@ -6,7 +6,6 @@ The tests marked `vllm` take minutes to make this environment of 3.4 GB. The var
 
 import ast
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CLOSE, ROOT, STACKS, build, data_beside, random_ids, stack_config
+from conftest import ROOT, STACKS, assert_close, build, data_beside, random_ids, stack_config
+from program import read_json, write_json
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -101,7 +101,7 @@ def test_one_row_of_all_requests(name, is_decoder, settings, monkeypatch):
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     row = torch.cat(texts, dim=1)
     found = model(row, position_ids=positions, use_cache=False, return_dict=False)[0]
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 
 
@@ -257,7 +257,7 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
         if how == "absent":
             job["settings"]["trust_remote_code"] = True
         job["model"] = str(tmp_path / job["model"])
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs), "utf-8")
+    write_json(tmp_path / "jobs.json", jobs)
     worker = [environment / "bin" / "python", Path(__file__).with_name("vllm_worker.py")]
     variables = {
         "PATH": os.environ["PATH"],
@@ -270,7 +270,7 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     run = [*worker, tmp_path / "jobs.json", tmp_path / "answers.json", how]
     done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    *answers, refusal = json.loads((tmp_path / "answers.json").read_text("utf-8"))
+    *answers, refusal = read_json(tmp_path / "answers.json")
     for job, found, right in zip(jobs, answers, expected, strict=False):
         if isinstance(right, list):
             assert found == right, job["model"]

@@ -85,7 +85,7 @@ if __name__ == "__main__":
         assert answers(bundle) == expected, bundle
     save_again()
     tokenizer = load("AutoTokenizer", "encoder")
-    new = tokenizer.train_new_from_iterator(["another text"], 300, show_progress=False)
+    new = tokenizer.train_new_from_iterator(["another text"], 300)
     assert type(new) is type(tokenizer)
     assert not any(
         module and name.startswith("hf_roformer_lite") for name, module in sys.modules.items()

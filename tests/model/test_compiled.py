@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, build, gradients_of, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 
@@ -46,7 +46,7 @@ def test_as_a_whole():
             loss = run(**inputs, skip_logits=False).loss
             loss.backward()
             found.append([loss, *gradients_of(model)])
-        torch.testing.assert_close(*found, **CLOSE)
+        assert_close(*found)
     assert backend.number <= 3
 
 
@@ -65,4 +65,4 @@ def test_packed_documents_stay_apart(is_decoder):
         {"cu_seq_lens_q": torch.tensor([0, 4, 9], dtype=torch.int32)},
     ):
         expected = model(ids, use_cache=False, **inputs)[0]
-        torch.testing.assert_close(compiled(ids, use_cache=False, **inputs)[0], expected, **CLOSE)
+        assert_close(compiled(ids, use_cache=False, **inputs)[0], expected)

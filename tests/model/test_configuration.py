@@ -1,10 +1,9 @@
 """Tests of configurations: which are refused, which fields are derived, and which can be saved."""
 
-import json
-
 import pytest
 from conftest import data_beside, stack_config
 from huggingface_hub.errors import StrictDataclassError
+from program import config_of, write_json
 from transformers import AutoConfig, AutoModel
 
 import hf_roformer_lite as rl
@@ -26,7 +25,7 @@ def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message
         "rope_parameters": None,
         **fields,
     }
-    (tmp_path / "config.json").write_text(json.dumps(written))
+    write_json(tmp_path / "config.json", written)
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
         AutoModel.from_config(AutoConfig.from_pretrained(tmp_path))
 
@@ -119,11 +118,11 @@ def test_what_was_saved_goes_on_loading(config_class, tmp_path):
     config = config_class()
     config.tag_of_somebody = 7
     config.save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
+    written = config_of(tmp_path)
     sides = [written[side] for side in ("encoder", "decoder") if side in written]
     for part in [written, *sides]:
         part |= {"field_of_tomorrow": [1], "embedding_norm_epss": 1e-5, "rope_theta": 20000.0}
-    (tmp_path / "config.json").write_text(json.dumps(written))
+    write_json(tmp_path / "config.json", written)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.tag_of_somebody == 7 and loaded.field_of_tomorrow == [1]
     # Programs copy a configuration in this way.

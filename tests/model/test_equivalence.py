@@ -5,9 +5,9 @@ from itertools import pairwise, product
 import pytest
 import torch
 from conftest import (
-    CLOSE,
     STACKS,
     STYLES,
+    assert_close,
     build,
     packed_forms,
     random_ids,
@@ -52,14 +52,14 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
                 if has_windows:
                     # Windows count the places of padding between tokens, as in every model.
                     expected[3] = model(ids, mask, use_cache=False).last_hidden_state[3]
-            torch.testing.assert_close(alone, expected_alone, **CLOSE)
+            assert_close(alone, expected_alone)
             for hidden_states, use_cache in product((False, True), repeat=2):
                 more = {"output_hidden_states": hidden_states, "use_cache": use_cache}
                 padded = model(ids, mask, **more).last_hidden_state
-                torch.testing.assert_close(padded, expected, **CLOSE)
+                assert_close(padded, expected)
                 for form in forms:
                     packed = model(flat, **form, **more)
-                    torch.testing.assert_close(packed.last_hidden_state[0], alone[real], **CLOSE)
+                    assert_close(packed.last_hidden_state[0], alone[real])
                     # There is no cache, because nothing can be appended to packed documents.
                     assert packed.past_key_values is None
 
@@ -77,7 +77,7 @@ def test_packed_rows_with_a_mask(more):
             positions[:, places] = torch.arange(len(places))
         states = model(ids, mask, position_ids=positions, **more).last_hidden_state
         alone = [model(ids[:, places]).last_hidden_state for places in documents]
-        torch.testing.assert_close(states[:, sum(documents, [])], torch.cat(alone, 1), **CLOSE)
+        assert_close(states[:, sum(documents, [])], torch.cat(alone, 1))
 
 
 def test_gaps_between_positions_begin_no_document():
@@ -86,12 +86,10 @@ def test_gaps_between_positions_begin_no_document():
     gaps = torch.arange(8)[None] * 3
     with_padding = model(ids, (ids < 11).long(), position_ids=gaps).last_hidden_state[:, :6]
     alone = model(ids[:, :6], position_ids=gaps[:, :6]).last_hidden_state
-    torch.testing.assert_close(alone, with_padding, **CLOSE)
+    assert_close(alone, with_padding)
 
 
-def varlen_attention(
-    module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs
-):
+def varlen_attention(module, query, key, value, attention_mask, scaling, **kwargs):
     """Compute document by document what a flash kernel computes from `cu_seq_lens`."""
     assert attention_mask is None and query.shape[0] == 1
     window = kwargs.get("sliding_window")
@@ -99,13 +97,11 @@ def varlen_attention(
     query_borders = kwargs["cu_seq_lens_q"].tolist()
     key_borders = kwargs["cu_seq_lens_k"].tolist()
     assert kwargs["max_length_q"] == max(torch.tensor(query_borders).diff())
-    if is_causal is None:
-        is_causal = module.is_causal
     documents = zip(pairwise(query_borders), pairwise(key_borders), strict=True)
     for (q0, q1), (k0, k1) in documents:
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
         seen = distance.abs() < (window or len(distance))
-        if is_causal:
+        if module.is_causal:
             seen &= distance >= 0
         document = (query[:, :, q0:q1], key[:, :, k0:k1], value[:, :, k0:k1])
         options = {"attn_mask": seen, "scale": scaling, "enable_gqa": True}
@@ -127,7 +123,7 @@ def test_flash_attention_gets_the_documents(name, is_decoder, ragged_input):
     packing |= {"max_length_q": longest, "max_length_k": longest}
     expected = model(flat, **packing, use_cache=False)[0]
     model.config._attn_implementation = "flash_stand_in"
-    torch.testing.assert_close(model(flat, **packing, use_cache=False)[0], expected, **CLOSE)
+    assert_close(model(flat, **packing, use_cache=False)[0], expected)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(flat, **positions)
 
@@ -147,7 +143,7 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input):
             alone = model(
                 ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]
             ).logits[0]
-            torch.testing.assert_close(logits[row][kept], alone, **CLOSE)
+            assert_close(logits[row][kept], alone)
         # The targets begin with the start token, [CLS].
         shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)
         for target in (
@@ -156,7 +152,7 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input):
             {"labels": labels, "decoder_attention_mask": (labels != -100).long()},
         ):
             again = model(**ragged_input, **target, use_cache=False).logits
-            torch.testing.assert_close(again[labels != -100], logits[labels != -100], **CLOSE)
+            assert_close(again[labels != -100], logits[labels != -100])
 
 
 def test_a_source_without_tokens_gives_nothing_in_every_form():
@@ -173,7 +169,7 @@ def test_a_source_without_tokens_gives_nothing_in_every_form():
         }
         outputs.append(build(rl.RoFormerLiteModel, config)(ids, **inputs)[0])
     for output in outputs[1:]:
-        torch.testing.assert_close(output, outputs[0], **CLOSE)
+        assert_close(output, outputs[0])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
@@ -183,7 +179,7 @@ def test_rows_alone_are_pooled_as_in_a_batch(pooling, ragged_input):
     ids = ragged_input["input_ids"][:5]
     mask = ragged_input["attention_mask"][:5]
     alone = [model(row[kept][None]).logits for row, kept in zip(ids, mask.bool(), strict=True)]
-    torch.testing.assert_close(model(ids, mask).logits, torch.cat(alone), **CLOSE)
+    assert_close(model(ids, mask).logits, torch.cat(alone))
 
 
 def test_masks_of_four_dimensions_are_taken_as_they_are():
@@ -191,7 +187,7 @@ def test_masks_of_four_dimensions_are_taken_as_they_are():
     causal = build(rl.RoFormerLiteModel, stack_config(is_decoder=True))
     ids = random_ids(2, 9)
     triangle = torch.ones(2, 1, 9, 9, dtype=torch.bool).tril()
-    torch.testing.assert_close(encoder(ids, triangle)[0], causal(ids, use_cache=False)[0], **CLOSE)
+    assert_close(encoder(ids, triangle)[0], causal(ids, use_cache=False)[0])
     pooled = build(
         rl.RoFormerLiteForSequenceClassification,
         stack_config(classifier_pooling="cls", num_labels=3),
@@ -201,7 +197,7 @@ def test_masks_of_four_dimensions_are_taken_as_they_are():
     # Such a mask does not say where padding is, so that a row is one document.
     for mask in (everything, {"full_attention": everything}):
         logits = pooled(ids, attention_mask=mask, position_ids=torch.arange(9)[None]).logits
-        torch.testing.assert_close(logits, expected, **CLOSE)
+        assert_close(logits, expected)
 
 
 def test_segments_for_all_rows_and_rows_of_one_token():
@@ -210,9 +206,7 @@ def test_segments_for_all_rows_and_rows_of_one_token():
     segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
     for more in ({}, {"output_hidden_states": True}):
         states = model(ids, token_type_ids=segments, **more).last_hidden_state
-        torch.testing.assert_close(
-            states, model(ids, token_type_ids=segments.expand(2, 6))[0], **CLOSE
-        )
+        assert_close(states, model(ids, token_type_ids=segments.expand(2, 6))[0])
         one = model(ids[:, :1], attention_mask=torch.tensor([[1], [0]]), **more).last_hidden_state
         assert not one[1].any()
 
@@ -222,11 +216,11 @@ def test_token_dropout_of_fewer_tokens_than_rows():
     ids = torch.full((6, 3), 7)
     mask = torch.zeros(6, 3, dtype=torch.long)
     mask[5, 1] = 1
-    torch.testing.assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0], **CLOSE)
+    assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0])
     # A mask token counts only in its own row.
     ids[0, 1] = 4
     four = torch.ones(6, 1, 3, 3, dtype=torch.bool)
-    torch.testing.assert_close(model(ids, four)[0], model(ids)[0], **CLOSE)
+    assert_close(model(ids, four)[0], model(ids)[0])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -263,4 +257,4 @@ def test_attention_probabilities_are_those_of_eager_attention(name, ragged_input
     for backend in ("padding_free", "eager"):
         model = build(rl.RoFormerLiteModel, stack_config(name, backend))
         found.append(model(**ragged_input, output_attentions=True).attentions)
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, STACKS, STYLES, build, random_ids, seq2seq_config, stack_config
+from conftest import STACKS, STYLES, assert_close, build, random_ids, seq2seq_config, stack_config
 from transformers import (
     DynamicCache,
     StaticCache,
@@ -49,13 +49,13 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     ids = random_ids(rows, 9)
     model = causal_model(name)
     whole = model(ids, use_cache=False).logits
-    torch.testing.assert_close(logits_of_steps(model, {}, ids, steps), whole, **CLOSE)
+    assert_close(logits_of_steps(model, {}, ids, steps), whole)
     if name in STYLES:
         return
     model = pair_model(name)
     inputs = {key: value[:rows] for key, value in ragged_input.items()}
     whole = model(**inputs, decoder_input_ids=ids, use_cache=False).logits
-    torch.testing.assert_close(logits_of_steps(model, inputs, ids, steps), whole, **CLOSE)
+    assert_close(logits_of_steps(model, inputs, ids, steps), whole)
 
 
 def test_loss_beside_a_given_cache():
@@ -102,7 +102,7 @@ def test_any_mask_beside_a_cache(name, backend, generator):
                     cache = output.past_key_values
                     logits.append(output.logits)
                 found = torch.cat(logits, 1)
-                torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)
+                assert_close(found[mask == 1], expected[mask == 1])
 
 
 @pytest.mark.parametrize("cache", CACHES)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
 from toy_training import HEADS, make_batch, make_model
 from transformers import DynamicCache
 
@@ -51,6 +51,7 @@ BORDERS = torch.tensor([0, 3, 32])
 POSITIONS = torch.stack([torch.arange(8) % 4, torch.arange(8)])
 DECODER = {"is_decoder": True, "add_cross_attention": True}
 STACK = (rl.RoFormerLiteModel, {})
+TABLE = (rl.RoFormerLiteModel, {"name": "learned-typed"})
 CLASSIFIER = (rl.RoFormerLiteForSequenceClassification, {})
 CROSS = (rl.RoFormerLiteModel, DECODER)
 BOTH_SIDES = (rl.RoFormerLiteForConditionalGeneration, {})
@@ -64,6 +65,7 @@ UNFIT = [
     (STACK, {"encoder_hidden_states": MEMORY}, "does not attend to encoder_hidden_states"),
     (STACK, {"seq_idx": torch.zeros_like(IDS)}, "seq_idx does not suffice"),
     (STACK, {"token_type_ids": IDS % 2}, "token_type_ids"),
+    (TABLE, {"input_ids": random_ids(2, 70)}, "max_position_embeddings"),
     (CLASSIFIER, {"position_ids": POSITIONS.repeat(2, 1)}, "packed documents"),
     (CLASSIFIER, {"cu_seq_lens_q": torch.tensor([0, 8, 16, 24, 32])}, "packed documents"),
     (BOTH_SIDES, {}, "decoder_input_ids"),
@@ -199,7 +201,7 @@ def test_only_the_values_matter(kind):
                 found = model(**{**call, name: changed})[0]
             except (ValueError, TypeError, RuntimeError, IndexError):
                 continue
-            torch.testing.assert_close(found, expected, **CLOSE)
+            assert_close(found, expected)
     torch.testing.assert_close(model(**call)[0], expected)
 
 
@@ -228,3 +230,13 @@ def test_small_integers_as_labels(kind):
     expected = model(**{**given, **labels}).loss
     small = {name: value.to(torch.uint8) for name, value in labels.items()}
     torch.testing.assert_close(model(**{**given, **small}).loss, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_no_rows(kind):
+    for training in (False, True):
+        model = make_model(kind).train(training)
+        no_rows = {name: tensor[:0] for name, tensor in make_batch(kind).items()}
+        model(**no_rows).loss.backward()
+        gradients = gradients_of(model)
+        assert gradients and all((gradient == 0).all() for gradient in gradients)

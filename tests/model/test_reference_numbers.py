@@ -1,11 +1,11 @@
 """Tests of the golden numbers of the five reference systems."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from program import read_json
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.conversion import convert
@@ -32,7 +32,7 @@ def weights_of(case: dict) -> dict[str, torch.Tensor]:
 
 
 def load(name: str, source: str) -> tuple:
-    case = json.loads((REFERENCE / "small_cases.json").read_text())["cases"][name]
+    case = read_json(REFERENCE / "small_cases.json")["cases"][name]
     inputs = {}
     for name_of_input, value in case["inputs"].items():
         if isinstance(value, dict):
@@ -94,7 +94,7 @@ def test_scratch_seq2seq():
 
 def test_walkthrough():
     """Each stage of a layer has the printed numbers."""
-    walk = json.loads((REFERENCE / "numeric_walkthrough.json").read_text())
+    walk = read_json(REFERENCE / "numeric_walkthrough.json")
     tensors = {
         name: torch.tensor(value, dtype=torch.float64) for name, value in walk["inputs"].items()
     }

@@ -1,6 +1,5 @@
 """Tests of bundles, folders that hold the code of a model as well as its weights."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 import torch
 import transformers
 from conftest import build, seq2seq_config, stack_config
+from program import write_json
 
 import hf_roformer_lite as rl
 
@@ -28,9 +28,7 @@ def code_in(folder: Path) -> set[str]:
 def bundles(tmp_path_factory) -> Path:
     """Make bundles in every possible way, and save the outputs of the installed classes."""
     folder = tmp_path_factory.mktemp("bundles")
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        [*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False
-    )
+    tokenizer = rl.RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300)
     encoder = build(rl.RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
     encoder.save_pretrained(folder / "encoder", remote_code=True)
     tokenizer.save_pretrained(folder / "encoder", remote_code=True)
@@ -57,7 +55,7 @@ def bundles(tmp_path_factory) -> Path:
         for part in (model, tokenizer):
             part.save_pretrained(folder / OPTIONAL, remote_code=True)
         answers[OPTIONAL] = model(**inputs).logits.tolist()
-    (folder / "expected.json").write_text(json.dumps({"texts": TEXTS, "answers": answers}), "utf-8")
+    write_json(folder / "expected.json", {"texts": TEXTS, "answers": answers})
     return folder
 
 

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 import torch
-from conftest import build, stack_config
+from conftest import assert_close, build, stack_config
 from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from toy_training import make_batch, make_model
 from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
+from hf_roformer_lite.model.tokenization_roformer_lite import SPECIAL_TOKENS
 
 AUTO_CLASSES = {
     "mlm": "MaskedLM",
@@ -43,7 +43,7 @@ for directory, auto, class_name in json.load(sys.stdin):
 
 
 def test_a_fresh_process(tmp_path):
-    """Every head and every tokenizer gives exactly the same numbers in another process."""
+    """Every head and each class of tokenizers gives exactly the same numbers in another process."""
     jobs = []
     expected = {}
     for kind, auto in AUTO_CLASSES.items():
@@ -57,15 +57,12 @@ def test_a_fresh_process(tmp_path):
         expected[folder] = {"loss": model(**inputs).loss}
         jobs.append((str(folder), f"AutoModelFor{auto}", type(model).__name__))
     corpus = ["the quick brown fox, 我们老师", "the lazy dog 今天"] * 6
-    tokenizers = [
-        rl.RoFormerLiteTokenizer.train(
-            corpus, vocab_size=500, algorithm=algorithm, show_progress=False
-        )
-        for algorithm in ALGORITHMS
-    ]
     tokens = dict.fromkeys([*SPECIAL_TOKENS, *"我们dogthe", "the", "dog", "我们"])
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizers.append(rl.RoFormerLiteJiebaTokenizer(vocabulary))
+    tokenizers = [
+        rl.RoFormerLiteTokenizer.train(corpus, vocab_size=500),
+        rl.RoFormerLiteJiebaTokenizer(vocabulary),
+    ]
     for number, tokenizer in enumerate(tokenizers):
         folder = tmp_path / f"tokenizer-{number}"
         tokenizer.save_pretrained(folder)
@@ -158,7 +155,7 @@ def test_int8(kind, tmp_path):
     found = quantised.eval()(**batch).logits
     expected = model.eval()(**batch).logits
     scale = found.abs().max()
-    torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)
+    assert_close(found / scale, expected / scale)
     quantised.save_pretrained(tmp_path / "int8")
     loaded = type(model).from_pretrained(tmp_path / "int8").eval()
     assert torch.equal(loaded(**batch).logits, found)

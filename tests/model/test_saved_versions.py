@@ -18,11 +18,13 @@ Outputs of padding are NaN in version 0.2, because nobody reads them.
 
 import copy
 import functools
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import dropout_without_chance
+from program import config_of, read_json
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -60,7 +62,7 @@ WINDOWS_OF_TOKENS = {
 def load(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     """Load a model, and the tensors that were saved with it. A test copies what it changes."""
     folder = DATA / name
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = config_of(folder)
     model_class = getattr(hf_roformer_lite, config["architectures"][0])
     model, report = model_class.from_pretrained(folder, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -88,12 +90,10 @@ def cases(kept: dict[str, torch.Tensor], is_training: bool) -> dict[str, dict[st
     }
 
 
-def numbers_as_python(inputs: dict[str, torch.Tensor]) -> dict[str, object]:
-    return {key: value if value.ndim else value.item() for key, value in inputs.items()}
-
-
-def rows_of(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The arguments of a model, in which packed documents are rows if the model pools tokens."""
+def rows_of(model: PreTrainedModel, kept: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a model, in which packed documents are rows if the model pools tokens, and
+    tensors without dimensions are numbers of Python."""
+    inputs = {key: value if value.ndim else value.item() for key, value in kept.items()}
     if not getattr(model, "pools_tokens", False):
         return inputs
     is_packed = "cu_seq_lens_q" in inputs
@@ -103,7 +103,7 @@ def rows_of(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> dict[str
     return documents_as_rows(inputs) if is_packed else inputs
 
 
-def documents_as_rows(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def documents_as_rows(inputs: dict[str, Any]) -> dict[str, Any]:
     """Packed documents as padded rows."""
     ids = inputs["input_ids"]
     is_real = inputs.get("attention_mask", torch.ones_like(ids)).flatten() != 0
@@ -155,7 +155,7 @@ def test_outputs(name):
         if not wanted or case in WINDOWS_OF_TOKENS.get(name, ()):
             continue
         with torch.no_grad():
-            output = model(**numbers_as_python(rows_of(model, inputs)))
+            output = model(**rows_of(model, inputs))
             if "pooler_output" in wanted and "pooler_output" not in output:
                 # Version 0.3 pools no packed documents.
                 output["pooler_output"] = model(**documents_as_rows(inputs)).pooler_output
@@ -188,10 +188,6 @@ def norms_and_projections(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return found
 
 
-def dropout_without_chance(states, p=0.5, training=True, inplace=False):
-    return states * (1 - p) if training else states
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_and_gradients(name, monkeypatch):
     """They are computed in float64, because in float32 sums whose terms cancel each other differ
@@ -211,7 +207,7 @@ def test_losses_and_gradients(name, monkeypatch):
             key: value.double() if value.is_floating_point() else value
             for key, value in inputs.items()
         }
-        output = model(**numbers_as_python(rows_of(model, inputs)))
+        output = model(**rows_of(model, inputs))
         loss = loss_of(output, inputs, is_pooled=name.startswith("version_0_2"))
         loss.backward()
 
@@ -254,7 +250,7 @@ def test_generated_tokens(name):
 @pytest.mark.parametrize("folder", TOKENIZERS, ids=lambda folder: folder.name)
 def test_tokens(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    kept = json.loads((folder / "outputs.json").read_text("utf-8"))
+    kept = read_json(folder / "outputs.json")
     texts = kept["texts"]
     encoded = tokenizer(texts, return_offsets_mapping=True)
     assert encoded["input_ids"] == kept["input_ids"]
@@ -278,7 +274,7 @@ def test_tokens(folder):
 def test_the_former_name_of_skip_logits():
     """In configurations of version 0.1 the field was called `sparse_prediction`."""
     path = DATA / "version_0_1" / "default-masked-lm" / "config.json"
-    written = json.loads(path.read_text("utf-8"))
+    written = read_json(path)
     assert "sparse_prediction" in written and "skip_logits" not in written
     config = hf_roformer_lite.RoFormerLiteConfig.from_dict({**written, "sparse_prediction": False})
     assert config.skip_logits is False and config.to_dict()["skip_logits"] is False

@@ -3,12 +3,11 @@
 Each folder has only the configuration, because nothing else may be read before it is refused.
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from program import config_of, refused, write_rows
+from program import config_of, refused, write_json, write_rows
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
 from hf_roformer_lite import RoFormerLiteConfig
@@ -52,7 +51,7 @@ def test_the_fields_of_models_without_scores_are_dropped(tmp_path):
     saved = config_of(DATA / FOLDERS[-1])
     without = {**saved, "decode_tags": False, "classifier_text_features": 0}
     without["classifier_token_bytes"] = 32
-    (tmp_path / "config.json").write_text(json.dumps(without))
+    write_json(tmp_path / "config.json", without)
     config = AutoConfig.from_pretrained(tmp_path)
     config.save_pretrained(tmp_path / "again")
     again = config_of(tmp_path / "again")

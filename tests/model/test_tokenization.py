@@ -81,7 +81,7 @@ def test_any_text_comes_back_exactly(trained):
 
 def test_lossless_after_almost_nothing_to_learn_from():
     for corpus in (["ab"], ["\x00"], ["\x00a\uffffb" * 9]):
-        poor = RoFormerLiteTokenizer.train(corpus, show_progress=False)
+        poor = RoFormerLiteTokenizer.train(corpus)
         encoded = poor([*corpus, *CHINESE])["input_ids"]
         assert poor.batch_decode(encoded, skip_special_tokens=True) == corpus + CHINESE
 
@@ -179,7 +179,7 @@ def test_pieces_respect_scripts_digits_and_words(trained):
     "lowercase, strip_accents", [(True, None), (False, None), (True, False), (False, True)]
 )
 def test_wordpiece_equals_bert(lowercase, strip_accents):
-    options = {"lowercase": lowercase, "strip_accents": strip_accents, "show_progress": False}
+    options = {"lowercase": lowercase, "strip_accents": strip_accents}
     tokenizer = RoFormerLiteTokenizer.train(
         CORPUS, vocab_size=500, algorithm="wordpiece", **options
     )
@@ -214,7 +214,7 @@ def test_an_open_file_and_batches_give_the_same_vocabulary(trained, tmp_path):
     path.write_text("\n".join(CORPUS), encoding="utf-8")
     sources = ([CORPUS[:9], CORPUS[9:]], (text for text in CORPUS))
     for source in (*sources, path.open(encoding="utf-8")):
-        tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=700, show_progress=False)
+        tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=700)
         assert tokenizer.get_vocab() == trained["bpe"].get_vocab()
 
 
@@ -227,9 +227,9 @@ def test_bad_sources_are_named(trained):
         (CORPUS, {"lowercase": True}, ValueError, "lowercase=True.*bpe is lossless"),
     ]:
         with pytest.raises(error, match=message):
-            RoFormerLiteTokenizer.train(source, show_progress=False, **options)
+            RoFormerLiteTokenizer.train(source, **options)
     with pytest.raises(ValueError, match="vocab_size=40 is too small"):
-        trained["bpe"].train_new_from_iterator(CORPUS, 40, show_progress=False)
+        trained["bpe"].train_new_from_iterator(CORPUS, 40)
 
 
 FLAGS = ("add_bos_token", "add_eos_token")
@@ -253,7 +253,7 @@ def test_every_way_leads_to_the_same_template(flags, trained, tmp_path):
     tokenizer.save_pretrained(tmp_path / "saved")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
     stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
-    new = loaded.train_new_from_iterator(CORPUS, 700, show_progress=False)
+    new = loaded.train_new_from_iterator(CORPUS, 700)
     for other in (tokenizer, given, loaded, stock, new):
         ids_of_texts = {
             "a": other("the dog", add_special_tokens=False)["input_ids"],

@@ -1,6 +1,7 @@
 """Tiny models before and after `padding_free`, batches for them, and what is compared."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ MODELS = {
     "falcon classes": "FalconForSequenceClassification",
 }
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+assert_close = partial(torch.testing.assert_close, **CLOSE)
 # Answers for models that find them in four texts.
 PLACES = {
     "start_positions": torch.tensor([3, 2, 0, 1]),
@@ -94,7 +96,7 @@ def assert_same_gradients(
 ) -> None:
     """Compare the loss in training and all gradients."""
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        assert_close(one, other)
 
 
 def batch_of_pairs() -> dict[str, torch.Tensor]:
@@ -148,4 +150,4 @@ def real_outputs(
 def assert_same_outputs(
     free: torch.nn.Module, stock: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> None:
-    torch.testing.assert_close(real_outputs(free, inputs), real_outputs(stock, inputs), **CLOSE)
+    assert_close(real_outputs(free, inputs), real_outputs(stock, inputs))

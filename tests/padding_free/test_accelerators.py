@@ -8,7 +8,7 @@ import copy
 
 import pytest
 import torch
-from comparisons import CLOSE, MODELS, batch_for, build, gradients
+from comparisons import MODELS, assert_close, batch_for, build, gradients
 from pretended_device import DEVICE, pretended_device
 from transformers import PreTrainedModel
 
@@ -98,7 +98,7 @@ def test_outputs_and_gradients_are_those_of_the_stock_model(name: str) -> None:
         free, batch = move(free, batch)
         found = (real_logits(free, batch), *gradients(free, batch))
         found = tuple(value.to("cpu") for value in found)
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
 
 
 def test_a_model_on_an_accelerator_becomes_padding_free() -> None:
@@ -109,7 +109,7 @@ def test_a_model_on_an_accelerator_becomes_padding_free() -> None:
     with pretended_device():
         model, batch = move(stock, batch)
         found = real_logits(padding_free(model), batch)
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", NAMES)

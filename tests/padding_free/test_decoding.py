@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from comparisons import CLOSE, build, inputs_for, pair
+from comparisons import assert_close, build, inputs_for, pair
 from conftest import random_ids
 from tiny_models import tiny_model
 
@@ -59,7 +59,7 @@ def test_generate_from_targets(name):
         row | {"prompt_lookup_num_tokens": 2},
     ):
         expected, found = (model.generate(**inputs, **options) for model in (stock, free))
-        torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
+        assert_close(found.logits, expected.logits)
 
 
 def test_a_causal_model_in_the_table_of_encoder_decoders():
@@ -69,7 +69,7 @@ def test_a_causal_model_in_the_table_of_encoder_decoders():
     free = padding_free(copy.deepcopy(stock))
     batch = inputs_for("llama", side="right")
     losses = [model(**batch, labels=batch["input_ids"]).loss for model in (free, stock)]
-    torch.testing.assert_close(*losses, **CLOSE)
+    assert_close(*losses)
     options = {"max_new_tokens": 4, "do_sample": False, "use_cache": False, "pad_token_id": 0}
     assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 

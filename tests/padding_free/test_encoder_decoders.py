@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 from comparisons import (
-    CLOSE,
     PLACES,
+    assert_close,
     assert_same_gradients,
     batch_of_pairs,
     build,
@@ -79,7 +79,7 @@ def test_sources_and_targets_of_the_same_shape():
             inputs |= {"decoder_attention_mask": target, "use_cache": False}
             with torch.inference_mode():
                 logits = [model(**inputs).logits[target == 1] for model in (free, stock)]
-            torch.testing.assert_close(*logits, **CLOSE)
+            assert_close(*logits)
 
 
 def flops(model, **batch) -> int:
@@ -112,7 +112,7 @@ def test_a_target_that_goes_on_after_its_labels(name):
     batch = batch_of_pairs()
     batch["decoder_input_ids"] = random_ids(*batch["labels"].shape, seed=1)
     logits = [model.train()(**batch).logits for model in (free, stock)]
-    torch.testing.assert_close(*logits, **CLOSE)
+    assert_close(*logits)
 
 
 def test_the_scores_of_padding_count_in_question_answering():

@@ -6,11 +6,13 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
+    assert_close,
     assert_same_gradients,
     assert_same_outputs,
     batch_for,
+    batch_of_pairs,
     build,
+    gradients,
     inputs_for,
     pair,
 )
@@ -25,7 +27,7 @@ def test_logits_in_training():
     real = batch["attention_mask"].bool()
     assert not isinstance(free.train()(**batch).logits, torch.Tensor)
     whole = padding_free(free, skip_logits=False)(**batch).logits
-    torch.testing.assert_close(whole[real], stock(**batch).logits[real], **CLOSE)
+    assert_close(whole[real], stock(**batch).logits[real])
     stock, free = pair("bert tokens")
     batch = batch_for("bert tokens")
     assert_same_outputs(free.train(), stock, batch)
@@ -49,7 +51,7 @@ def test_heads_that_look_for_the_last_token(class_name, side):
     batch = batch_for("bert classes", side)
     ids = batch.pop("input_ids")
     batch["inputs_embeds"] = stock.get_input_embeddings()(ids).detach()
-    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+    assert_close(free(**batch).logits, stock(**batch).logits)
     assert_same_gradients(free, stock, batch)
 
 
@@ -73,7 +75,7 @@ def test_a_head_that_reads_the_last_place():
     stock, free = pair("GPT2DoubleHeadsModel", num_labels=1)
     for side in ("left", "right"):
         batch = inputs_for("bert mlm", side)
-        torch.testing.assert_close(free(**batch).mc_logits, stock(**batch).mc_logits, **CLOSE)
+        assert_close(free(**batch).mc_logits, stock(**batch).mc_logits)
 
 
 def test_a_head_that_reads_padding_of_a_given_target():
@@ -81,7 +83,7 @@ def test_a_head_that_reads_padding_of_a_given_target():
     batch = inputs_for("bert classes")
     batch["decoder_input_ids"] = batch["input_ids"]
     batch["decoder_attention_mask"] = batch["attention_mask"]
-    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+    assert_close(free(**batch).logits, stock(**batch).logits)
 
 
 def test_autocast():
@@ -89,3 +91,28 @@ def test_autocast():
     batch = batch_for("gpt2")
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
+
+
+NAMES = (
+    "bert mlm",
+    "bert tokens",
+    "modernbert mlm",
+    "llama",
+    "BartForConditionalGeneration",
+    "T5ForConditionalGeneration",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_labels(name):
+    """One of several data-parallel processes may have such a batch. Every parameter that has a
+    gradient in the stock model must have one here too, because processes that train with
+    `DistributedDataParallel` wait for each other's gradients."""
+    batch = batch_of_pairs() if name.endswith("Generation") else batch_for(name)
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    with_gradient = []
+    for model in pair(name):
+        _, gradient = gradients(model, batch)
+        assert not gradient.any()
+        with_gradient.append({n for n, w in model.named_parameters() if w.grad is not None})
+    assert with_gradient[0] == with_gradient[1] != set()

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
     CountedTokens,
+    assert_close,
     assert_same_outputs,
     batch_for,
     build,
@@ -39,7 +39,7 @@ def test_inputs_of_other_kinds():
     found, expected = (
         model(ids, attention_mask=by_type).last_hidden_state for model in (free, stock)
     )
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("lengths", [(12, 12, 11), (12, 12, 12)])
@@ -56,7 +56,7 @@ def test_nearly_full_batches_stay_as_they_are(lengths):
 @pytest.mark.parametrize("kind", ["four dimensions", "holes", "four dimensions, causal"])
 def test_any_mask_is_computed_without_padding(kind):
     is_causal = kind.endswith("causal")
-    stock, free = pair("LlamaModel" if is_causal else "BertModel")
+    stock, free = pair("LlamaModel" if is_causal else "bert mlm")
     inputs = inputs_for("bert mlm")
     mask = inputs["attention_mask"]
     if kind == "holes":
@@ -108,18 +108,11 @@ def test_masks_of_models_that_make_them_are_let_go():
         gc.enable()
 
 
-REAL = batch_for("bert mlm")["attention_mask"]
-FOUR = REAL[:, None, None].bool().expand(-1, 1, 12, -1)
-HOLES = REAL[:, [*range(0, 12, 2), *range(1, 12, 2)]]
-
-
 @pytest.mark.parametrize(
     "name, more",
     [
-        ("bert mlm", {"attention_mask": FOUR}),
-        ("bert mlm", {"attention_mask": HOLES}),
         ("llama", {"use_cache": False}),
-        ("llama", {"labels": ...}),
+        ("llama", {"labels": batch_for("llama")["labels"]}),
         ("llama classes", {}),
         ("bert classes", {}),
         ("falcon classes", {}),
@@ -128,11 +121,9 @@ HOLES = REAL[:, [*range(0, 12, 2), *range(1, 12, 2)]]
 )
 def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
-    batch = batch_for(name)
-    labels = batch.pop("labels")
-    given = {key: labels if value is ... else value for key, value in more.items()}
+    batch = inputs_for(name)
     with CountedTokens(free) as counted:
-        free(**batch | given)
+        free(**batch | more)
         free.base_model(**batch)
     assert counted.numbers == [24, 24]
 
@@ -198,7 +189,7 @@ def test_masks_of_four_dimensions_that_are_used_again():
         parts[1]["attention_mask"] = both[1]
         sum(model(**part).loss for part in parts).backward()
         found.append(gradients_of(model))
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)
 
 
 def test_a_forward_that_names_no_arguments():
@@ -212,4 +203,4 @@ def test_a_forward_that_names_no_arguments():
     given = (batch["input_ids"], batch["attention_mask"])
     expected = stock(*given)
     found = free(*given)
-    torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
+    assert_close(found.pooler_output, expected.pooler_output)

@@ -8,8 +8,8 @@ import torch
 from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from comparisons import (
-    CLOSE,
     CountedTokens,
+    assert_close,
     batch_for,
     build,
 )
@@ -29,11 +29,11 @@ def test_forward_that_accelerate_has_replaced():
     for enabled in (True, False):
         padding_free(free, enabled=enabled)
         # Labels at padding need the states of padding.
-        torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, **CLOSE)
+        assert_close(free(**batch).loss, stock(**batch).loss)
         with CountedTokens(free) as counted:
             free(**{**batch, "labels": None})
         assert counted.numbers == [24 if enabled else 48]
-    torch.testing.assert_close(free(**batch).logits, expected, **CLOSE)
+    assert_close(free(**batch).logits, expected)
 
 
 @pytest.mark.parametrize("class_name", ["BertForMaskedLM", "T5ForConditionalGeneration"])
@@ -56,5 +56,5 @@ def test_weights_that_are_elsewhere_until_they_are_used(class_name, is_first, is
     if not is_first:
         padding_free(free)
     batch = batch_for("bert mlm")
-    torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, **CLOSE)
+    assert_close(free(**batch).loss, stock(**batch).loss)
     assert {weight.device.type for weight in free.parameters()} == {"meta"}

@@ -7,10 +7,10 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
     PLACES,
     VOCAB,
     CountedTokens,
+    assert_close,
     assert_same_outputs,
     batch_for,
     batch_of_pairs,
@@ -48,7 +48,7 @@ def test_a_model_that_is_called_within_another_one():
 
     outer.get_input_embeddings().register_forward_hook(call_inner)
     outer(**batch)
-    torch.testing.assert_close(found[0], stock(**batch, **PLACES).loss, **CLOSE)
+    assert_close(found[0], stock(**batch, **PLACES).loss)
 
 
 class Around(transformers.PreTrainedModel):
@@ -91,13 +91,13 @@ def test_a_model_that_computes_several_texts(name):
         first, *others = stock(*texts[0], others=texts[1:])
         with CountedTokens(free) as counted:
             found = free(*texts[0], others=texts[1:])
-    torch.testing.assert_close(found, (first, *others), **CLOSE)
+    assert_close(found, (first, *others))
     # A head of an encoder may read the first position, here of a row with padding on the left.
     num_last = 10 if name == "LlamaModel" else 16
     assert sum(counted.numbers) == 24 + 29 + num_last
     if name == "BertModel":
         compiled = torch.compile(free, backend="eager", fullgraph=True, dynamic=True)
-        torch.testing.assert_close(compiled(*texts[0], others=texts[1:]), found, **CLOSE)
+        assert_close(compiled(*texts[0], others=texts[1:]), found)
 
 
 def test_a_model_that_names_its_arguments_otherwise():
@@ -109,12 +109,12 @@ def test_a_model_that_names_its_arguments_otherwise():
         model(ids=batch["input_ids"], mask=batch["attention_mask"]) for model in (free, stock)
     ]
     pooled = [output.pooler_output for output in outputs]
-    torch.testing.assert_close(*pooled, **CLOSE)
+    assert_close(*pooled)
     stock = Around(build("BertForMaskedLM"))
     free = padding_free(copy.deepcopy(stock))
     batch["targets"] = batch.pop("labels").clamp(min=0)
     losses = [model.train()(**batch).loss for model in (free, stock)]
-    torch.testing.assert_close(*losses, **CLOSE)
+    assert_close(*losses)
 
 
 def test_parts_called_by_themselves():
@@ -170,7 +170,7 @@ def test_switched_off_and_saved(tmp_path):
         free(input_ids=batch["input_ids"] + VOCAB, attention_mask=batch["attention_mask"])
     expected = stock(**batch).logits
     real = batch["attention_mask"].bool()
-    torch.testing.assert_close(free(**batch).logits[real], expected[real], **CLOSE)
+    assert_close(free(**batch).logits[real], expected[real])
     assert not torch.allclose(twin(**batch).logits[real], expected[real], atol=1e-3)
     free.train().bert.eval()
     modes = [module.training for module in free.modules()]
@@ -219,7 +219,7 @@ def test_functions_of_parameters_and_quantised_maps(name):
     stock(**inputs).logits[:, 0].square().sum().backward()
     for key, weight in stock.named_parameters():
         expected = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        torch.testing.assert_close(found[key], expected, **CLOSE)
+        assert_close(found[key], expected)
     quantised = [
         torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}) for model in (free, stock)
     ]

@@ -10,27 +10,29 @@ from comparisons import (
     build,
     pair,
 )
+from conftest import assert_close
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    checkpoint_wrapper,
+)
 
 from hf_roformer_lite import padding_free
 
 
-@pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
+@pytest.mark.parametrize("kind", CheckpointImpl)
 @pytest.mark.parametrize(
     "class_name", ["BertForMaskedLM", "DebertaV2ForMaskedLM", "LayoutLMForMaskedLM"]
 )
 @pytest.mark.parametrize("labels", ["of tokens", "of padding"])
-def test_checkpoint_wrappers_of_torch(class_name, name, labels):
+def test_checkpoint_wrappers_of_torch(class_name, kind, labels):
     """The wrappers enclose layers with their hooks, as activation checkpointing of FSDP does.
 
     A layer that is computed again in the backward pass gets what it got in the forward pass."""
-    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
-
-    kind = getattr(wrappers.CheckpointImpl, name)
     stock, free = pair(class_name)
     for model in (stock, free):
         model.enable_input_require_grads()
         layers = model.base_model.encoder.layer
-        layers[1] = wrappers.checkpoint_wrapper(layers[1], checkpoint_impl=kind)
+        layers[1] = checkpoint_wrapper(layers[1], checkpoint_impl=kind)
     batch = batch_for("bert mlm")
     if labels == "of padding":
         batch["labels"][1:3] = 7
@@ -63,4 +65,4 @@ def test_threads_do_not_meet(name, output):
     with ThreadPoolExecutor(max_workers=len(batches)) as threads:
         found = list(threads.map(compute, range(len(batches))))
     for outputs, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(outputs, [other] * 20, rtol=0, atol=1e-5)
+        assert_close(outputs, [other] * 20)

@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers as st
 import torch
 import transformers
 from comparisons import CountedTokens, batch_for, build, pair
 from datasets import Dataset
+from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import CNN, Pooling, Transformer
 from tiny_models import tiny_model
 from torch.nn.utils import parameters_to_vector
 from toy_texts import TEXTS, word_tokenizer
@@ -114,11 +119,6 @@ def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_c
 
 @pytest.mark.parametrize("is_cross", [False, True])
 def test_sentence_transformers(is_cross, tokenizer, tmp_path):
-    import sentence_transformers as st
-    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
     model_class = (
         transformers.BertForSequenceClassification if is_cross else transformers.LlamaModel
     )
@@ -159,9 +159,6 @@ def test_a_pipeline(tokenizer):
 @pytest.mark.slow
 def test_processes_that_are_spawned(tokenizer, tmp_path):
     """A padding-free encoder is pickled for the processes of a pool, and encodes there the same."""
-    import sentence_transformers as st
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
     base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
     modules = [Transformer(base), Pooling(64)]
     model = st.SentenceTransformer(modules=modules, device="cpu")
@@ -176,9 +173,6 @@ def test_processes_that_are_spawned(tokenizer, tmp_path):
 
 def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
     """A convolution mixes the states of real tokens with the states of padding."""
-    import sentence_transformers as st
-    from sentence_transformers.sentence_transformer.modules import CNN, Pooling, Transformer
-
     base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
     for kernel_sizes in ([1], [1, 3]):
         convolution = CNN(64, out_channels=8, kernel_sizes=kernel_sizes)
@@ -196,10 +190,6 @@ def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
 @pytest.mark.parametrize("attend", [True, False])
 def test_queries_expanded_by_padding_are_refused(attend, tokenizer, tmp_path):
     """ColBERT compares the states of tokens that the model does not attend to."""
-    import sentence_transformers as st
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-
     base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
     expansion = {"strategy": "fixed", "length": 16, "attend": attend}
     modules = [Transformer(base, query_expansion=expansion), MultiVectorMask()]

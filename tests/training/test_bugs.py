@@ -1,5 +1,7 @@
 """An error that nobody expects is shown with its traceback, and trained weights are kept."""
 
+from unittest.mock import Mock
+
 import pytest
 from program import TINY, refused, run, write_rows
 
@@ -16,16 +18,9 @@ def command(tmp_path) -> str:
     return f"train classify --train_file {data} --output_dir {tmp_path / 'model'} {options}"
 
 
-def failing(error: Exception):
-    def fail(*_, **__):
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize("error", [TypeError("a bug"), AttributeError("a bug"), KeyError("a bug")])
 def test_a_bug_before_the_first_step_is_not_called_a_wrong_option(command, monkeypatch, error):
-    monkeypatch.setattr(RoFormerLiteTrainer, "train", failing(error))
+    monkeypatch.setattr(RoFormerLiteTrainer, "train", Mock(side_effect=error))
     with pytest.raises(type(error)) as raised:
         run(command)
     assert raised.value is error
@@ -34,7 +29,7 @@ def test_a_bug_before_the_first_step_is_not_called_a_wrong_option(command, monke
 def test_errors_after_the_training_keep_the_weights(command, monkeypatch, tmp_path, capsys):
     for error in (TypeError("a bug"), MemoryError("full"), InputError("a wrong row")):
         with monkeypatch.context() as patch:
-            patch.setattr(train_module, "save_finished_model", failing(error))
+            patch.setattr(train_module, "save_finished_model", Mock(side_effect=error))
             if isinstance(error, TypeError):
                 with pytest.raises(TypeError):
                     run(command)

@@ -138,28 +138,25 @@ def test_a_blank_line_of_a_single_column_is_an_empty_cell(name, write):
     assert [row["columns"]["text"] for row in rows] == ["a", "", "b"]
 
 
-def labelled(task: str, names: list[str]) -> DatasetDict:
-    """Return rows that have these labels or tags, and one more."""
-    rows = [{"text": "a", "labels": [name]} for name in [*names, "other"]]
-    if task == "tag":
-        rows = [{"tokens": ["a"], "tags": [name]} for name in [*names, "other"]]
-    return DatasetDict(train=Dataset.from_list(rows))
-
-
 @pytest.mark.parametrize("separator", ["\t", "\n", "\r", "\r\n", "\u2028", "\x0b", ","])
 @pytest.mark.parametrize("place", ["{}a", "a{}b", "a{}"])
 def test_labels_that_would_break_an_answer_are_refused(separator, place):
     """A comma separates only several labels of a row."""
     label = place.format(separator)
+    rows = [
+        {"text": "a", "labels": [name], "tokens": ["a"], "tags": [name]}
+        for name in (label, "other")
+    ]
+    splits = DatasetDict(train=Dataset.from_list(rows))
     for task, problem_type in (("tag", None), ("classify", SINGLE), ("classify", MULTI)):
         kind = RECIPES[task]
         given = {} if task == "tag" else {"problem_type": problem_type}
         options = kind.options_class(dataset_name="any", **given)
         if separator == "," and problem_type != MULTI:
-            kind.inspect(options, labelled(task, [label]))
+            kind.inspect(options, splits)
         else:
             with pytest.raises(InputError, match=f"the {kind.label_word} .* contains"):
-                kind.inspect(options, labelled(task, [label]))
+                kind.inspect(options, splits)
 
 
 @pytest.mark.parametrize("problem_type", [SINGLE, MULTI])
@@ -191,21 +188,21 @@ def test_separators_alone_stand_for_no_label():
     assert [reader.select_columns(row)["labels"] for row in rows] == [[], ["a", "b"]]
 
 
-def tagger(unit: str, tokens: list[str], tags: list[str]) -> Tag:
+def tagger(tokens: list[str], tags: list[str]) -> Tag:
     """Return a recipe that has inspected one sentence."""
     rows = DatasetDict(train=Dataset.from_list([{"tokens": tokens, "tags": tags}]))
-    return Tag.inspect(TagDataArguments(dataset_name="any", unit=unit), rows)
+    return Tag.inspect(TagDataArguments(dataset_name="any"), rows)
 
 
 def test_words_are_split_into_characters_with_a_word_about_it(caplog):
     caplog.set_level("INFO", "roformer_lite")
     for tokens, is_said in ((["北京", "大"], True), (["北", "京"], False), (["Rome", "大"], False)):
         caplog.clear()
-        recipe = tagger("auto", tokens, ["B-LOC", "O"])
+        recipe = tagger(tokens, ["B-LOC", "O"])
         assert (recipe.unit == "characters") == (tokens[0] != "Rome")
         assert ("--unit words" in caplog.text) == is_said
-    assert tagger("auto", ["北京", "大"], ["U-LOC", "O"]).unit == "words"
-    assert tagger("auto", ["北京", "大"], ["NR", "JJ"]).unit == "words"
+    assert tagger(["北京", "大"], ["U-LOC", "O"]).unit == "words"
+    assert tagger(["北京", "大"], ["NR", "JJ"]).unit == "words"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from roformer_lite.errors import InputError
 from roformer_lite.options.tasks import ClassifyDataArguments
 from roformer_lite.recipes import RECIPES
 
-WORDS = "the cat sees a red house".split()
-
 
 def test_splits_of_a_data_set(tmp_path):
     """A split that was named must exist, and a fraction to hold out replaces that of the data."""
@@ -91,9 +89,7 @@ def letters(count: int) -> str:
 def test_only_long_words_are_cut():
     """The parts of a long word are words of their own in training, and only there."""
     whole = letters(1024)
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        [f"{whole}zy"] * 2, vocab_size=3000, show_progress=False
-    )
+    tokenizer = rl.RoFormerLiteTokenizer.train([f"{whole}zy"] * 2, vocab_size=3000)
     for text, number in ((whole, 1), ("zy", 1), (f"{whole}zy", 2)):
         assert len(tokenizer.tokenize(text)) == number
     (word,) = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(f"{whole}zy")
@@ -108,7 +104,7 @@ def test_a_long_line_is_trained_on_in_a_moment(splits):
         backend.pre_tokenizer = None
     tokenizer = rl.RoFormerLiteTokenizer(tokenizer_object=backend)
     started = time.process_time()
-    new = tokenizer.train_new_from_iterator([letters(400_000)], 700, show_progress=False)
+    new = tokenizer.train_new_from_iterator([letters(400_000)], 700)
     assert time.process_time() - started < 20
     assert type(new.backend_tokenizer.pre_tokenizer) is type(backend.pre_tokenizer)
 

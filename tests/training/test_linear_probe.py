@@ -30,7 +30,7 @@ COLOUR_NAMES = ["red", "green", "blue"]
 SIZES = ["small", "large", ""]
 THINGS = ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
-TOKENIZER = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
+TOKENIZER = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300)
 PENALTY = 10.0
 SMALL = {
     "hidden_size": 48,

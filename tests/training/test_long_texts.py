@@ -4,7 +4,6 @@ The expected numbers come from the stock model and from windows that are cut out
 here. That a training measures the same answers is tested in test_one_way_to_answer.py.
 """
 
-import json
 import random
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 import transformers
 from conftest import CLOSE, build, stack_config
-from program import run
+from program import run, write_json
 from saved_models import save_bert
 
 import hf_roformer_lite as rl
@@ -108,9 +107,7 @@ def test_a_graph_reads_the_same_windows(tmp_path):
 
 def test_pairs_are_truncated(tmp_path, caplog):
     directory = bert("SequenceClassification", tmp_path / "pairs")
-    (directory / "results.json").write_text(
-        json.dumps({"task": "classify", "settings": {"pairs": True}}), "utf-8"
-    )
+    write_json(directory / "results.json", {"task": "classify", "settings": {"pairs": True}})
     open_model(directory, "cpu").answers([[TEXTS[0], TEXTS[3]]], 1)
     assert f"1 lines are truncated to {POSITIONS} tokens" in caplog.text
 

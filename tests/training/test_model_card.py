@@ -1,6 +1,5 @@
 """The Hub can read the measured cards, and a card shows what it should of its training."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from conftest import ROOT
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
-from program import TINY, results_of, train, write_rows
+from program import TINY, read_json, results_of, train, write_rows
 from saved_models import save_bert
 
 from roformer_lite.errors import InputError
@@ -26,7 +25,7 @@ def test_measured_card(path):
     """
     card = ModelCard.load(path)
     data = card.data
-    results = json.loads(path.with_name("results.json").read_text("utf-8"))
+    results = read_json(path.with_name("results.json"))
     recipe_class = RECIPES[results["task"]]
     recipe = path.with_name("recipe.sh").read_text("utf-8")
     # A recipe may run another recipe, but both must have the same license.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import TINY, refused, results_of, run, write_rows
+from program import TINY, assert_same_models, refused, results_of, run, write_rows
 
 from roformer_lite.training.callbacks import TrainingClock
 
@@ -122,8 +122,7 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     assert (
         results_of(folder / "killed")["seeds"] == results_of(whole)["seeds"] and not left.exists()
     )
-    weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
-    assert weights[0] == weights[1]
+    assert_same_models(folder / "killed", whole)
 
 
 def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch):

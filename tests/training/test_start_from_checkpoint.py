@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import CLOSE
+from conftest import assert_close
 from program import (
     answered,
     card_of,
@@ -125,7 +125,7 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     assert len(ours) == len(expected) == STEPS
     # The losses change enough to show that the model learns.
     assert max(ours) - min(ours) > 0.1
-    torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), **CLOSE)
+    assert_close(torch.tensor(ours), torch.tensor(expected))
 
 
 CLASSES = {
@@ -190,7 +190,7 @@ print(json.dumps([labels, SentenceTransformer(embed).encode(texts).tolist()]))
     labels, vectors = json.loads(done.stdout.splitlines()[-1])
     assert [line.split("\t")[0] for line in classified] == labels
     ours = torch.tensor([json.loads(line) for line in embedded])
-    torch.testing.assert_close(ours, torch.tensor(vectors), **CLOSE)
+    assert_close(ours, torch.tensor(vectors))
 
 
 def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, capsys):

@@ -4,7 +4,6 @@ file that is written.
 all-MiniLM-L6-v2, for example, pads and truncates every text to 128 tokens there.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -19,28 +18,15 @@ SHORT = " ".join(WORDS[:5])
 LONG = " ".join(WORDS[number % 40] for number in range(200))
 # Each text has [CLS] and [SEP], too.
 LENGTHS = [7, 202]
-FIXED = {
-    "padding": {
-        "strategy": {"Fixed": 128},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    },
-    "truncation": {
-        "direction": "Right",
-        "max_length": 128,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    },
-}
 TRAINING = "--max_length 256 --max_steps 2 --use_cpu"
 
 
 def set_lengths(directory: Path) -> None:
-    path = directory / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **FIXED}), "utf-8")
+    path = str(directory / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.enable_padding(length=128)
+    tokenizer.enable_truncation(128)
+    tokenizer.save(path)
 
 
 @pytest.fixture(scope="module")
