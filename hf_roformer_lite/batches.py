@@ -107,7 +107,7 @@ def loss_per_label(
 
     Args:
         outputs: The output of a model, with logits of `(B, classes)` or `(B, L, classes)`.
-        labels: `(B,)` or `(B, L)`; -100 where there is none.
+        labels: `(B,)` or `(B, L)`; -100 where there is none, and at all padding.
         num_items_in_batch: The number of labels that the Trainer has counted.
     """
     logits = outputs["logits"].flatten(0, -2)

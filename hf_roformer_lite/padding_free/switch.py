@@ -65,7 +65,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     this function before the model is sharded.
 
     Padding is still computed if a cache already holds tokens, if outputs of all layers are
-    requested, and in question answering. Outputs at padding have no meaning.
+    requested, and in question answering. Outputs at padding have no meaning, so a loss outside the
+    model, such as the label smoothing of the Trainer, needs labels that are -100 at padding.
 
     Args:
         model: A `PreTrainedModel` with any head, or a module that contains one or more, such as a
