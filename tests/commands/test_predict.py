@@ -37,6 +37,7 @@ from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import read_table
+from roformer_lite.errors import InputError
 from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
 from roformer_lite.saved.saved_model import load_model
