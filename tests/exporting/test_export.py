@@ -79,6 +79,7 @@ def test_command_line(tmp_path):
         assert f"{tmp_path / 'out'}: it is an exported model" in message
 
 
+@pytest.mark.slow
 def test_a_graph_for_one_number_of_rows_is_not_written(tmp_path, monkeypatch):
     save_model("classify", tmp_path / "model")
 

@@ -50,7 +50,13 @@ def test_as_a_whole():
     assert backend.number <= 3
 
 
-@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    "is_decoder",
+    [
+        pytest.param(False, id="encoder"),
+        pytest.param(True, id="decoder", marks=pytest.mark.slow),
+    ],
+)
 @torch.no_grad()
 def test_packed_documents_stay_apart(is_decoder):
     config = stack_config(is_decoder=is_decoder, num_hidden_layers=1)

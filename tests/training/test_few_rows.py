@@ -89,10 +89,10 @@ def test_an_interrupted_fine_tuning_after_pairs(encoder, tmp_path):
     assert_same_models(tmp_path / "m", tmp_path / "whole")
 
 
-MORE = [pytest.param(number, marks=pytest.mark.slow) for number in (300, 480)]
+MORE = [pytest.param(number, marks=pytest.mark.slow) for number in (60, 300, 480)]
 
 
-@pytest.mark.parametrize("number", [12, 60, *MORE])
+@pytest.mark.parametrize("number", [12, *MORE])
 def test_few_rows_end_with_a_table(number, encoder, tmp_path, capsys):
     data = written(tmp_path, number)
     results = trained(encoder, data, tmp_path / "m")

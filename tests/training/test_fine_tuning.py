@@ -135,6 +135,7 @@ def data(tmp_path) -> Path:
     return write_labels(tmp_path / "a.jsonl", LABELS)
 
 
+@pytest.mark.slow
 def test_rows_are_held_out_where_needed(encoder, data, tmp_path):
     """Few rows are all trained on, unless the training has epochs to choose from."""
     numbers = write_labels(tmp_path / "n.jsonl", ["1", "2", "3", "4"])

@@ -67,7 +67,10 @@ def written(folder: Path, kind: str) -> Path:
     return folder / kind
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "export")) for kind in WRITTEN],
+)
 def test_no_file_has_a_length_of_another_training(kind, folder):
     directory = written(folder, kind)
     by_tokenizers = Tokenizer.from_file(str(directory / "tokenizer.json"))
