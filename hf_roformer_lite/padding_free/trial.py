@@ -31,7 +31,7 @@ MAX_HALF_PRECISION_DIFFERENCE = 5e-2
 LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
 # The numbers of tokens of the rows of a trial. Two are equal, because attention batches documents
 # of one length. Up to eight queries, sdpa would use another kernel on Apple GPUs.
-LENGTHS = torch.tensor([[13], [9], [9]], device="cpu")
+LENGTHS = torch.tensor([[13], [10], [10]], device="cpu")
 LENGTH = 13
 
 Batch = dict[str, torch.Tensor]
@@ -165,7 +165,8 @@ def run_head(model: PreTrainedModel, batch: Batch, head: str) -> Batch:
     inputs = inputs_of(model, batch)
     if head in LANGUAGE_HEADS:
         ids = batch["input_ids"]
-        # A causal head predicts the first token after padding from padding, so it gets no label.
+        # A causal head predicts the first token after padding from padding, so it gets no label
+        # (there are three tokens of padding).
         is_chosen = torch.arange(LENGTH, device=ids.device) % 3 != 0
         labels = ids.where(is_chosen & batch["attention_mask"].bool(), IGNORE_INDEX)
         model.training = True  # The parts stay in evaluation mode, so there is no dropout.
