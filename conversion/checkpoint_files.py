@@ -120,7 +120,8 @@ def local_directory(name: str | Path, weights: Sequence[str] = ()) -> Path:
     """
     if os.path.isdir(name):
         return Path(name)
-    with naming(name):
+    fault = "there is no such directory here, and the Hub cannot be reached or has no such model"
+    with naming(name, fault):
         return _snapshot(str(name), tuple(weights))
 
 

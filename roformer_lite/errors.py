@@ -5,11 +5,8 @@ import difflib
 import math
 import os
 from collections.abc import Collection, Iterable
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-
-HUB_TIMEOUT_SECONDS = 5.0
 
 
 class InputError(ValueError):
@@ -77,18 +74,14 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
         )
 
 
-def check_directory(name: str | Path, given: str = "") -> None:
+def check_directory(name: str | Path) -> None:
     """Reject a path that is not a directory.
 
-    Args:
-        name: The path that the user typed.
-        given: The beginning of the error message. Default: the name.
-
     Raises:
-        InputError: with the reason.
+        InputError: with the path.
     """
     if not os.path.isdir(name):
-        raise InputError(f"{given or name}: there is no such directory")
+        raise InputError(f"{name}: there is no such directory")
 
 
 def is_hub_name(name: str | Path) -> bool:
@@ -103,44 +96,6 @@ def is_hub_name(name: str | Path) -> bool:
         return False
     parent = os.path.dirname(name)
     return not os.path.exists(name) and not (parent and os.path.isdir(parent))
-
-
-def check_model_name(name: str | Path, given: str = "") -> None:
-    """Reject a name that is neither a directory nor a repository on the Hub or in its cache. A name
-    that can only be a path is never looked up.
-
-    Args:
-        name: The name that the user typed.
-        given: The beginning of the error message. Default: the name.
-
-    Raises:
-        InputError: with the reason.
-    """
-    if os.path.isdir(name):
-        return
-    if not is_hub_name(name):
-        check_directory(name, given)
-    _look_up(str(name), given or str(name))
-
-
-@cache
-def _look_up(name: str, given: str) -> None:
-    """Reject a repository that is neither in the cache nor on the Hub.
-
-    The Hub is asked once, whereas transformers would ask it for half a minute.
-    """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
-    try:
-        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_TIMEOUT_SECONDS)
-    # Without a connection, the error depends on the HTTP library of huggingface_hub.
-    except Exception as error:
-        raise InputError(
-            f"{given}: there is no such directory here, and the Hub cannot be reached or has no "
-            f"such model: {' '.join(str(error).split())}"
-        ) from error
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.

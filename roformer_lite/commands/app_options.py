@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..errors import check_model_name, require_packages
+from ..errors import require_packages
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
@@ -18,5 +18,4 @@ def parse(argv: Sequence[str]) -> tuple[DeviceArguments, str]:
     )
     options, directory = parser.parse(argv)
     require_packages("a page", ["gradio"])
-    check_model_name(directory)
     return options, directory

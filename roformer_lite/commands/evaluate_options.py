@@ -8,7 +8,6 @@ from ..errors import (
     TRAINING_PACKAGES,
     InputError,
     check_file,
-    check_model_name,
     check_number,
     require_packages,
 )
@@ -89,5 +88,4 @@ def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]
     own, measuring, directory = parser.parse(words)
     given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
-    check_model_name(directory)
     return own, given, directory

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError, check_model_name, require_packages
+from ..errors import InputError, require_packages
 from ..options.formats import GRAPH_FORMATS, LIBRARIES, QUANTIZATIONS, Format
 from ..options.parser import CommandParser
 from ..output import new_directory
@@ -48,6 +48,5 @@ def parse(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
         OUT="the directory to write",
     )
     options, directory, out = parser.parse(argv)
-    check_model_name(directory)
     require_packages(f"--format {options.format}", LIBRARIES.get(options.format, ()))
     return options, directory, new_directory(out)

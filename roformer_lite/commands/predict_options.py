@@ -10,7 +10,6 @@ from ..data.data_files import TABLE_FORMATS, file_format
 from ..errors import (
     InputError,
     check_file,
-    check_model_name,
     check_number,
 )
 from ..options.common import MAX_SEED, TableArguments, refuse_ignored
@@ -150,7 +149,6 @@ def parse(
     options = {name: value for name, value in vars(answering).items() if value is not None}
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
-    check_model_name(directory)
     target = files.output_file
     if target is not None and os.path.isfile(target):
         if Path(os.path.realpath(directory)) in Path(os.path.realpath(target)).parents:

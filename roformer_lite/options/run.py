@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError, check_model_name, did_you_mean
+from ..errors import InputError, did_you_mean
 from ..output import complete_file
 from .common import (
     ModelArguments,
@@ -118,8 +118,7 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
         words: The options as words of a command line. They override the options in the file.
 
     Raises:
-        InputError: for an invalid value, for options that are missing or can't be combined, and for
-            a model or tokenizer that does not exist.
+        InputError: for an invalid value, and for options that are missing or can't be combined.
     """
     of_file: list[str] = []
     if task.endswith((".yaml", ".yml")):
@@ -138,12 +137,7 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
         [arguments, ModelArguments, TrainingOptions, PublishingOptions],
     )
     data, model, training, card = parser.parse([*of_file, *words])
-    run = Run(data=data, model=model, training=training, card=card)
-    for option in ("model_name_or_path", "tokenizer"):
-        model_name = getattr(model, option)
-        if model_name is not None:
-            check_model_name(model_name, f"--{option} {model_name}")
-    return run
+    return Run(data=data, model=model, training=training, card=card)
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:

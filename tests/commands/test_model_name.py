@@ -8,26 +8,24 @@ import sys
 from unittest.mock import Mock
 
 import httpx
-import huggingface_hub
 import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from roformer_lite.errors import InputError, check_model_name
+import roformer_lite
+from hf_roformer_lite.conversion import checkpoint_files
+from roformer_lite.errors import InputError
 
 
 def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = Mock()
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", asked)
-    (tmp_path / "models" / "reviews").mkdir(parents=True)
-    check_model_name("models/reviews")
-    for name in ("models/reveiws", "./models/reveiws/", str(tmp_path / "models" / "reveiws")):
-        message = r"reveiws/?: there is no such directory$"
-        with pytest.raises(InputError, match=message):
-            check_model_name(name)
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", asked)
+    (tmp_path / "models").mkdir()
     (tmp_path / "model.bin").touch()
-    with pytest.raises(InputError, match="^--tokenizer model.bin: there is no such directory"):
-        check_model_name("model.bin", "--tokenizer model.bin")
+    absolute = str(tmp_path / "models" / "reveiws")
+    for name in ("models/reveiws", "./models/reveiws/", absolute, "model.bin"):
+        with pytest.raises(InputError, match=f"^{name}: there is no such directory$"):
+            roformer_lite.predict(name, ["a text"])
     asked.assert_not_called()
 
 
@@ -50,15 +48,19 @@ def test_a_hub_that_cannot_be_reached(tmp_path):
     assert "modle: there is no such directory here, and the Hub cannot be reached" in done.stderr
 
 
-def test_a_name_that_the_hub_does_not_know(monkeypatch):
-    response = httpx.Response(404, request=httpx.Request("HEAD", "https://huggingface.co"))
+@pytest.mark.parametrize("option", ["model_name_or_path", "tokenizer"])
+def test_a_name_that_the_hub_does_not_know(option, tmp_path, monkeypatch):
+    response = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co"))
     unknown = RepositoryNotFoundError("unknown", response=response)
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", Mock(side_effect=unknown))
-    with pytest.raises(InputError, match="the Hub .* has no such model: unknown"):
-        check_model_name("me/modle")
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", Mock(side_effect=unknown))
+    (tmp_path / "rows.csv").write_text("text,label\na,x\nb,y\n", "utf-8")
+    options = {"train_file": str(tmp_path / "rows.csv"), "output_dir": str(tmp_path / "out")}
+    with pytest.raises(InputError, match="me/modle: .* has no such model: .*unknown"):
+        roformer_lite.train("classify", **options, **{option: "me/modle"})
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.training").exists()
 
 
 def test_a_name_that_is_not_in_the_cache():
     """The tests run without the Hub. A cached model is trained in test_model_card.py."""
     with pytest.raises(InputError, match="absent: "):
-        check_model_name("absent")
+        roformer_lite.predict("absent", ["a text"])
