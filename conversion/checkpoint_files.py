@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -116,13 +117,27 @@ def local_directory(name: str | Path, weights: Sequence[str] = ()) -> Path:
 
     Raises:
         ConversionError: if the repository does not exist, may not be read, or is neither reachable
-            nor in the cache.
+            nor in the cache. A name that can only be a path is never looked up.
     """
     if os.path.isdir(name):
         return Path(name)
+    if not is_hub_name(name):
+        raise ConversionError(f"{name}: there is no such directory")
     fault = "there is no such directory here, and the Hub cannot be reached or has no such model"
     with naming(name, fault):
         return _snapshot(str(name), tuple(weights))
+
+
+def is_hub_name(name: str | Path) -> bool:
+    """Whether a name can belong to a repository on the Hub: it is `name` or `owner/name`, and there
+    is no such path and no directory `owner` here."""
+    name = str(name)
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    parent = os.path.dirname(name)
+    return not os.path.exists(name) and not (parent and os.path.isdir(parent))
 
 
 @cache

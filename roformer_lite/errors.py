@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Collection, Iterable
 from importlib.util import find_spec
-from pathlib import Path
 
 
 class InputError(ValueError):
@@ -72,30 +71,6 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
             f"--{option} {path}: there is no such file, and a directory, a pipe or a device cannot "
             "be read"
         )
-
-
-def check_directory(name: str | Path) -> None:
-    """Reject a path that is not a directory.
-
-    Raises:
-        InputError: with the path.
-    """
-    if not os.path.isdir(name):
-        raise InputError(f"{name}: there is no such directory")
-
-
-def is_hub_name(name: str | Path) -> bool:
-    """Whether a name can belong to a repository on the Hub: it is `name` or `owner/name`, and there
-    is no such path and no directory `owner` here."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    name = str(name)
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    parent = os.path.dirname(name)
-    return not os.path.exists(name) and not (parent and os.path.isdir(parent))
 
 
 # The packages of the extra `train`. Some of them are only needed at the end of a training.

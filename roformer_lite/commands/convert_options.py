@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import check_directory
 from ..options.parser import CommandParser
 from ..output import new_directory
 
@@ -29,12 +28,11 @@ def parse(argv: Sequence[str]) -> tuple[str | None, str | None, str, Path]:
         "into a RoFormerLite model (--from), or a RoFormerLite model into a checkpoint of a family "
         "(--to). Without either option, a RoFormerLite model is converted to a family that "
         "supports it, and anything else becomes a RoFormerLite model. OUT must be new or empty.",
-        CHECKPOINT="a directory with config.json and weights",
+        CHECKPOINT="a directory with config.json and weights, or its name on the Hub",
         OUT="the directory to write",
     )
     direction = parser.add_mutually_exclusive_group()
     direction.add_argument("--from", dest="source", metavar="SYSTEM", help=SOURCE_HELP)
     direction.add_argument("--to", dest="target", metavar="FAMILY", help=TARGET_HELP)
     options = parser.parse_args(argv)
-    check_directory(options.checkpoint)
     return options.source, options.target, options.checkpoint, new_directory(options.out)

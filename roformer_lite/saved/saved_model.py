@@ -40,7 +40,7 @@ from hf_roformer_lite.conversion.checkpoint_files import (
 )
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 
-from ..errors import InputError, is_hub_name
+from ..errors import InputError
 from ..output import RESULTS_FILE
 
 # `naming` of `checkpoint_files`, with the errors of this program.
@@ -52,11 +52,8 @@ def directory_of(name: str | Path, weights: Sequence[str] = ()) -> Path:
     and `weights`.
 
     Raises:
-        InputError: if `name` is neither a directory nor a repository. A name that can only be a
-            path is never looked up.
+        InputError: if `name` is neither a directory nor a repository.
     """
-    if not os.path.isdir(name) and not is_hub_name(name):
-        raise InputError(f"{name}: there is no such directory")
     with naming(name):
         return local_directory(name, weights)
 

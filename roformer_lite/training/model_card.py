@@ -9,7 +9,8 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
-from ..errors import is_hub_name
+from hf_roformer_lite.conversion.checkpoint_files import is_hub_name
+
 from ..measuring.significance import SIGNIFICANCE_LEVEL
 from ..options.run import Run
 from .results import FinishedTraining, comparison_table, predict_command

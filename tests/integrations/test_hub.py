@@ -11,9 +11,10 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
-from saved_models import save_model
+from saved_models import save_bert, save_model
 
 from hf_roformer_lite.conversion import ConversionError, checkpoint_files
+from roformer_lite.cli import main
 from roformer_lite.saved.saved_model import load_model, require_tokenizer
 
 WITHOUT_PACKAGE = """
@@ -71,6 +72,13 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
     names = {path.name for path in folder.iterdir()} - {"README.md"}
     assert "heads_roformer_lite.py" in names
     assert {path.name for path in (tmp_path / "again").iterdir()} == names
+
+
+def test_a_model_on_the_hub_is_converted(tmp_path, monkeypatch):
+    bert = save_bert(tmp_path / "bert", words=["a", "b"])
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", lambda *_, **__: bert)
+    assert main(["convert", "me/bert", str(tmp_path / "converted")]) == 0
+    assert (tmp_path / "converted" / "model.safetensors").is_file()
 
 
 def test_only_needed_files_are_downloaded(tmp_path, monkeypatch):
