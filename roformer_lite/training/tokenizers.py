@@ -18,13 +18,13 @@ def make_tokenizer(
     run: Run, recipe: Recipe, args: TrainingArguments, train_rows: Dataset
 ) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
-    training data.
-
-    Returns:
-        The tokenizer, and the recipe for it.
+    training data, and set its maximum length and the defaults of the task.
 
     A trained tokenizer is saved next to the checkpoints, where other processes and a continued
     training find it.
+
+    Returns:
+        The tokenizer, and the recipe for it.
 
     Raises:
         InputError: if it cannot be loaded or trained.
@@ -42,17 +42,6 @@ def make_tokenizer(
                 unfinished.rename(folder)
     tokenizer = require_tokenizer(name)
     try_tokenizer(tokenizer, name)
-    return set_up_tokenizer(tokenizer, recipe)
-
-
-def set_up_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, recipe: Recipe
-) -> tuple[PreTrainedTokenizerBase, Recipe]:
-    """Set the maximum length and the task's defaults of the tokenizer.
-
-    Returns:
-        The tokenizer, and the recipe for it.
-    """
     tokenizer.model_max_length = recipe.max_length
     is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
     if recipe.name == "causal" and is_own:

@@ -30,7 +30,6 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
-from roformer_lite.training.tokenizers import set_up_tokenizer
 
 WORDS = (
     "a fine film far too long dull from end to this was the best worst and of all with cast plot"
@@ -289,10 +288,10 @@ def test_a_baseline_joins_only_new_models_by_default(folder, start, given, is_jo
 def test_masks_need_a_token():
     recipe = RECIPES["mlm"](RECIPES["mlm"].options_class(dataset_name="any"))
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 9, vocab_size=300)
-    assert set_up_tokenizer(tokenizer, recipe) == (tokenizer, recipe)
+    assert recipe.adapted_to(tokenizer) == recipe
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="no mask token"):
-        set_up_tokenizer(tokenizer, recipe)
+        recipe.adapted_to(tokenizer)
 
 
 TEXTS = [" ".join(WORDS[number:]) for number in range(16)]
