@@ -140,6 +140,15 @@ class FlatMask:
     sorted_rows: SortedRows | None = None
     _made: dict[Any, Any] = field(default_factory=dict)
 
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        # torch calls this method when another attention function uses the mask.
+        raise RuntimeError(
+            "padding_free was switched off, or the attention implementation was changed, between "
+            "the forward pass and the backward pass, in which checkpointed layers are computed "
+            "again. Change it after the backward pass."
+        )
+
     def dense_on(self, device: torch.device) -> torch.Tensor | None:
         """The ordinary mask on a device. In a model that is spread over several devices, layers are
         not where the mask was made."""
