@@ -9,6 +9,7 @@ import codecs
 import csv
 import gzip
 import json
+import math
 import re
 import reprlib
 import zlib
@@ -325,20 +326,22 @@ def listed(columns: Iterable[str]) -> str:
     return ", ".join(name if name.isprintable() else repr(name) for name in columns)
 
 
-def number_of(value: Any) -> float | None:
-    """A value of a table as a number, or None if it is not a number that float32, and therefore a
-    model, can represent."""
-    # Python would read 2020_1 as the number 20201.
-    if isinstance(value, str) and "_" in value:
-        return None
+def number_of(row: Row, column: str, option: str = "") -> float:
+    """The value of `column` as a number; `option` as for `value_of`.
+
+    Raises:
+        InputError: if it is not a number that float32, and therefore a model, can represent.
+    """
+    value = value_of(row, column, option)
     try:
-        number = float(value)
+        # Python would read 2020_1 as the number 20201.
+        number = math.nan if "_" in str(value) else float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
+        number = math.nan
     # The comparison is also false for NaN.
     if abs(number) <= MAX_NUMBER:
         return number
-    return None
+    raise InputError(f"{row['origin']}: column {column!r} must be a number, not {value!r}")
 
 
 def text_of(row: Row, column: str, option: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .data_files import Row, listed, number_of, text_of, value_of
+from .data_files import Row, listed, number_of, text_of
 from .sampling import sample_rows
 
 if TYPE_CHECKING:
@@ -48,16 +48,8 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
     kind = kind or fitting[0]
     selected: Row = {}
     for name in KINDS[kind]:
-        selected[name] = _number(row, name) if name == "score" else text_of(row, name)
+        selected[name] = number_of(row, name) if name == "score" else text_of(row, name)
     return kind, {**selected, "origin": row["origin"]}
-
-
-def _number(row: Row, column: str) -> float:
-    value = value_of(row, column)
-    number = number_of(value)
-    if number is None:
-        raise InputError(f"{row['origin']}: column {column!r} must be a number, not {value!r}")
-    return number
 
 
 def kind_of(rows: Dataset) -> str:

@@ -39,12 +39,9 @@ class ClassifyReader(LabelReader):
         if self.options.text_pair_column:
             selected["text_pair"] = text_of(row, self.options.text_pair_column, "text_pair_column")
         column = self.options.label_column
-        label = value_of(row, column, "label_column")
         if self.problem_type == REGRESSION:
-            number = number_of(label)
-            message = f"column {column!r} must be a number for regression, not {label!r}"
-            require(number is not None, row, message)
-            return {**selected, "number": number}
+            return {**selected, "number": number_of(row, column, "label_column")}
+        label = value_of(row, column, "label_column")
         if self.problem_type is None:
             selected["is_list"] = isinstance(label, list)
         return {**selected, "labels": self.names_in(label, row)}

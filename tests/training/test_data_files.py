@@ -268,7 +268,12 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("value", "number"), TABLES["numbers"].items())
 def test_numbers_have_a_decimal_point(value, number):
-    assert number_of(value) == number
+    row = {"columns": {"score": value}, "origin": "a.csv:7"}
+    if number is None:
+        with pytest.raises(InputError, match="a.csv:7: column 'score' must be a number"):
+            number_of(row, "score")
+    else:
+        assert number_of(row, "score") == number
 
 
 @pytest.mark.parametrize("case", TABLES["encodings"])
