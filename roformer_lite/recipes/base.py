@@ -102,7 +102,6 @@ class Recipe(ABC):
 
     Attributes:
         name: The name of the task.
-        summary: Its description in the help.
         options_class: The class of its options.
         reader_class: The class that reads its rows.
         pipeline_tag: The Hub's name of the task.
@@ -123,7 +122,6 @@ class Recipe(ABC):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     options_class: ClassVar[type[TaskArguments]]
     reader_class: ClassVar[type[Reader]]
     pipeline_tag: ClassVar[str]
@@ -144,7 +142,6 @@ class Recipe(ABC):
     def __init_subclass__(cls) -> None:
         if "options_class" in vars(cls):
             cls.name = cls.options_class.task
-            cls.summary = cls.options_class.summary
 
     # What is found in the data or in a saved model.
 
@@ -311,12 +308,12 @@ class Recipe(ABC):
     @property
     @abstractmethod
     def metric_names(self) -> Sequence[str]:
-        """The metrics apart from the loss. They may depend on the data."""
+        """The metrics apart from the loss, with the main one first. They may depend on the data."""
 
     @property
-    @abstractmethod
     def main_metric(self) -> str:
         """The metric for comparing the model with baselines."""
+        return self.metric_names[0]
 
     @property
     def metric_for_best_model(self) -> str:
@@ -579,7 +576,6 @@ class AnsweringRecipe(Recipe):
             partial(self.encode_batch, tokenizer=tokenizer, training=training),
             batched=True,
             remove_columns=rows.column_names,
-            desc="Encoding",
         )
 
     @abstractmethod

@@ -76,10 +76,9 @@ if TYPE_CHECKING:
 
 METRIC_NAMES = {
     SINGLE: ("accuracy", "macro_f1"),
-    MULTI: ("accuracy", "macro_f1", "micro_f1"),
+    MULTI: ("micro_f1", "accuracy", "macro_f1"),
     REGRESSION: ("pearson", "spearman", "mse"),
 }
-MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
 # `predict` writes this instead of a label below the threshold.
 NO_LABEL = "-"
 # The factors of the distances of a support vector machine that are tried.
@@ -217,10 +216,6 @@ class Classify(LabelRecipe):
     @property
     def metric_names(self) -> Sequence[str]:
         return METRIC_NAMES[self.problem_type]
-
-    @property
-    def main_metric(self) -> str:
-        return MAIN_METRICS[self.problem_type]
 
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase

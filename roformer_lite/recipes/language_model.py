@@ -175,7 +175,6 @@ class MaskedLM(LanguageModel):
     architecture = "ForMaskedLM"
     auto_model = AutoModelForMaskedLM
     metric_names = ("perplexity", "accuracy")
-    main_metric = "perplexity"
     neutral_example = {"text": "The weather is fine today."}
     is_causal = False
 
@@ -234,8 +233,7 @@ class CausalLM(LanguageModel):
     pipeline_tag = "text-generation"
     architecture = ("ForCausalLM", "LMHeadModel")
     auto_model = AutoModelForCausalLM
-    metric_names = ("perplexity", "accuracy", "bits_per_byte")
-    main_metric = "bits_per_byte"
+    metric_names = ("bits_per_byte", "perplexity", "accuracy")
     neutral_example = {"text": "Once upon a time"}
     is_causal = True
     answer_options = (

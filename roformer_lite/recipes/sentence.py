@@ -196,10 +196,6 @@ class SentenceRecipe(Recipe):
         return CORRELATIONS if self.are_correlations else self.ranking_metrics
 
     @property
-    def main_metric(self) -> str:
-        return "spearman" if self.are_correlations else "mrr@10"
-
-    @property
     def metric_for_best_model(self) -> str:
         return self.main_metric
 

@@ -85,8 +85,7 @@ class Seq2Seq(AnsweringRecipe):
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")
-    metric_names = ("bleu", "chrf", "exact_match")
-    main_metric = "chrf"
+    metric_names = ("chrf", "bleu", "exact_match")
     neutral_example = {"source": "a line of text", "target": ""}
 
     options: Seq2SeqDataArguments

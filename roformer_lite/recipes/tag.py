@@ -236,10 +236,6 @@ class Tag(LabelRecipe):
             return ("f1", "precision", "recall", "accuracy")
         return ("accuracy", "macro_f1")
 
-    @property
-    def main_metric(self) -> str:
-        return "accuracy" if self.scheme is None else "f1"
-
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The numbers of the tags, `(rows, length)`: as in an answer, the best sequence that the
         scheme allows. 0 where there is no label."""

@@ -54,7 +54,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         template_path=str(TEMPLATE),
         title=model_id,
         class_name=type(finished.model).__name__,
-        task=recipe.summary.partition(":")[0],
+        task=recipe.options_class.summary.partition(":")[0],
         results=results,
         comparison=comparison_table(results),
         significance_level=SIGNIFICANCE_LEVEL,

@@ -33,7 +33,7 @@ def make_tokenizer(
     if name is None:
         folder = run.checkpoints / "tokenizer"
         name = str(folder)
-        with args.main_process_first(local=False, desc="training the tokenizer"):
+        with args.main_process_first(local=False):
             if args.should_save and not folder.exists():
                 texts = recipe.texts(train_rows)
                 trained = train_tokenizer(texts, run.model.vocab_size, recipe.new_tokenizer)

@@ -71,7 +71,7 @@ class TrainingDirectory:
         """
         data = self.path / f"data-{args.process_index}"
         with ExitStack() as held:
-            with args.main_process_first(local=False, desc="preparing the output directory"):
+            with args.main_process_first(local=False):
                 if args.should_save:
                     held.enter_context(self.held())
                 elif not self.path.exists():
