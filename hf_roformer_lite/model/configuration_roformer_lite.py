@@ -580,10 +580,3 @@ def shortest_list(setting: bool | list[str], matrices: tuple[str, ...]) -> bool 
     if len(named) in (0, len(matrices)):
         return bool(named)
     return named
-
-
-__all__ = [
-    "RoFormerLiteBaseConfig",
-    "RoFormerLiteConfig",
-    "filled",
-]

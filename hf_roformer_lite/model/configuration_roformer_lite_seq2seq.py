@@ -159,6 +159,3 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     vocab_size = of_decoder("vocab_size", is_set=True)
     initializer_range = of_decoder("initializer_range", is_set=True)
     max_position_embeddings = of_decoder("max_position_embeddings", is_set=True)
-
-
-__all__ = ["RoFormerLiteSeq2SeqConfig"]

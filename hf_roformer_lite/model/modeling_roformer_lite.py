@@ -982,6 +982,3 @@ def without_padding(hidden_states: torch.Tensor, attention_mask: Any) -> torch.T
     without = hidden_states.masked_fill(~is_real[..., None], 0.0)
     share_flat_row(hidden_states, without)
     return without
-
-
-__all__ = ["LAYERS", "RoFormerLiteModel", "RoFormerLitePreTrainedModel", "make_norm", "rotate"]

@@ -169,6 +169,3 @@ def require_rjieba() -> ModuleType:
             "RoFormerLiteJiebaTokenizer needs rjieba; install it with `pip install rjieba`"
         ) from error
     return rjieba
-
-
-__all__ = ["RoFormerLiteJiebaTokenizer"]

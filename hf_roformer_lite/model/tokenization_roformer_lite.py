@@ -388,6 +388,3 @@ def texts_of(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
                 yield text
     if not has_text:
         raise ValueError("nothing to train on: the source holds no text")
-
-
-__all__ = ["SPECIAL_TOKENS", "RoFormerLiteTokenizer"]
