@@ -80,15 +80,13 @@ def make_plan(
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
+    labels = values.get("labels")
+    if labels is not None and not has_cache:
+        leave_out_cache(model, given)
     if is_tracing():
         return plan
     leave_with_mask(plan, given)
-    labels = values.get("labels")
-    if labels is None:
-        return plan
-    if not has_cache:
-        leave_out_cache(model, given)
-    if plan.computes_padding:
+    if labels is None or plan.computes_padding:
         return plan
     if stack is not None and skips_logits(model, switch, given):
         plan.labelled = keep_labelled(model, switch, given, labels)

@@ -14,6 +14,7 @@ from comparisons import (
     build,
     pair,
 )
+from conftest import assert_close
 from torch._dynamo.utils import counters
 
 import hf_roformer_lite as rl
@@ -44,6 +45,19 @@ def test_a_whole_graph_computes_no_padding(labels):
     compiled = torch.compile(free, backend=count, fullgraph=True, dynamic=True)
     assert_same_gradients(compiled, stock, batch)
     assert sizes and set(sizes) <= {num_tokens, num_tokens + 1}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_packed_documents_stay_apart(training):
+    """Their labels show that no text is continued, so that no cache is made."""
+    free = padding_free(build("LlamaForCausalLM")).train(training)
+    ids = torch.randint(5, VOCAB, (1, 17))
+    positions = torch.cat([torch.arange(length) for length in (6, 4, 7)])[None]
+    packed = {"input_ids": ids, "position_ids": positions, "labels": ids}
+    expected = free(**packed).loss
+    torch.compiler.reset()
+    compiled = torch.compile(free, backend="eager", dynamic=True)
+    assert_close(compiled(**packed).loss, expected)
 
 
 @pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base"])
