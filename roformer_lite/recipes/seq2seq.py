@@ -81,7 +81,7 @@ class Seq2Seq(AnsweringRecipe):
     options_class = Seq2SeqDataArguments
     reader_class = Seq2SeqReader
     pipeline_tag = "translation"
-    architecture = "ForConditionalGeneration"
+    architecture = ("ForConditionalGeneration", "MTModel")  # Marian has the second one.
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")

@@ -271,6 +271,17 @@ def test_other_families(folder, tmp_path, capsys):
     assert (saved.num_beams, saved.early_stopping) == (3, True)
     # The option wins over the limit of the checkpoint.
     assert (saved.max_length, saved.max_new_tokens) == (17, None)
+    # The name of this class does not end like those of other encoder-decoders.
+    marian = transformers.MarianConfig(**pair.to_dict() | {"pad_token_id": 0})
+    start = save(transformers.MarianMTModel(marian), tmp_path / "marian")
+    names = ["input_ids", "attention_mask"]
+    transformers.AutoTokenizer.from_pretrained(start, model_input_names=names).save_pretrained(
+        start
+    )
+    out = tmp_path / "translator"
+    results = train(command, rows, out, model_name_or_path=start, test_file=rows)
+    assert config_of(out)["model_type"] == "marian"
+    assert evaluated(out, rows)["metrics"]["test"] == results["metrics"]["test"]
 
 
 @pytest.mark.parametrize(
