@@ -28,7 +28,7 @@ class Evaluation(Measured):
         split: The name of the data.
         rows: The number of rows.
         report: The metrics of each label; empty for tasks without labels.
-        without_seen: The main metric without the rows whose input also occurs in the training data;
+        without_seen: The main metric without the rows whose input also occurs in data before them;
             None if there are no such rows, or no others.
     """
 

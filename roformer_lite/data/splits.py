@@ -18,6 +18,7 @@ from datasets import (
     Features,
     List,
     Value,
+    concatenate_datasets,
     load_dataset,
 )
 from datasets.exceptions import DatasetGenerationError
@@ -25,7 +26,7 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..options.tasks import DataArguments
 from .data_files import Row
-from .duplicates import SEEN, groups_of
+from .duplicates import ALSO_IN, SEEN, groups_of
 from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
@@ -124,34 +125,33 @@ def hold_out(
 
 def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
     """Add the column `seen` to the splits with rows whose input also occurs in the training data,
-    and warn of them.
+    or in the validation data, by which the model was chosen, and warn of them.
 
     Args:
         reader: What has read the rows.
         rows: The splits.
     """
     marked = DatasetDict(rows)
-    train = rows["train"]
-    known = reader.keys(train)
+    known = np.array([], dtype=np.int64)
+    before: list[Dataset] = []
     for split, own_rows in rows.items():
-        if split == "train":
-            continue
         own = reader.keys(own_rows)
         is_seen = np.isin(own, known)
-        if not is_seen.any():
-            continue
-        marked[split] = own_rows.add_column(SEEN, is_seen)
-        first = int(is_seen.argmax())
-        learned = int((known == own[first]).argmax())
-        logger.warning(
-            "%d of the %d rows of the %s data also occur in the training data, up to case and "
-            "spaces, for example %s (%s)",
-            is_seen.sum(),
-            len(own),
-            split,
-            own_rows[first]["origin"],
-            train[learned]["origin"],
-        )
+        if is_seen.any():
+            marked[split] = own_rows.add_column(SEEN, is_seen)
+            first = int(is_seen.argmax())
+            same = int((known == own[first]).argmax())
+            logger.warning(
+                "%d of the %d rows of the %s data %s, for example %s (%s)",
+                is_seen.sum(),
+                len(own),
+                split,
+                ALSO_IN[split],
+                own_rows[first]["origin"],
+                concatenate_datasets(before)[same]["origin"],
+            )
+        known = np.concatenate([known, own])
+        before.append(own_rows)
     return marked
 
 
@@ -310,7 +310,7 @@ def _collect_rows(name: str, rows: Iterator[Row], reader: Reader, cache_dir: Pat
         raise
     if left_out:
         logger.warning(
-            "%d rows without text are left out, the first at %s", len(left_out), left_out[0]
+            "rows without text are left out: %d, the first at %s", len(left_out), left_out[0]
         )
     return dataset
 

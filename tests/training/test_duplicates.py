@@ -105,6 +105,22 @@ def test_lines_of_a_text_are_not_compared_but_the_same_file_is(tmp_path):
         assert ("seen" in mark_seen(reader, rows)["test"].column_names) == is_seen
 
 
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_data_that_choose_the_model_are_not_new_to_it(is_held_out, tmp_path):
+    """Rows of the test file that are only in the validation data count as seen, too."""
+    learned = write(tmp_path / "train.jsonl", "classify", TEXTS[:48])
+    files = {"train_file": [str(learned)], "test_file": [str(learned)]}
+    if is_held_out:
+        reader, options, rows = read(tmp_path, "classify", validation_fraction=0.2, **files)
+        rows = hold_out(reader, options, rows, seed=0)
+    else:
+        chosen = write(tmp_path / "validation.jsonl", "classify", TEXTS[48:60])
+        files |= {"validation_file": [str(chosen)], "test_file": [str(chosen)]}
+        reader, _, rows = read(tmp_path, "classify", **files)
+    marked = mark_seen(reader, rows)
+    assert all(marked["test"]["seen"]) and "seen" not in marked["validation"].column_names
+
+
 def test_pairs_are_compared_in_both_texts(tmp_path):
     files = {}
     for name, pairs in {
