@@ -80,12 +80,12 @@ def make_plan(
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
-    labels = values.get("labels")
-    if labels is not None and not has_cache:
-        leave_out_cache(model, given)
+    if not has_cache:
+        leave_out_cache(model, given, values)
     if is_tracing():
         return plan
     leave_with_mask(plan, given)
+    labels = values.get("labels")
     if labels is None or plan.computes_padding:
         return plan
     if stack is not None and skips_logits(model, switch, given):
@@ -147,12 +147,15 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
     return reason != ""
 
 
-def leave_out_cache(model: PreTrainedModel, given: dict[str, Any]) -> None:
+def leave_out_cache(
+    model: PreTrainedModel, given: dict[str, Any], values: dict[str, torch.Tensor]
+) -> None:
     """Make no cache for a text that has labels, which is not continued. Without a cache,
     transformers separates packed documents. In evaluation, some encoder–decoders mask other tokens
     without a cache."""
     makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
-    if makes_cache and (model.training or not model.config.is_encoder_decoder):
+    has_other_masks = model.config.is_encoder_decoder and not model.training
+    if "labels" in values and makes_cache and not has_other_masks:
         given["use_cache"] = False
 
 

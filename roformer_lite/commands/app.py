@@ -32,13 +32,14 @@ def page_of(saved: SavedModel, title: str) -> gradio.Interface:
 
     def predict(text: str, text_pair: str = "") -> str:
         """The line that `roformer-lite predict` writes for a text or for a pair of texts."""
-        texts = [text, text_pair][: len(names)]
-        if not all(given.strip() for given in texts):
+        texts = [given.strip() for given in (text, text_pair)[: len(names)]]
+        if not all(texts):
             raise InputError("a box is empty; write a text into it")
         set_seed(SEED)
-        line = saved.recipe.input_of_line("\t".join(texts))
-        (answer,) = saved.answers([line], batch_size=1)
-        return saved.recipe.show(answer, {}).line
+        recipe = saved.recipe
+        given = texts if recipe.takes_pairs else recipe.input_of_line(text)
+        (answer,) = saved.answers([given], batch_size=1)
+        return recipe.show(answer, {}).line
 
     return gradio.Interface(
         fn=predict,

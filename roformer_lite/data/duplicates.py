@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 # The column that says whether the input of a row also occurs in the training data or, for test
 # data, in the validation data, which choose the model and which a joined baseline may learn.
 SEEN = "seen"
-# The end of a sentence about such rows, by split.
-ALSO_IN = {
-    "validation": "also occur in the training data, up to case and spaces",
-    "test": "also occur in the training or validation data, up to case and spaces",
-}
 
 
 def keys_of(rows: Dataset, columns: Sequence[str]) -> np.ndarray:

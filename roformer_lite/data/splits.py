@@ -26,7 +26,7 @@ from datasets.exceptions import DatasetGenerationError
 from ..errors import InputError
 from ..options.tasks import DataArguments
 from .data_files import Row
-from .duplicates import ALSO_IN, SEEN, groups_of
+from .duplicates import SEEN, groups_of
 from .reader import Reader
 
 _SPLITS = ("train", "validation", "test")
@@ -142,11 +142,11 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
             first = int(is_seen.argmax())
             same = int((known == own[first]).argmax())
             logger.warning(
-                "%d of the %d rows of the %s data %s, for example %s (%s)",
+                "%d of the %d rows of the %s data also occur in the data used for training, up to "
+                "case and spaces, for example %s (%s)",
                 is_seen.sum(),
                 len(own),
                 split,
-                ALSO_IN[split],
                 own_rows[first]["origin"],
                 concatenate_datasets(before)[same]["origin"],
             )

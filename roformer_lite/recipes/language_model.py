@@ -31,6 +31,7 @@ from ..measuring.significance import Measured, perplexity, ratio
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
 from .loaded_model import Input, LoadedModel, right_sided, texts_of
+from .words import blank_tokens
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -203,8 +204,11 @@ class MaskedLM(LanguageModel):
         encoded = tokenizer(texts, padding=True, return_tensors="pt", verbose=False)
         encoded = encoded.to(saved.model.device)
         logits = saved.model(**encoded).logits
-        # A mask stands for text, so it is not filled with a special token.
-        logits[..., tokenizer.all_special_ids] = -torch.inf
+        # A mask stands for text, so it is filled neither with a special token nor with a line end.
+        others = set(tokenizer.all_special_ids)
+        if tokenizer.is_fast:
+            others |= blank_tokens(tokenizer)
+        logits[..., list(others)] = -torch.inf
         token_ids = encoded["input_ids"]
         is_mask = token_ids == tokenizer.mask_token_id
         found = texts_of(torch.where(is_mask, logits.argmax(-1), token_ids), tokenizer)

@@ -15,7 +15,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..baseline.join import Join
-from ..data.duplicates import ALSO_IN, SEEN
+from ..data.duplicates import SEEN
 from ..evaluation import THIS_MODEL, Evaluation
 from ..measuring.metrics import LOWER_IS_BETTER, Metrics
 from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
@@ -192,13 +192,13 @@ def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
 
 
 def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
-    """A sentence about the rows of a split whose input also occurs in data before it. It names
+    """A sentence about the rows of a split whose input also occurs in the data before. It names
     files without their folders, because a card shows no path of this machine."""
     is_seen = np.array(rows[SEEN])
     first = Path(rows[int(is_seen.argmax())]["origin"]).name
     sentence = (
-        f"{is_seen.sum():,} of the {len(rows):,} rows of the {evaluation.split} data "
-        f"{ALSO_IN[evaluation.split]}, for example {first}."
+        f"{is_seen.sum():,} of the {len(rows):,} rows of the {evaluation.split} data also occur in "
+        f"the data used for training, up to case and spaces, for example {first}."
     )
     if evaluation.without_seen is None:
         return sentence

@@ -43,6 +43,12 @@ def test_answers_are_those_of_predict(kind, tmp_path):
     assert endpoint.fn(*texts) == answered(tmp_path / kind, [LINES[kind]])[0]
 
 
+def test_a_tab_in_a_box_is_text(tmp_path):
+    page = page_of_kind("pairs", tmp_path)
+    (endpoint,) = [one for one in page.fns.values() if one.api_name == "predict"]
+    assert endpoint.fn(" one\ttwo", "three") == endpoint.fn("one\ttwo", "three ") != ""
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory) -> Iterator[Client]:
     """A client of a classifier's page, which looks up no other host."""

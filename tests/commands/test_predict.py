@@ -10,6 +10,7 @@ import stat
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -419,6 +420,21 @@ def test_masks_are_filled_as_by_the_pipeline(models, place):
         found = [each for each in fill(text, top_k=20) if each["token"] not in special]
         assert answer == found[0]["sequence"]
     assert mask not in both and len(both.split()) == 3
+
+
+def test_masks_are_not_filled_with_spaces(models):
+    """A line end may be the most probable token."""
+    saved = answers.open_model(models / "mlm", device="cpu")
+    tokenizer = saved.tokenizer
+    texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
+    blank = [number for number, text in enumerate(texts) if not text.strip(" \n\t")]
+
+    def prefer_blank(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        output.logits[..., blank] += 100
+
+    saved.model.register_forward_hook(prefer_blank)
+    (answer,) = saved.answers([f"far {tokenizer.mask_token} long"], batch_size=1)
+    assert blank and len(answer["prediction"].split()) == 3
 
 
 @pytest.mark.parametrize(
