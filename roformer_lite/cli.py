@@ -33,8 +33,6 @@ COMMANDS = {
 # read before the first matrix product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
-_OUR_PACKAGES = ("roformer_lite", "hf_roformer_lite")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `roformer-lite` and return the exit status. Invalid input leads to a message without a
@@ -111,7 +109,7 @@ def _set_up_logging() -> None:
     libraries are about their own code and would precede every result. Their environment variables
     and Python's option -W enable them again."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    for package in _OUR_PACKAGES:
+    for package in ("roformer_lite", "hf_roformer_lite"):
         logging.getLogger(package).setLevel(logging.INFO)
     os.environ.setdefault("TORCH_LOGS", "-all")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

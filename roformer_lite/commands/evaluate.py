@@ -64,7 +64,7 @@ def evaluate_model(
     batch_size = options.batch_size or of_training.get(
         "per_device_eval_batch_size", TrainingOptions.per_device_eval_batch_size
     )
-    with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
+    with TemporaryDirectory() as folder:
         rows = load_splits(recipe.reader, recipe.options, Path(folder), wanted=("test",))["test"]
         recipe = recipe.for_rows(saved, rows)
         found = evaluate(

@@ -47,9 +47,7 @@ class TrainingClock(TrainerCallback, ExportableState):
         self.seconds = seconds
         self.begin = time.monotonic()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.begin = time.monotonic()
 
     @property
@@ -142,9 +140,7 @@ class WeightAveraging(TrainerCallback):
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             load_model(self.average, checkpoint / AVERAGED_WEIGHTS)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         count = self.num_averaged
         decay = min(self.decay, (1 + count) / (10 + count)) if count else 0.0
         # torch's AveragedModel also copies the buffers, and fails if two of them become one tensor,

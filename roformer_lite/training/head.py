@@ -97,10 +97,10 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
 @torch.no_grad()
 def start_at_mean_labels(model: PreTrainedModel, train: Dataset) -> None:
     """Set the bias of a new head for several labels to the log-odds of each label, and that of a
-    regression to the mean of its numbers.
+    regression to the mean of its numbers, whose standard deviation scales the weights.
 
     Otherwise, the first epochs only teach the model that each of many labels is rare, or how large
-    the numbers are: Adam moves the bias by at most the learning rate in a step, which does not
+    the numbers are: Adam moves a weight by at most the learning rate in a step, which does not
     reach numbers near 100 in most trainings.
 
     Args:
@@ -112,14 +112,15 @@ def start_at_mean_labels(model: PreTrainedModel, train: Dataset) -> None:
     problem_type = model.config.problem_type
     if layer is None or problem_type not in ("multi_label_classification", "regression"):
         return
-    sums = np.zeros(layer.out_features)
-    for batch in train.with_format("numpy", columns=["labels"]).iter(batch_size=1000):
-        sums += batch["labels"].sum(axis=0)
-    bias = sums / len(train)
-    if problem_type == "multi_label_classification":
-        # The half avoids infinite values.
+    labels = train.with_format("numpy", columns=["labels"])[:]["labels"]
+    if problem_type == "regression":
+        bias = labels.mean()
+        layer.weight.mul_(labels.std())
+    else:
+        sums = labels.sum(axis=0)
+        # The halves avoid infinite values.
         bias = np.log((sums + 0.5) / (len(train) - sums + 0.5))
-    layer.bias.copy_(torch.from_numpy(bias))
+    layer.bias.copy_(torch.as_tensor(bias))
 
 
 def fit_head(trainer: Trainer) -> None:

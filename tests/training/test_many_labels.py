@@ -33,10 +33,17 @@ def test_a_new_head_begins_at_the_frequencies_of_the_labels():
     torch.testing.assert_close(single.classifier.out_proj.bias, before, rtol=0, atol=0)
 
 
-def test_a_new_head_for_a_number_begins_at_the_mean():
-    model = build(CLASSIFIER, stack_config(num_labels=1, problem_type="regression"))
-    start_at_mean_labels(model, Dataset.from_dict({"labels": [50.0, 110.0, 71.0]}))
-    assert model.classifier.out_proj.bias.item() == 77
+def test_a_new_head_for_a_number_has_the_mean_and_the_spread_of_the_numbers():
+    config = stack_config(num_labels=1, problem_type="regression")
+    ids = torch.arange(5, 13)[None]
+    before = build(CLASSIFIER, config)(ids).logits
+    for factor in (1.0, 1e6):
+        model = build(CLASSIFIER, config)
+        numbers = factor * np.array([50.0, 110.0, 71.0])
+        start_at_mean_labels(model, Dataset.from_dict({"labels": numbers}))
+        assert model.classifier.out_proj.bias.item() == 77 * factor
+        standardised = (model(ids).logits - numbers.mean()) / numbers.std()
+        torch.testing.assert_close(standardised, before, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(5))
