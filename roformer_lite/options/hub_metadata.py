@@ -12,8 +12,6 @@ from typing import Any
 
 from ..errors import InputError, did_you_mean, require_packages
 
-# The Hub's names for text in several languages and for programming languages.
-SPECIAL_LANGUAGES = {"multilingual", "code"}
 # The identifiers in https://huggingface.co/docs/hub/repositories-licenses.
 LICENSES = frozenset(
     """
@@ -41,7 +39,8 @@ def check_languages(codes: Iterable[str]) -> None:
     package: Any = find_spec("datasets")
     # No function of the package returns its list. The package itself would take long to import.
     path = Path(package.origin).parent / "utils" / "resources" / "languages.json"
-    known = SPECIAL_LANGUAGES.union(json.loads(path.read_text("utf-8")))
+    # The Hub also has names for text in several languages and for programming languages.
+    known = {"multilingual", "code", *json.loads(path.read_text("utf-8"))}
     for code in codes:
         if code not in known:
             raise InputError(

@@ -13,7 +13,6 @@ from .common import DataArguments, TrainingOptions
 # The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
 MIN_TEXT_LENGTH = 3
 MIN_PAIR_LENGTH = 5
-MIN_BLOCK_SIZE = 8
 # The options of all tasks that limit the number of tokens.
 LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
 
@@ -136,7 +135,7 @@ class LanguageModelDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("block_size", self.block_size, minimum=MIN_BLOCK_SIZE)
+        check_number("block_size", self.block_size, minimum=8)
 
 
 @dataclass

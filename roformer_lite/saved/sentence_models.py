@@ -16,8 +16,6 @@ from .saved_model import directory_of, naming, read_optional_object, sentence_mo
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
 
-_CONFIG = "config_sentence_transformers.json"
-
 
 def make_sentence_model(
     kind: type[BaseModel],
@@ -44,7 +42,8 @@ def make_sentence_model(
 
     theirs = None
     if modules_of is not None and (directory_of(modules_of) / "modules.json").is_file():
-        theirs = read_optional_object(modules_of, _CONFIG).get("model_type", "SentenceTransformer")
+        config = read_optional_object(modules_of, "config_sentence_transformers.json")
+        theirs = config.get("model_type", "SentenceTransformer")
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

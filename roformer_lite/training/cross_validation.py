@@ -31,7 +31,6 @@ from .trainer import RoFormerLiteTrainer
 
 # The training directory contains this file once the cross-validation is finished.
 CROSS_VALIDATION_FILE = "cross_validation.json"
-FOLDS_FOLDER = "folds"
 NUM_FOLDS = 5
 # Determines the folds, regardless of the seed of the training.
 FOLDS_SEED = 0
@@ -203,7 +202,7 @@ def _run_folds(folds: np.ndarray, untrained: Start, trains: bool = True) -> Cros
     fine_tuned = fitted.copy()
     for number, (learned, held_out) in enumerate(parts, start=1):
         own = copy(untrained.args)
-        own.output_dir = str(Path(own.output_dir) / FOLDS_FOLDER)
+        own.output_dir = str(Path(own.output_dir) / "folds")
         own.report_to = []
         model = deepcopy(untrained.model)
         start = replace(

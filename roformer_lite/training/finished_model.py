@@ -16,9 +16,6 @@ from .model_card import RELIABILITY_FILE, write_model_card
 from .results import FinishedTraining, Measurements, summarise
 from .training_directory import TrainingDirectory
 
-# The Trainer writes the logs of TensorBoard into this folder; the Hub shows them.
-TENSORBOARD_LOGS = "runs"
-
 
 def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory) -> dict[str, Any]:
     """Save the model, evaluate the saved model, write results and card, and remove the
@@ -50,9 +47,10 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         run.save(folder)
         write_model_card(results, finished, folder)
         write_json(folder / RESULTS_FILE, results)
-        logs = Path(finished.trainer.args.output_dir) / TENSORBOARD_LOGS
+        # The Trainer writes the logs of TensorBoard into this folder; the Hub shows them.
+        logs = Path(finished.trainer.args.output_dir) / "runs"
         if logs.is_dir():
-            shutil.copytree(logs, folder / TENSORBOARD_LOGS)
+            shutil.copytree(logs, folder / logs.name)
     if not run.training.keep_checkpoints:
         directory.clear()
     return results

@@ -112,15 +112,16 @@ def start_at_mean_labels(model: PreTrainedModel, train: Dataset) -> None:
     problem_type = model.config.problem_type
     if layer is None or problem_type not in ("multi_label_classification", "regression"):
         return
-    labels = train.with_format("numpy", columns=["labels"])[:]["labels"]
+    sums = np.zeros(layer.out_features)
+    for batch in train.with_format("numpy", columns=["labels"]).iter(batch_size=1000):
+        sums += batch["labels"].sum(axis=0)
+    bias = sums / len(train)
     if problem_type == "regression":
-        bias = labels.mean()
-        layer.weight.mul_(labels.std())
+        layer.weight.mul_(np.std(train["labels"]))
     else:
-        sums = labels.sum(axis=0)
-        # The halves avoid infinite values.
+        # The half avoids infinite values.
         bias = np.log((sums + 0.5) / (len(train) - sums + 0.5))
-    layer.bias.copy_(torch.as_tensor(bias))
+    layer.bias.copy_(torch.from_numpy(bias))
 
 
 def fit_head(trainer: Trainer) -> None:

@@ -39,7 +39,6 @@ MAX_TEXTS = 48
 MAX_TOKENS = 4096
 # A line is printed and a checkpoint is saved after each of these parts.
 NUM_PARTS = 8
-WARMUP_FRACTION = 0.1
 
 
 class LabelBatchSampler(Sampler[list[int]]):
@@ -161,7 +160,7 @@ def _arguments(
     own.per_device_train_batch_size = num_texts
     own.gradient_accumulation_steps = 1
     own.max_steps = num_steps
-    own.warmup_steps = WARMUP_FRACTION
+    own.warmup_steps = 0.1  # A fraction of all steps.
     own.lr_scheduler_type = SchedulerType.LINEAR
     own.eval_strategy = IntervalStrategy.NO
     own.load_best_model_at_end = False

@@ -4,7 +4,7 @@ The training loop, the batches and the losses come from sentence-transformers.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -78,7 +78,7 @@ class SentenceTrainerMixin(RoFormerLiteTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's own card."""
-        model = cast(BaseModel, self.model)
+        model: Any = self.model
         model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
 
