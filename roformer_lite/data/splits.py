@@ -132,7 +132,7 @@ def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
         rows: The splits.
     """
     marked = DatasetDict(rows)
-    known = np.array([], dtype=np.int64)
+    known = np.zeros(0, dtype=int)
     before: list[Dataset] = []
     for split, own_rows in rows.items():
         own = reader.keys(own_rows)
