@@ -81,7 +81,8 @@ class Seq2Seq(AnsweringRecipe):
     options_class = Seq2SeqDataArguments
     reader_class = Seq2SeqReader
     pipeline_tag = "translation"
-    architecture = ("ForConditionalGeneration", "MTModel")  # Marian has the second one.
+    # The second one is that of Marian.
+    architecture = ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
     auto_model = AutoModelForSeq2SeqLM
     config_class = RoFormerLiteSeq2SeqConfig
     answer_options = ("beams", "max_new_tokens")

@@ -25,8 +25,10 @@ from program import (
 from saved_models import save_bert, save_model
 from toy_training import arguments, logged
 from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
 
 from hf_roformer_lite import RoFormerLiteTokenizer
+from roformer_lite.answers import recipe_of
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
@@ -282,6 +284,19 @@ def test_other_families(folder, tmp_path, capsys):
     results = train(command, rows, out, model_name_or_path=start, test_file=rows)
     assert config_of(out)["model_type"] == "marian"
     assert evaluated(out, rows)["metrics"]["test"] == results["metrics"]["test"]
+
+
+def test_classes_of_transformers_have_their_task():
+    """Those of SeamlessM4T translate speech, too."""
+    for task, table in (
+        ("seq2seq", modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
+        ("classify", modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
+        ("tag", modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES),
+    ):
+        names = [name for name in table.values() if not name.startswith("SeamlessM4T")]
+        for name in names:
+            config = transformers.PreTrainedConfig(architectures=[name])
+            assert recipe_of("model", config, results={}).name == task
 
 
 @pytest.mark.parametrize(
