@@ -29,6 +29,7 @@ VOCAB = 99
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 assert_close = partial(torch.testing.assert_close, **CLOSE)
+assert_equal = partial(assert_close, atol=0)
 
 
 def data_beside(file: str) -> Any:

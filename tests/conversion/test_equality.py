@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import dropout_without_chance, noisy
+from conftest import assert_close, dropout_without_chance, noisy
 from conversion_cases import CASES, FAMILIES, source_weights
 from program import change_fields, read_json
 from torch import nn
@@ -32,7 +32,6 @@ LEARNED = {
     "distilbert",
     "albert",
 }
-TOLERANCE = {"rtol": 0, "atol": 1e-10}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_dropouts(name):
             theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
             ours = comparable_outputs(model(**inputs), inputs)
         for key, value in theirs.items():
-            torch.testing.assert_close(ours[key], value, rtol=0, atol=2e-5)
+            assert_close(ours[key], value, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -131,7 +130,7 @@ def test_long_and_packed(name):
     packed = model(
         torch.cat(texts)[None], position_ids=positions, use_cache=False
     ).last_hidden_state[0]
-    torch.testing.assert_close(packed, torch.cat(states), **TOLERANCE)
+    assert_close(packed, torch.cat(states), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["bart", "mbart", "marian"])
@@ -169,4 +168,4 @@ def test_marian_without_stored_positions():
     stored = convert("marian", weights, config).state_dict()
     made = convert("marian", computed, config).state_dict()
     for name, tensor in stored.items():
-        torch.testing.assert_close(made[name], tensor, rtol=0, atol=1e-7)
+        assert_close(made[name], tensor, atol=1e-7)

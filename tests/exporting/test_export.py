@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, build, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, random_ids, seq2seq_config, stack_config
 from program import refused, run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
@@ -22,7 +22,7 @@ def assert_same_outputs(model, exported, masks: list[torch.Tensor]) -> None:
         with torch.no_grad():
             expected = model(**inputs).last_hidden_state[mask == 1]
         found = exported(**inputs)["last_hidden_state"][mask == 1]
-        torch.testing.assert_close(found, expected, **CLOSE)
+        assert_close(found, expected)
 
 
 def test_torch_exports_a_model_by_itself():
@@ -55,7 +55,7 @@ def test_torch_exports_a_pair_by_itself():
     for inputs in (inputs_of([6, 2], 6), inputs_of([3, 8, 8, 1], 4)):
         with torch.no_grad():
             expected = model(**inputs).logits
-        torch.testing.assert_close(program.module()(**inputs).logits, expected, **CLOSE)
+        assert_close(program.module()(**inputs).logits, expected)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_command_line(tmp_path):
     inputs = tokenizer(["a fine film", "fine"], padding=True, return_tensors="pt")
     # A torch program is a pickle, which transformers 5.24 reads only with this option.
     exported = ExportedModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
-    torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, **CLOSE)
+    assert_close(exported(**inputs).logits, model.float()(**inputs).logits)
     for command in ("export", "convert"):
         message = refused(command, tmp_path / "out", tmp_path / "again")
         assert f"{tmp_path / 'out'}: it is an exported model" in message

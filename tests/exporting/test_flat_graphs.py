@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import build, random_ids, stack_config
+from conftest import assert_close, build, random_ids, stack_config
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -28,7 +28,6 @@ from roformer_lite.export.graphs import export_model
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 import openvino  # noqa: E402
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 Outputs = list[torch.Tensor]
 
 # The classes, each with the part that is exported.
@@ -135,7 +134,7 @@ def assert_same_outputs(
                 if other.shape[:2] == mask.shape:
                     one = one[mask == 1]
                     other = other[mask == 1]
-                torch.testing.assert_close(one, other, **CLOSE)
+                assert_close(one, other, rtol=1e-5)
 
 
 def assert_flat(path: Path) -> None:
@@ -237,7 +236,7 @@ def test_a_model_that_was_exported():
         padding_free(model, enabled)
         AutoHfExporter.from_config(config).export(model, inputs, config)
         expected = outputs_of(stock, inputs)
-        torch.testing.assert_close(outputs_of(model, inputs), expected, **CLOSE)
+        assert_close(outputs_of(model, inputs), expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -250,4 +249,4 @@ def test_question_answering_computes_padding(tmp_path):
     inputs = inputs_for(MASKS["mixed"])
     found = run({key: value.numpy() for key, value in inputs.items()})
     for one, other in zip(found, outputs_of(stock, inputs), strict=True):
-        torch.testing.assert_close(torch.as_tensor(one), other, **CLOSE)
+        assert_close(torch.as_tensor(one), other, rtol=1e-5)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import gradients_of
+from conftest import assert_close, gradients_of
 from tiny_models import batch_of, tiny_model
 from toy_training import HEADS, make_batch, make_model
 
@@ -26,7 +26,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(kind):
         loss = model(**batch).loss
         loss.backward()
         found.append([tensor.detach().cpu() for tensor in (loss, *gradients_of(model))])
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+    assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -46,4 +46,4 @@ def test_padding_free_is_stock(kind, dtype):
         loss = model.train()(**batch).loss
         loss.backward()
         found.append([loss, *gradients_of(model)])
-    torch.testing.assert_close(found[1], found[0], rtol=limit, atol=limit)
+    assert_close(found[1], found[0], rtol=limit, atol=limit)

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
+from conftest import (
+    assert_close,
+    assert_equal,
+    build,
+    gradients_of,
+    random_ids,
+    seq2seq_config,
+    stack_config,
+)
 from toy_training import HEADS, make_batch, make_model
 from transformers import DynamicCache
 
@@ -211,7 +219,7 @@ def test_any_number_but_zero_in_a_mask_is_a_token(use_cache):
     mask = (torch.arange(8) >= torch.tensor([[0], [2], [5], [7]])).long()
     ones = model(IDS, attention_mask=mask, use_cache=use_cache)[0]
     sevens = model(IDS, attention_mask=mask * 7, use_cache=use_cache)[0]
-    torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
+    assert_equal(sevens, ones)
 
 
 @pytest.mark.parametrize("kind", ["question", "token"])
@@ -229,7 +237,7 @@ def test_small_integers_as_labels(kind):
     given = {**batch, "attention_mask": mask}
     expected = model(**{**given, **labels}).loss
     small = {name: value.to(torch.uint8) for name, value in labels.items()}
-    torch.testing.assert_close(model(**{**given, **small}).loss, expected, rtol=0, atol=0)
+    assert_equal(model(**{**given, **small}).loss, expected)
 
 
 @pytest.mark.parametrize("kind", HEADS)

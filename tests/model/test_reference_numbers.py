@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import assert_close
 from program import read_json
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
@@ -45,7 +46,7 @@ def load(name: str, source: str) -> tuple:
 
 
 def assert_same(ours: torch.Tensor, golden: torch.Tensor, bound: float = 1e-12) -> None:
-    torch.testing.assert_close(ours, golden, rtol=0, atol=bound)
+    assert_close(ours, golden, atol=bound)
 
 
 def test_deeplotx():

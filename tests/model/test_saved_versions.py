@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import dropout_without_chance
+from conftest import assert_close, dropout_without_chance
 from program import config_of, read_json
 from safetensors.torch import load_file
 from torch.nn import functional as F
@@ -132,7 +132,7 @@ def compare(output: ModelOutput, wanted: dict[str, torch.Tensor], case: str) -> 
         found = found.detach().float()
         is_real = ~tensor.isnan()
         assert found.shape == tensor.shape, (case, key)
-        torch.testing.assert_close(
+        assert_close(
             found[is_real],
             tensor[is_real],
             **TOLERANCE,
@@ -219,12 +219,12 @@ def test_losses_and_gradients(name, monkeypatch):
             gradients = dict(zip(sorted(found), wanted.pop("gradients"), strict=True))
         assert found.keys() == gradients.keys()
         for key, gradient in gradients.items():
-            torch.testing.assert_close(
+            assert_close(
                 found[key], gradient, **TOLERANCE_OF_GRADIENTS, msg=f"{case}, gradient of {key}"
             )
         if "loss" in wanted:
             expected = wanted.pop("loss")
-            torch.testing.assert_close(loss.detach().float(), expected, **TOLERANCE, msg=case)
+            assert_close(loss.detach().float(), expected, **TOLERANCE, msg=case)
         compare(output, wanted, case)
 
 

@@ -29,8 +29,7 @@ MODELS = {
     "gpt neo": "GPTNeoForCausalLM",
     "falcon classes": "FalconForSequenceClassification",
 }
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
-assert_close = partial(torch.testing.assert_close, **CLOSE)
+assert_close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
 # Answers for models that find them in four texts.
 PLACES = {
     "start_positions": torch.tensor([3, 2, 0, 1]),

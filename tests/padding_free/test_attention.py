@@ -51,7 +51,7 @@ def test_apple_gpus(monkeypatch):
     found = free(**inputs).logits
     assert found.isfinite().all()
     real = inputs["attention_mask"].bool()
-    torch.testing.assert_close(found[real], expected[real], rtol=5e-2, atol=5e-2)
+    assert_close(found[real], expected[real], rtol=5e-2, atol=5e-2)
 
 
 def of_a_user(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ def test_half_precision(class_name, dtype):
     free = padding_free(copy.deepcopy(stock))
     batch = batch_of_pairs()
     expected, found = gradients(stock, batch), gradients(free, batch)
-    torch.testing.assert_close(found[0], expected[0], rtol=2e-2, atol=2e-2)
+    assert_close(found[0], expected[0], rtol=2e-2, atol=2e-2)
     difference = (found[1].float() - expected[1].float()).norm() / expected[1].float().norm()
     assert difference < 3e-2
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from comparisons import (
-    CLOSE,
+    assert_close,
     assert_same_gradients,
     batch_for,
     build,
@@ -51,7 +51,7 @@ def test_hooks_of_users_on_layers(kind):
         real = batch["attention_mask"].bool()
         weight = model.bert.embeddings.word_embeddings.weight
         found.append([outputs.loss, weight.grad, *(output.grad[real] for output in seen)])
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)
 
 
 def test_gradients_of_states_that_were_seen():
@@ -69,7 +69,7 @@ def test_gradients_of_states_that_were_seen():
         loss = F.cross_entropy(model.classifier(states).flatten(0, 1), labels.flatten())
         of_head = torch.autograd.grad(loss + states[labels != -100].square().mean(), states)
         found.append([gradient[labels != -100] for gradient in (*of_layer, *of_head)])
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)
 
 
 def ablate_first(states: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_hooks_that_would_get_a_flat_row(kind):
         with torch.no_grad():
             found.append(model(**batch).logits[real])
         handle.remove()
-    torch.testing.assert_close(*found, **CLOSE)
+    assert_close(*found)
 
 
 def test_hooks_in_a_later_layer_of_t5():
@@ -162,4 +162,4 @@ def test_hooks_in_a_later_layer_of_t5():
     padding_free(model)
     model.encoder.block[1].layer[0].SelfAttention.q.register_forward_hook(lambda *_: None)
     found = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    torch.testing.assert_close(found[mask != 0], expected[mask != 0], **CLOSE)
+    assert_close(found[mask != 0], expected[mask != 0])

@@ -49,7 +49,7 @@ def test_nearly_full_batches_stay_as_they_are(lengths):
     batch["labels"] = batch["labels"][: len(lengths)]
     with CountedTokens(free) as counted:
         found = free(**batch).logits
-    torch.testing.assert_close(found, stock(**batch).logits, rtol=0, atol=1e-6)
+    assert_close(found, stock(**batch).logits, rtol=0, atol=1e-6)
     assert counted.numbers == [36]
 
 

@@ -18,8 +18,8 @@ from comparisons import (
     inputs_for,
     pair,
 )
+from conftest import assert_equal, stack_config
 from conftest import build as build_own
-from conftest import stack_config
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, padding_free
 
@@ -186,7 +186,7 @@ def test_switched_off_and_saved(tmp_path):
     again = padding_free(padding_free(free), enabled=False)
     assert [module.training for module in again.modules()] == modes
     # A model that was switched back computes the same logits at padding, too.
-    torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
+    assert_equal(free.eval()(**batch).logits, expected)
 
 
 def test_saved_outputs_are_plain_tensors(tmp_path):
@@ -195,7 +195,7 @@ def test_saved_outputs_are_plain_tensors(tmp_path):
     with torch.no_grad():
         output = free(**batch, output_hidden_states=False)
     torch.save(output.logits, tmp_path / "logits")
-    torch.testing.assert_close(torch.load(tmp_path / "logits"), output.logits, rtol=0, atol=0)
+    assert_equal(torch.load(tmp_path / "logits"), output.logits)
 
 
 @pytest.mark.parametrize("name", ["bert classes", "deberta mlm", "own", "own, padded"])

@@ -13,6 +13,7 @@ import sentence_transformers as st
 import torch
 import transformers
 from comparisons import CountedTokens, batch_for, build, pair
+from conftest import assert_close
 from datasets import Dataset
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -70,8 +71,8 @@ def two_of(name: str) -> list[torch.nn.Module]:
 
 def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:
     assert len(stock.losses) >= 3 and stock.losses.std() > 1e-3
-    torch.testing.assert_close(free.losses, stock.losses, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(free.weights, stock.weights, rtol=0, atol=1e-6)
+    assert_close(free.losses, stock.losses, rtol=1e-6, atol=1e-6)
+    assert_close(free.weights, stock.weights, atol=1e-6)
     assert (free.tokens < stock.tokens) == is_flat
 
 
@@ -101,7 +102,7 @@ def test_either_kind_of_model_continues_the_training_of_the_other(is_free, tmp_p
     whole = run(trainer_of(two_of(name)[is_free], name, tmp_path, **saving))
     other = trainer_of(two_of(name)[not is_free], name, tmp_path)
     resumed = run(other, resume=str(tmp_path / "checkpoint-10"))
-    torch.testing.assert_close(resumed.weights, whole.weights, rtol=0, atol=1e-6)
+    assert_close(resumed.weights, whole.weights, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ import pytest
 import torch
 import transformers
 from comparisons import (
-    CLOSE,
+    assert_close,
     assert_same_outputs,
     batch_for,
     build,
     inputs_for,
 )
+from conftest import assert_equal
 
 from hf_roformer_lite import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free import trial
@@ -63,7 +64,7 @@ def test_the_trial_is_seen_by_nobody():
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     padding_free(model)
     assert not seen
-    torch.testing.assert_close(dict(model.named_buffers()), buffers, rtol=0, atol=0)
+    assert_equal(dict(model.named_buffers()), buffers)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "mean", "last place", "mean of real tokens"])
@@ -92,7 +93,7 @@ def test_heads_of_users(kind):
     if kind == "mean of real tokens":
         stock = copy.deepcopy(net)
         batch = inputs_for("bert classes")
-        torch.testing.assert_close(padding_free(net)(**batch), stock(**batch), **CLOSE)
+        assert_close(padding_free(net)(**batch), stock(**batch))
         return
     with pytest.raises(ValueError, match="Net"):
         padding_free(net)

@@ -14,7 +14,7 @@ from pathlib import Path
 import program
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, assert_close
 from distributed_worker import (
     DATA_PARALLEL,
     KINDS,
@@ -91,7 +91,7 @@ def one(alone) -> dict[str, list[float]]:
 
 def assert_same_losses(got: list[float], wanted: list[float]) -> None:
     assert len(got) == len(wanted) == STEPS and wanted[-1] < wanted[0] - 0.1
-    torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), rtol=0, atol=1e-4)
+    assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,7 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
         for folder in (out / f"{way}-{name}", alone / name)
     ]
     with torch.no_grad():
-        torch.testing.assert_close(
-            *(model(**make_batch(kind_of(name))).logits for model in models), rtol=0, atol=1e-3
-        )
+        assert_close(*(model(**make_batch(kind_of(name))).logits for model in models), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_padding_free_in_two_processes_equals_stock(way, name, two):
     """Both train in double precision, so that they agree to the last digits."""
     stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
     assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
-    torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
+    assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PARALLEL)
@@ -146,7 +144,7 @@ def test_tensor_parallel_equals_the_whole(name, two, out):
     loaded = type(model).from_pretrained(out / f"tp-{name}").eval()
     with torch.no_grad():
         after, wanted = (m.eval()(**make_batch(kind_of(name))).logits for m in (loaded, model))
-    torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
+    assert_close(after, wanted, atol=2e-3)
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +186,7 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name in weights[0]:
-        torch.testing.assert_close(
-            weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10
-        )
+        assert_close(weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10)
 
 
 def test_killed_workers_change_nothing(tmp_path):

@@ -6,7 +6,7 @@ Whether all commands use the threshold is tested in test_one_way_to_answer.py.
 import numpy as np
 import pytest
 import torch
-from conftest import build, stack_config
+from conftest import assert_close, assert_equal, build, stack_config
 from datasets import Dataset
 from sklearn.metrics import f1_score
 
@@ -30,7 +30,7 @@ def test_a_new_head_begins_at_the_frequencies_of_the_labels():
     single = build(CLASSIFIER, stack_config(num_labels=3))
     before = single.classifier.out_proj.bias.clone()
     start_at_mean_labels(single, Dataset.from_dict({"labels": [0, 0, 0, 1]}))
-    torch.testing.assert_close(single.classifier.out_proj.bias, before, rtol=0, atol=0)
+    assert_equal(single.classifier.out_proj.bias, before)
 
 
 def test_a_new_head_for_a_number_has_the_mean_and_the_spread_of_the_numbers():
@@ -43,7 +43,7 @@ def test_a_new_head_for_a_number_has_the_mean_and_the_spread_of_the_numbers():
         start_at_mean_labels(model, Dataset.from_dict({"labels": numbers}))
         assert model.classifier.out_proj.bias.item() == 77 * factor
         standardised = (model(ids).logits - numbers.mean()) / numbers.std()
-        torch.testing.assert_close(standardised, before, rtol=0, atol=1e-3)
+        assert_close(standardised, before, atol=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import VOCAB, gradients_of
+from conftest import VOCAB, assert_close, gradients_of
 from saved_models import save_bert
 from toy_training import HEADS, arguments, logged, make_batch, make_model, make_rows
 from transformers import (
@@ -41,7 +41,7 @@ def test_accumulating_gradients_equals_one_batch(kind, tmp_path):
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     accumulated = trained(kind, tmp_path, max_steps=2, **options)
     assert once.shape == (2, 2) and once[0, 1] < once[0, 0]
-    torch.testing.assert_close(accumulated, once, rtol=1e-4, atol=0)
+    assert_close(accumulated, once, rtol=1e-4, atol=0)
     trainer = Trainer(make_model(kind), arguments(tmp_path), eval_dataset=make_rows(kind))
     assert trainer.evaluate()["eval_loss"] > 0
 
@@ -63,7 +63,7 @@ def test_gradient_checkpointing(kind, use_reentrant):
         )
         model(**make_batch(kind)).loss.backward()
         gradients.append(gradients_of(model))
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+    assert_close(*gradients, rtol=1e-5, atol=1e-6)
     assert forwards == [False, True, True]
 
 
@@ -83,14 +83,14 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     labels = batch["labels"][:, 1:] if kind == "causal" else batch["labels"]
     model.train()
     model.lm_head.forward = noted
-    torch.testing.assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert seen == [int((labels != -100).sum())]
     del model.lm_head.forward
     logits = expected.logits[:, :-1] if kind == "causal" else expected.logits
     by_torch = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1
     )
-    torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
+    assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
     # The Trainer leaves a batch whose loss is not a number out of an evaluation.
@@ -125,7 +125,7 @@ def test_flattened_batches_equal_padded_ones(kind, told, tokenizer):
         loss = model(**batch).loss
         gradients = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
         found.append([loss, *gradients])
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    assert_close(*found, rtol=1e-5)
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
