@@ -26,6 +26,8 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
+# Arguments of a model by their names.
+Batch = dict[str, torch.Tensor]
 # Two ways to compute the same numbers in float32 may differ by this much.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 assert_close = partial(torch.testing.assert_close, **CLOSE)
@@ -124,7 +126,7 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture
-def ragged_input(generator) -> dict[str, torch.Tensor]:
+def ragged_input(generator) -> Batch:
     """Six rows with masks of every kind: full, padded on the right, padded on the left, with holes,
     of one token, and of no token."""
     mask = torch.ones(6, 17, dtype=torch.long)
@@ -140,9 +142,7 @@ def ragged_input(generator) -> dict[str, torch.Tensor]:
     }
 
 
-def packed_forms(
-    ids: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, list[Batch]]:
     """The real tokens of a batch as one row `(1, N)`, and the two forms of arguments that say where
     its documents begin."""
     lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import data_beside
+from conftest import Batch, data_beside
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -137,7 +137,7 @@ def model_with_large_weights(
     return model
 
 
-def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def batch_of(model: PreTrainedModel) -> Batch:
     """A batch of rows of 20, 13, 6 and 1 tokens, with labels for the head of the model."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 110, (4, 20), generator=generator)

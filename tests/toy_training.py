@@ -2,13 +2,13 @@
 of training."""
 
 import torch
-from conftest import ROOT, VOCAB, build, seq2seq_config, stack_config
+from conftest import ROOT, VOCAB, Batch, build, seq2seq_config, stack_config
 from transformers import Trainer, TrainingArguments
 
 import hf_roformer_lite as rl
 
 
-def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
+def make_rows(kind: str) -> list[Batch]:
     """Eight rows of uneven lengths with uneven numbers of labels, padded to one length."""
     generator = torch.Generator().manual_seed(3)
     rows = []
@@ -41,7 +41,7 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
     return rows
 
 
-def make_batch(kind: str, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
+def make_batch(kind: str, rows: slice = slice(None)) -> Batch:
     """All rows of `make_rows`, or some of them, as one batch."""
     chosen = make_rows(kind)[rows]
     return {key: torch.stack([row[key] for row in chosen]) for key in chosen[0]}

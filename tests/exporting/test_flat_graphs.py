@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import assert_close, build, random_ids, stack_config
+from conftest import Batch, assert_close, build, random_ids, stack_config
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -78,11 +78,11 @@ MASKS = {
 }
 
 
-def inputs_for(mask: torch.Tensor) -> dict[str, torch.Tensor]:
+def inputs_for(mask: torch.Tensor) -> Batch:
     return {"input_ids": random_ids(*mask.shape) * mask, "attention_mask": mask}
 
 
-def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Outputs:
+def outputs_of(model: torch.nn.Module, inputs: Batch) -> Outputs:
     options = {"use_cache": False} if "Qwen3" in type(model).__name__ else {}
     with torch.no_grad():
         output = model(**inputs, **options)

@@ -34,6 +34,7 @@ from transformers.utils import ModelOutput
 import hf_roformer_lite
 
 DATA = Path(__file__).parent / "data"
+Tensors = dict[str, torch.Tensor]
 MODELS = sorted(
     path.parent.relative_to(DATA).as_posix() for path in DATA.glob("*/*/outputs.safetensors")
 )
@@ -59,7 +60,7 @@ WINDOWS_OF_TOKENS = {
 
 
 @functools.cache
-def load(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
+def load(name: str) -> tuple[PreTrainedModel, Tensors]:
     """Load a model, and the tensors that were saved with it. A test copies what it changes."""
     folder = DATA / name
     config = config_of(folder)
@@ -69,7 +70,7 @@ def load(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     return model.eval(), load_file(folder / "outputs.safetensors")
 
 
-def part(kept: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def part(kept: Tensors, prefix: str) -> Tensors:
     """Select the tensors whose names have a prefix, and remove the prefix from their names."""
     return {
         name.removeprefix(prefix): tensor
@@ -78,7 +79,7 @@ def part(kept: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     }
 
 
-def cases(kept: dict[str, torch.Tensor], is_training: bool) -> dict[str, dict[str, torch.Tensor]]:
+def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
     """Map the name of each case, in evaluation or in training, to the arguments of the model."""
     prefixes = {name.partition(".")[0] for name in kept}
     names = [prefix.removesuffix("_input") for prefix in prefixes if prefix.endswith("_input")]
@@ -90,7 +91,7 @@ def cases(kept: dict[str, torch.Tensor], is_training: bool) -> dict[str, dict[st
     }
 
 
-def rows_of(model: PreTrainedModel, kept: dict[str, torch.Tensor]) -> dict[str, Any]:
+def rows_of(model: PreTrainedModel, kept: Tensors) -> dict[str, Any]:
     """The arguments of a model, in which packed documents are rows if the model pools tokens, and
     tensors without dimensions are numbers of Python."""
     inputs = {key: value if value.ndim else value.item() for key, value in kept.items()}
@@ -122,7 +123,7 @@ def documents_as_rows(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: pad_sequence(row, batch_first=True) for name, row in rows.items()} | others
 
 
-def compare(output: ModelOutput, wanted: dict[str, torch.Tensor], case: str) -> None:
+def compare(output: ModelOutput, wanted: Tensors, case: str) -> None:
     """Compare the outputs at real tokens."""
     for key, tensor in wanted.items():
         found = output[key]
@@ -162,7 +163,7 @@ def test_outputs(name):
         compare(output, wanted, case)
 
 
-def loss_of(output: ModelOutput, inputs: dict[str, torch.Tensor], is_pooled: bool) -> torch.Tensor:
+def loss_of(output: ModelOutput, inputs: Tensors, is_pooled: bool) -> torch.Tensor:
     """Return the loss of a model, or the sum of its squared outputs if it has no head."""
     if "loss" in output:
         return output.loss
@@ -177,7 +178,7 @@ def loss_of(output: ModelOutput, inputs: dict[str, torch.Tensor], is_pooled: boo
     return loss
 
 
-def norms_and_projections(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def norms_and_projections(model: PreTrainedModel) -> Tensors:
     """Represent the gradient of each weight by two numbers, its norm and a projection."""
     found = {}
     for name, weight in model.named_parameters():

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import gradients_of, random_ids
+from conftest import Batch, gradients_of, random_ids
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -49,9 +49,7 @@ def pair(name: str, **fields: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
     return stock, padding_free(copy.deepcopy(stock))
 
 
-def batch_for(
-    name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)
-) -> dict[str, torch.Tensor]:
+def batch_for(name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)) -> Batch:
     """A batch of random ids with labels in the form that the head of the model `name` takes."""
     generator = torch.Generator().manual_seed(len(name))
     shape = (len(lengths), max(lengths))
@@ -74,31 +72,27 @@ def batch_for(
     return batch
 
 
-def inputs_for(name: str, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+def inputs_for(name: str, *args: Any, **kwargs: Any) -> Batch:
     """The batch of `batch_for` without labels."""
     batch = batch_for(name, *args, **kwargs)
     del batch["labels"]
     return batch
 
 
-def gradients(
-    model: torch.nn.Module, batch: dict[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def gradients(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     model.train().zero_grad()
     loss = model(**batch).loss
     loss.backward()
     return loss.detach(), torch.cat([gradient.flatten() for gradient in gradients_of(model)])
 
 
-def assert_same_gradients(
-    free: torch.nn.Module, stock: torch.nn.Module, batch: dict[str, torch.Tensor]
-) -> None:
+def assert_same_gradients(free: torch.nn.Module, stock: torch.nn.Module, batch: Batch) -> None:
     """Compare the loss in training and all gradients."""
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
         assert_close(one, other)
 
 
-def batch_of_pairs() -> dict[str, torch.Tensor]:
+def batch_of_pairs() -> Batch:
     """A batch for encoder–decoders, whose sources and targets have different lengths."""
     batch = batch_for("bert mlm")
     lengths = torch.tensor([3, 9, 12, 5])
@@ -125,9 +119,7 @@ class CountedTokens(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def real_outputs(
-    model: torch.nn.Module, inputs: dict[str, torch.Tensor]
-) -> dict[str, list[torch.Tensor]]:
+def real_outputs(model: torch.nn.Module, inputs: Batch) -> dict[str, list[torch.Tensor]]:
     """The tensors of the output of a model, without the values that belong to padding.
 
     An output has several tensors if it has one for each layer."""
@@ -146,7 +138,5 @@ def real_outputs(
     return outputs
 
 
-def assert_same_outputs(
-    free: torch.nn.Module, stock: torch.nn.Module, inputs: dict[str, torch.Tensor]
-) -> None:
+def assert_same_outputs(free: torch.nn.Module, stock: torch.nn.Module, inputs: Batch) -> None:
     assert_close(real_outputs(free, inputs), real_outputs(stock, inputs))

@@ -9,6 +9,7 @@ import copy
 import pytest
 import torch
 from comparisons import MODELS, assert_close, batch_for, build, gradients
+from conftest import Batch
 from pretended_device import DEVICE, pretended_device
 from transformers import PreTrainedModel
 
@@ -30,7 +31,7 @@ def make(name: str, depth: int = 2) -> PreTrainedModel:
     return build(class_name, use_cache=False, **dict.fromkeys(DEPTHS, depth))
 
 
-def make_batch(name: str, lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
+def make_batch(name: str, lengths: tuple[int, ...]) -> Batch:
     """A batch with labels. The targets of encoder–decoders are the rows in reverse order."""
     batch = batch_for(name, lengths=lengths)
     if name in ENCODER_DECODERS:
@@ -40,9 +41,7 @@ def make_batch(name: str, lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
     return batch
 
 
-def move(
-    model: PreTrainedModel, batch: dict[str, torch.Tensor]
-) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
+def move(model: PreTrainedModel, batch: Batch) -> tuple[PreTrainedModel, Batch]:
     """The model, in place, and a copy of the batch on the pretended device."""
     model.to(DEVICE)
     # On devices that torch does not know, `to` makes several weights of a shared one.
@@ -50,7 +49,7 @@ def move(
     return model, {name: value.to(DEVICE) for name, value in batch.items()}
 
 
-def real_logits(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def real_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """The logits of real tokens or of rows, on the CPU."""
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     with torch.no_grad():

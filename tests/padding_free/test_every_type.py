@@ -18,6 +18,7 @@ import pytest
 import torch
 import transformers
 from comparisons import assert_close, gradients
+from conftest import Batch
 from tiny_models import (
     TABLES,
     TARGETS,
@@ -81,7 +82,7 @@ REASONS = (
 )
 
 
-def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def outputs_of(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]:
     """The outputs by which two models are compared, at real tokens or for whole rows.
 
     They are the logits of the batch and of a full row; the logits of the token after that row, if
@@ -120,7 +121,7 @@ def logits_of_next_token(
     return []
 
 
-def states_of_layers(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def states_of_layers(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]:
     # Some models have no states of layers.
     with torch.no_grad(), suppress(TypeError):
         states = model(**batch, output_hidden_states=True).get("hidden_states") or ()
@@ -128,7 +129,7 @@ def states_of_layers(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> 
     return []
 
 
-def numbers_of_computed_tokens(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> set[int]:
+def numbers_of_computed_tokens(model: torch.nn.Module, batch: Batch) -> set[int]:
     """The numbers of states other than zero that the layers of a model return.
 
     A flat row leaves zeros at padding."""

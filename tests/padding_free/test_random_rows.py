@@ -15,6 +15,7 @@ from functools import cached_property
 
 import pytest
 import torch
+from conftest import Batch
 from test_every_type import EXACT, outcome_of, written
 from tiny_models import SIZES, TARGETS, batch_of, classes_of, tiny_model
 from transformers import PreTrainedModel
@@ -30,8 +31,6 @@ PAD = SIZES["pad_token_id"]
 # All tiny models have at least as many positions.
 NUM_POSITIONS = 90
 SEED = int(os.environ.get("ROWS_SEED", "0"))
-
-Batch = dict[str, torch.Tensor]
 
 
 def is_hit(probability: float, *shape: int) -> torch.Tensor:

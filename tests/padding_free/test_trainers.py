@@ -13,7 +13,7 @@ import sentence_transformers as st
 import torch
 import transformers
 from comparisons import CountedTokens, batch_for, build, pair
-from conftest import assert_close
+from conftest import Batch, assert_close
 from datasets import Dataset
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -29,7 +29,7 @@ from hf_roformer_lite import padding_free
 OPTIONS = {**TRAINER, "max_steps": 20, "per_device_train_batch_size": 4}
 
 
-def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
+def rows_for(name: str) -> list[Batch]:
     """Rows of 2 to 15 tokens, padded to one length."""
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 16, (24,), generator=generator).tolist()
