@@ -44,8 +44,12 @@ def build(name: str, **fields: Any) -> PreTrainedModel:
 
 
 def pair(name: str, **fields: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A tiny stock model and its padding-free copy."""
+    return paired(build(name, **fields))
+
+
+def paired(stock: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
     """A stock model and its padding-free copy."""
-    stock = build(name, **fields)
     return stock, padding_free(copy.deepcopy(stock))
 
 

@@ -4,11 +4,9 @@ On a GPU the time to launch kernels often exceeds that to run them, so a layer m
 them for each length in the batch.
 """
 
-import copy
-
 import pytest
 import torch
-from comparisons import MODELS, assert_close, batch_for, build, gradients
+from comparisons import MODELS, assert_close, batch_for, build, gradients, paired
 from conftest import Batch
 from pretended_device import DEVICE, pretended_device
 from transformers import PreTrainedModel
@@ -89,8 +87,7 @@ def test_the_pretended_device_counts_waits_and_refuses_other_devices() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_and_gradients_are_those_of_the_stock_model(name: str) -> None:
-    stock = make(name)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(make(name))
     batch = make_batch(name, lengths=(7, 24, 1, 7, 12))
     expected = (real_logits(stock, batch), *gradients(stock, batch))
     with pretended_device():

@@ -1,12 +1,11 @@
 """Generated tokens and caches are those of the stock model."""
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from comparisons import assert_close, build, inputs_for, pair
+from comparisons import assert_close, build, inputs_for, pair, paired
 from conftest import random_ids
 from tiny_models import tiny_model
 
@@ -65,8 +64,7 @@ def test_generate_from_targets(name):
 def test_a_causal_model_in_the_table_of_encoder_decoders():
     """Labels at padding count, and prompts that end with padding are continued as by the stock
     model, which hears no sound."""
-    stock = tiny_model("audioflamingo3")
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(tiny_model("audioflamingo3"))
     batch = inputs_for("llama", side="right")
     losses = [model(**batch, labels=batch["input_ids"]).loss for model in (free, stock)]
     assert_close(*losses)

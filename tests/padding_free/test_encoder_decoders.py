@@ -12,6 +12,7 @@ from comparisons import (
     build,
     gradients,
     pair,
+    paired,
 )
 from conftest import random_ids
 from torch.utils.flop_counter import FlopCounterMode
@@ -26,8 +27,7 @@ from hf_roformer_lite import padding_free
 def test_half_precision(class_name, dtype):
     """On a CPU, short documents are computed in float32 there, with the bias of distances of T5.
     The loss, the gradients and generated tokens stay the same as in the stock model."""
-    stock = build(class_name).to(dtype)
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(build(class_name).to(dtype))
     batch = batch_of_pairs()
     expected, found = gradients(stock, batch), gradients(free, batch)
     assert_close(found[0], expected[0], rtol=2e-2, atol=2e-2)

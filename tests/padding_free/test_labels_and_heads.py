@@ -1,7 +1,5 @@
 """Losses, logits and gradients stay the same for all heads, and for labels at padding."""
 
-import copy
-
 import pytest
 import torch
 import transformers
@@ -15,6 +13,7 @@ from comparisons import (
     gradients,
     inputs_for,
     pair,
+    paired,
 )
 
 from hf_roformer_lite import padding_free
@@ -65,8 +64,7 @@ def test_a_class_that_is_only_named_like_one_of_transformers():
         def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
             return {"scores": self.bert(input_ids, attention_mask)[0]}
 
-    stock = BertForTokenClassification(build("BertModel").config).eval()
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(BertForTokenClassification(build("BertModel").config).eval())
     assert_same_outputs(free, stock, batch_for("bert tokens"))
 
 

@@ -1,6 +1,5 @@
 """Masks, positions and inputs of every kind leave the outputs of a model as they were."""
 
-import copy
 import gc
 import weakref
 from typing import Any
@@ -16,6 +15,7 @@ from comparisons import (
     build,
     inputs_for,
     pair,
+    paired,
 )
 from conftest import gradients_of
 
@@ -197,8 +197,7 @@ def test_a_forward_that_names_no_arguments():
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)
 
-    stock = Passing(build("BertModel").config).eval()
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(Passing(build("BertModel").config).eval())
     batch = batch_for("bert mlm", side="left")
     given = (batch["input_ids"], batch["attention_mask"])
     expected = stock(*given)

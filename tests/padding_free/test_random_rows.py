@@ -4,7 +4,6 @@ A case is drawn from a seed, a class and a kind of rows. The environment variabl
 another seed, which draws other cases.
 """
 
-import copy
 import inspect
 import os
 import zlib
@@ -15,12 +14,11 @@ from functools import cached_property
 
 import pytest
 import torch
+from comparisons import paired
 from conftest import Batch
 from test_every_type import EXACT, outcome_of, written
 from tiny_models import SIZES, TARGETS, batch_of, classes_of, tiny_model
 from transformers import PreTrainedModel
-
-from hf_roformer_lite import padding_free
 
 # `batch_of` returns batches of this shape.
 ROWS = 4
@@ -283,8 +281,7 @@ class Pair:
 
     def __init__(self, model_class: type[PreTrainedModel], kind: str, dtype: torch.dtype):
         self.names = (model_class, kind)
-        self.stock = tiny_model(kind, model_class).to(dtype)
-        self.free = padding_free(copy.deepcopy(self.stock))
+        self.stock, self.free = paired(tiny_model(kind, model_class).to(dtype))
 
     @cached_property
     def in_double_precision(self) -> "Pair | None":

@@ -17,6 +17,7 @@ from comparisons import (
     build,
     inputs_for,
     pair,
+    paired,
 )
 from conftest import assert_equal, stack_config
 from conftest import build as build_own
@@ -38,8 +39,7 @@ def test_a_configuration_that_asks_for_all_layers():
 def test_a_model_that_is_called_within_another_one():
     """Each decides by itself whether it must compute padding."""
     batch = inputs_for("bert mlm")
-    stock = build("BertForQuestionAnswering")
-    inner = padding_free(copy.deepcopy(stock))
+    stock, inner = pair("BertForQuestionAnswering")
     outer = padding_free(build("BertForMaskedLM"))
     found = []
 
@@ -85,8 +85,7 @@ def test_a_model_that_computes_several_texts(name):
             batch_for("bert mlm", side="left", lengths=(8, 2)),
         )
     ]
-    stock = Around(build(name))
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(Around(build(name)))
     with torch.no_grad():
         first, *others = stock(*texts[0], others=texts[1:])
         with CountedTokens(free) as counted:
@@ -103,15 +102,13 @@ def test_a_model_that_computes_several_texts(name):
 def test_a_model_that_names_its_arguments_otherwise():
     """Labels at padding are seen under another name, and so is padding before a pooler."""
     batch = batch_for("bert mlm", side="left")
-    stock = Around(build("BertModel"))
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(Around(build("BertModel")))
     outputs = [
         model(ids=batch["input_ids"], mask=batch["attention_mask"]) for model in (free, stock)
     ]
     pooled = [output.pooler_output for output in outputs]
     assert_close(*pooled)
-    stock = Around(build("BertForMaskedLM"))
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(Around(build("BertForMaskedLM")))
     batch["targets"] = batch.pop("labels").clamp(min=0)
     losses = [model.train()(**batch).loss for model in (free, stock)]
     assert_close(*losses)
@@ -146,8 +143,7 @@ def test_an_encoder_of_a_composed_model():
     """The encoder and its layers have different objects as their configurations."""
     decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
     both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
-    stock = both.encoder
-    free = padding_free(copy.deepcopy(stock))
+    stock, free = paired(both.encoder)
     batch = inputs_for("bert mlm")
     assert_same_outputs(free, stock, batch)
 
