@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from transformers import PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 ROOT = Path(__file__).parent.parent
+# The folders of libraries, for processes that start without them.
+LIBRARIES = [path for path in sys.path if path.endswith("-packages")]
 VOCAB = 99
 # Arguments of a model by their names.
 Batch = dict[str, torch.Tensor]

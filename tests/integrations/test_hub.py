@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import LIBRARIES
 from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
 from saved_models import save_bert, save_model
@@ -59,9 +60,9 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
     for part in (model, tokenizer):
         part.remote_code = True
         part.push_to_hub("me/model")
-    paths = [path for path in sys.path if path.endswith("-packages")]
+    code = f"import sys; sys.path += {LIBRARIES}\n{WITHOUT_PACKAGE}"
     subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path += {paths}\n{WITHOUT_PACKAGE}"],
+        [sys.executable, "-I", "-S", "-c", code],
         cwd=tmp_path,
         env={**os.environ, "HF_HOME": str(tmp_path)},
         check=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import build, seq2seq_config, stack_config
+from conftest import LIBRARIES, build, seq2seq_config, stack_config
 from program import write_json
 
 import hf_roformer_lite as rl
@@ -79,9 +79,8 @@ def test_only_what_is_needed_is_there(bundles):
 def test_opens_without_the_package(bundles):
     """Without the package, bundles give the same numbers, and can be saved again."""
     # `python -S` starts without the folders of the libraries.
-    site_packages = [path for path in sys.path if path.endswith("site-packages")]
     done = subprocess.run(
-        [sys.executable, "-I", "-S", SESSION, bundles, *site_packages],
+        [sys.executable, "-I", "-S", SESSION, bundles, *LIBRARIES],
         env={**os.environ, "HF_MODULES_CACHE": str(bundles / "modules")},
         capture_output=True,
         text=True,
