@@ -17,6 +17,7 @@ from roformer_lite.training.callbacks import TrainingClock
 from roformer_lite.training.pairs import PAIRS_FOLDER
 
 Files = Path | list[Path]
+COLOURS = ["red", "green", "blue", "white"]
 # Options of trainings that take about a second.
 TINY = (
     "--size tiny --vocab_size 300 --use_cpu "

@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from program import (
+    COLOURS,
     TINY,
     assert_same_models,
     card_of,
@@ -31,7 +32,6 @@ from roformer_lite.training.callbacks import (
     WeightAveraging,
 )
 
-COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     f"classify {TINY} --join_baseline false --word_dropout 0 --baselines false --seed 3 "
     "--learning_rate 3e-3"

@@ -7,9 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from program import TINY, assert_same_models, interrupted, refused, results_of, run, write_rows
+from program import (
+    COLOURS,
+    TINY,
+    assert_same_models,
+    interrupted,
+    refused,
+    results_of,
+    run,
+    write_rows,
+)
 
-COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     f"{TINY} --per_device_train_batch_size 8 --max_steps 10 --baselines false "
     "--training_arguments logging_steps=1 "

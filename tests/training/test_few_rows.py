@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from program import assert_same_models, card_of, interrupted, predicted, train, write_rows
+from program import COLOURS, assert_same_models, card_of, interrupted, predicted, train, write_rows
 from saved_models import save_sentence_encoder
 from sklearn.model_selection import PredefinedSplit
 
@@ -18,7 +18,6 @@ from roformer_lite.training import cross_validation
 from roformer_lite.training.cross_validation import folds_of
 from roformer_lite.training.pairs import PAIRS_FOLDER
 
-COLOURS = ["red", "green", "blue", "white"]
 WORKER = ROOT / "tests" / "training" / "killed_worker.py"
 
 

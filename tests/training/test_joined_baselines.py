@@ -9,7 +9,7 @@ import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
-from program import TINY, refused, run, train, write_rows
+from program import COLOURS, TINY, refused, run, train, write_rows
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
@@ -28,7 +28,6 @@ from roformer_lite.baseline.sequences import best_sequence, legal_transitions
 from roformer_lite.errors import InputError
 
 SMALL = f"classify {TINY} --max_steps 4 --seed 0"
-COLOURS = ["red", "green", "blue", "white"]
 KINDS = ["classify, joined", "tag, joined"]
 
 

@@ -5,11 +5,9 @@ import re
 import subprocess
 
 import pytest
-from program import TINY, train, write_rows
+from program import COLOURS, TINY, train, write_rows
 
 from roformer_lite.training.results import predict_command
-
-COLOURS = ["red", "green", "blue", "white"]
 
 
 def test_lines_of_losses_and_of_evaluations(tmp_path, capsys):
