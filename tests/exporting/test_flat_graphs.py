@@ -137,9 +137,13 @@ def assert_same_outputs(
                 assert_close(one, other, rtol=1e-5)
 
 
+def operations_of(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
 def assert_flat(path: Path) -> None:
     """The graph finds the real tokens once, and no operation between layers writes to places."""
-    counts = Counter(node.op_type for node in onnx.load(path).graph.node)
+    counts = operations_of(path)
     assert counts["NonZero"] == 1
     assert not any(re.match("Scatter", name) for name in counts)
 
@@ -171,8 +175,7 @@ def test_a_padded_graph(tmp_path):
     model = padding_free(OWN["plain"](), False)
     path = tmp_path / "model.onnx"
     export_own(model, path)
-    counts = Counter(node.op_type for node in onnx.load(path).graph.node)
-    assert counts["NonZero"] == 0
+    assert operations_of(path)["NonZero"] == 0
     assert_same_outputs(model, path)
 
 
@@ -218,8 +221,7 @@ def test_exporters_of_torch(is_new, tmp_path):
         dynamo=is_new,
         **{option: dict.fromkeys(sample, axes)},
     )
-    operations = Counter(node.op_type for node in onnx.load(path).graph.node)
-    assert (operations["NonZero"] > 0) == is_new
+    assert (operations_of(path)["NonZero"] > 0) == is_new
     # These exporters write another attention for rows without a token, in the stock model, too.
     masks = {name: mask for name, mask in MASKS.items() if mask.any(dim=1).all()}
     assert_same_outputs(stock, path, masks)
