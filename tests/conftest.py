@@ -124,6 +124,13 @@ def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.fixture
+def current_folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 

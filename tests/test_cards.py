@@ -49,16 +49,15 @@ def commands_of(recipe: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in ROWS])
-def test_recipes_use_options_of_this_version(name, tmp_path, monkeypatch):
+def test_recipes_use_options_of_this_version(name, current_folder):
     recipe = (CARDS / name / "recipe.sh").read_text("utf-8")
-    monkeypatch.chdir(tmp_path)
     for words in commands_of(recipe.replace("$length", "512")):
         for word in words:
             if re.search(r"\.(csv|tsv|txt|conll|gz)$", word):
-                (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
-                (tmp_path / word).touch()
+                (current_folder / word).parent.mkdir(parents=True, exist_ok=True)
+                (current_folder / word).touch()
         if "--model_name_or_path" in words:
-            model = tmp_path / words[words.index("--model_name_or_path") + 1]
+            model = current_folder / words[words.index("--model_name_or_path") + 1]
             model.mkdir(parents=True)
             (model / "config.json").write_text("{}")
         train_options.parse(words)

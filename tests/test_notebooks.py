@@ -33,10 +33,9 @@ def without_numbers(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(notebook, monkeypatch, tmp_path):
+def test_notebook_runs(notebook, current_folder):
     """The cells run in one namespace, as in Jupyter, in an empty folder of a checkout."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
+    (current_folder / "examples").symlink_to(ROOT / "examples")
     names: dict = {"__name__": "__main__"}
     for number, cell in enumerate(cells_of(notebook)):
         code = compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec")

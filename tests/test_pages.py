@@ -102,8 +102,7 @@ def commands_of_skill() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands_of_skill())
-def test_commands_of_the_skill_have_valid_options(command, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_commands_of_the_skill_have_valid_options(command, current_folder):
     name, *words = shlex.split(command)
     if name != "train":
         Path(words[0]).mkdir()

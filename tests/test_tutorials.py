@@ -25,11 +25,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, capsys, current_folder):
     """A function that runs a tutorial in an empty directory, and returns its printed text."""
 
     def run(name: str, *options: str) -> str:
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [name, *options])
         capsys.readouterr()
         runpy.run_path(str(TUTORIALS / name), run_name="__main__")

@@ -32,13 +32,12 @@ ROWS = [
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def place(current_folder) -> Path:
     write_csv(Path("rows.csv"), ROWS)
     labelled = [row for row in ROWS if row["text"]]
     write_rows(Path("train.jsonl"), labelled * 8)
     write_rows(Path("test.jsonl"), labelled)
-    return tmp_path
+    return current_folder
 
 
 def test_importing_the_functions_loads_nothing_heavy():

@@ -16,13 +16,12 @@ from hf_roformer_lite.conversion import checkpoint_files
 from roformer_lite.errors import InputError
 
 
-def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_paths_never_go_to_the_hub(current_folder, monkeypatch):
     asked = Mock()
     monkeypatch.setattr(checkpoint_files, "snapshot_download", asked)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "model.bin").touch()
-    absolute = str(tmp_path / "models" / "reveiws")
+    (current_folder / "models").mkdir()
+    (current_folder / "model.bin").touch()
+    absolute = str(current_folder / "models" / "reveiws")
     for name in ("models/reveiws", "./models/reveiws/", absolute, "model.bin"):
         with pytest.raises(InputError, match=f"^{name}: there is no such directory$"):
             roformer_lite.predict(name, ["a text"])

@@ -108,9 +108,8 @@ def test_values_reach_transformers():
         assert args.greater_is_better is is_greater_better
 
 
-def test_places_where_no_model_can_be_saved(tmp_path, monkeypatch):
+def test_places_where_no_model_can_be_saved(current_folder, monkeypatch):
     """Each of these would otherwise be noticed only when the trained model is saved."""
-    monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     for place, message in (
         (".", "pass the name of a new directory"),
@@ -120,8 +119,8 @@ def test_places_where_no_model_can_be_saved(tmp_path, monkeypatch):
         ("m" * 242, "File name too long"),
     ):
         assert message in refused("train mlm --dataset_name x", output_dir=place)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    assert sorted(path.name for path in current_folder.iterdir()) == ["file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
     run = parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"])
-    assert run.output_dir == tmp_path / "disk"
+    assert run.output_dir == current_folder / "disk"

@@ -60,14 +60,13 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def place(current_folder) -> Path:
     Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
     rows = [{"number": i, "review": text, "note": "a\nb"} for i, text in enumerate(TEXTS)]
     write_csv(Path("x.csv"), rows)
     rows = [{"review": text or None, "number": i} for i, text in enumerate(TEXTS)]
     write_rows(Path("x.jsonl"), rows)
-    return tmp_path
+    return current_folder
 
 
 def predict(model: Path, source: str, target: str, *options: str, status: int = 0) -> str:

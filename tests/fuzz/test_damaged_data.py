@@ -130,12 +130,11 @@ MISTAKES = data_beside(__file__)
 
 
 @pytest.fixture
-def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
+def refused(current_folder, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
     """Run a `train` command that must fail before the training, and return its message.
 
     The command must not leave an output directory, nor one of checkpoints.
     """
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began")
     )
@@ -144,7 +143,7 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
         options = "--output_dir out --use_cpu --size tiny --train_file".split()
         command = ["train", *task.split(), *options, *files]
         assert main(command) == 2
-        assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+        assert not [path for path in current_folder.iterdir() if "out" in path.name]
         errors = capsys.readouterr().err.splitlines()
         assert "Traceback" not in "".join(errors)
         assert errors[-1].startswith("roformer-lite train: error: ")

@@ -75,11 +75,10 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def data(place, tmp_path, monkeypatch) -> None:
+def data(place, current_folder) -> None:
     """Run commands in a folder with the data."""
-    monkeypatch.chdir(tmp_path)
     for name in ("lines.txt", "rows.csv"):
-        shutil.copy(place / name, tmp_path)
+        shutil.copy(place / name, current_folder)
 
 
 def run(

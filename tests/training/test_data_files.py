@@ -248,9 +248,8 @@ def test_the_number_of_columns_says_how_they_are_separated(write):
         list(read_table(write("a.csv", "a good film;1,7\n"), ["text", "label"]))
 
 
-def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypatch):
+def test_training_and_evaluation_read_delimited_tables(write, current_folder):
     """A table of Excel with three classes."""
-    monkeypatch.chdir(tmp_path)
     names = ["Störung"] * 75 + ["Rechnung"] * 20 + ["Kündigung"] * 5
     cells = [["Nr", "Freitext", "Art"]]
     cells += [[f"K{number}", f"Hallo; \n{name}", name] for number, name in enumerate(names)]
@@ -259,7 +258,7 @@ def test_training_and_evaluation_read_delimited_tables(write, tmp_path, monkeypa
         csv.writer(stream, delimiter=delimiter).writerows(cells)
         write(name, f"\ufeff{stream.getvalue()}")
     columns = {"text_column": "Freitext", "label_column": "Art"}
-    model = tmp_path / "m"
+    model = current_folder / "m"
     command = f"classify {TINY} --max_steps 1 --baselines false"
     train(command, Path("a.csv"), model, **columns)
     found = [evaluated(model, Path("a.csv")), evaluated(model, Path("b.csv"))]

@@ -54,11 +54,10 @@ def test_measured_card(path):
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def data(current_folder) -> Path:
     rows = [{"text": f"my secret {number}", "label": "xy"[number % 2]} for number in range(9)]
     Path("private").mkdir()
-    return write_rows(tmp_path / "private" / "data.jsonl", rows)
+    return write_rows(current_folder / "private" / "data.jsonl", rows)
 
 
 def card_of(command: str, data: Path, out: Path, **options: object) -> ModelCard:
@@ -110,13 +109,12 @@ def test_names_of_the_hub_stay(data, tmp_path, monkeypatch):
     assert "| learning_rate | 0.0001 |" in card.text
 
 
-def test_labels_and_data_of_a_classifier(tmp_path, monkeypatch):
+def test_labels_and_data_of_a_classifier(current_folder):
     """Of more than 30 labels, the 30 worst of those that have rows are shown, and each metric names
     the file of its rows. Held-out rows are from the training file.
 
     The whole table of a few labels is tested in test_one_way_to_answer.py.
     """
-    monkeypatch.chdir(tmp_path)
     rows = [
         {"text": f"a {row}", "text_pair": f"b {number}", "label": f"l|{number}"}
         for number in range(32)
