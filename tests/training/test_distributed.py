@@ -91,7 +91,7 @@ def one(alone) -> dict[str, list[float]]:
 
 def assert_same_losses(got: list[float], wanted: list[float]) -> None:
     assert len(got) == len(wanted) == STEPS and wanted[-1] < wanted[0] - 0.1
-    assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-4)
+    assert_close(got, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_padding_free_in_two_processes_equals_stock(way, name, two):
     """Both train in double precision, so that they agree to the last digits."""
     stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
     assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
-    assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
+    assert_close(free, stock, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PARALLEL)
