@@ -28,8 +28,8 @@ class Evaluation(Measured):
         split: The name of the data.
         rows: The number of rows.
         report: The metrics of each label; empty for tasks without labels.
-        without_seen: The main metric without the rows whose input also occurs in data before them;
-            None if there are no such rows, or no others.
+        without_seen: The main metric without the rows whose input also occurs in the data used for
+            training; None if there are no such rows, or no others.
     """
 
     split: str

@@ -11,8 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The column that says whether the input of a row also occurs in the training data or, for test
-# data, in the validation data, which choose the model and which a joined baseline may learn.
+# The column that says whether the input of a row also occurs in the data used for training: in the
+# training data or, for test data, in the validation data, which choose the model.
 SEEN = "seen"
 
 

@@ -124,8 +124,8 @@ def hold_out(
 
 
 def mark_seen(reader: Reader, rows: DatasetDict) -> DatasetDict:
-    """Add the column `seen` to the splits with rows whose input also occurs in the training data,
-    or in the validation data, by which the model was chosen, and warn of them.
+    """Add the column `seen` to the splits with rows whose input also occurs in the data used for
+    training, and warn of them.
 
     Args:
         reader: What has read the rows.

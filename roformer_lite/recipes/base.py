@@ -508,8 +508,8 @@ class Recipe(ABC):
         """
 
     def are_seen(self, saved: LoadedModel, rows: Dataset) -> np.ndarray:
-        """Whether the input of what is measured also occurs in the training data, for each row of
-        `Measured.by_row`.
+        """Whether the input of what is measured also occurs in the data used for training, for each
+        row of `Measured.by_row`.
 
         Args:
             saved: The model.

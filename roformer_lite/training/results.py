@@ -192,8 +192,8 @@ def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
 
 
 def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:
-    """A sentence about the rows of a split whose input also occurs in the data before. It names
-    files without their folders, because a card shows no path of this machine."""
+    """A sentence about the rows of a split whose input also occurs in the data used for training.
+    It names files without their folders, because a card shows no path of this machine."""
     is_seen = np.array(rows[SEEN])
     first = Path(rows[int(is_seen.argmax())]["origin"]).name
     sentence = (
