@@ -160,6 +160,6 @@ def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, l
     borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     forms = [
         {"position_ids": positions[None]},
-        {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders},
+        {"position_ids": positions[None], "cu_seq_lens_q": borders, "cu_seq_lens_k": borders},
     ]
     return ids[mask.bool()][None], forms

@@ -713,9 +713,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             cache: The cache of a decoder, also by the name `past_key_values`. Without one,
                 `use_cache` (default: `config.use_cache`) makes a new one, except in training and
                 for packed documents.
-            kwargs: `output_hidden_states`; `output_attentions`; `cu_seq_lens_q` `(documents + 1,)`,
-                the document boundaries in the flattened batch; and further arguments of the
-                attention function.
+            kwargs: `output_hidden_states`; `output_attentions`; and further arguments of the
+                attention function, such as `cu_seq_lens_q` for flash attention.
 
         Returns:
             `last_hidden_state` `(B, L, hidden)`, zeros at padding; `pooler_output` `(B, hidden)`
@@ -734,12 +733,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             given,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
             cache=cache,
         )
-        self.check_kwargs(kwargs, position_ids, documents, cache)
+        self.check_kwargs(kwargs, attention_mask, position_ids, documents, cache)
         if position_ids is None:
-            position_ids = count_positions(given, attention_mask, documents, cache)
+            position_ids = count_positions(given, attention_mask, cache)
         position_ids = position_ids.view(-1, given.shape[1])  # (L,) to (1, L)
         hidden_states = self.embeddings(
             input_ids=input_ids,
@@ -819,6 +817,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     def check_kwargs(
         self,
         kwargs: dict[str, Any],
+        attention_mask: Any,
         position_ids: torch.Tensor | None,
         documents: torch.Tensor | None,
         cache: Any,
@@ -832,19 +831,20 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "leave is_causal out."
             )
         has_borders = kwargs.get("cu_seq_lens_q") is not None
-        if kwargs.get("seq_idx") is not None and position_ids is None and not has_borders:
+        is_flat = position_ids is not None and not is_padding_mask(attention_mask)
+        if (has_borders or kwargs.get("seq_idx") is not None) and not is_flat:
             raise ValueError(
-                "seq_idx does not suffice to separate documents; pass position_ids or "
-                "cu_seq_lens_q."
+                "cu_seq_lens_q and seq_idx do not suffice to separate documents; pass position_ids "
+                "that restart with each document, and no attention_mask."
             )
-        has_restarts = documents is not None and not has_borders
-        if has_restarts and "flash" in self.config._attn_implementation:
+        takes_borders = "flash" in self.config._attn_implementation
+        if documents is not None and takes_borders and not has_borders:
             raise ValueError(
                 f"attn_implementation={self.config._attn_implementation!r} takes no mask that "
-                "separates documents: pass packed input by cu_seq_lens_q, cu_seq_lens_k, "
-                "max_length_q and max_length_k."
+                "separates documents: pass cu_seq_lens_q, cu_seq_lens_k, max_length_q and "
+                "max_length_k as well."
             )
-        is_packed = documents is not None and (has_borders or not is_tracing(documents))
+        is_packed = documents is not None and not is_tracing(documents)
         if is_packed and not self.takes_packed_documents:
             raise ValueError(
                 "a model that pools tokens takes no packed documents: pass each document as a "
@@ -853,7 +853,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if documents is not None and isinstance(cache, Cache):
             raise ValueError(
                 "a cache cannot hold packed documents: leave it out, or pass position_ids that "
-                "increase along each sequence, without cu_seq_lens_q."
+                "increase along each sequence."
             )
 
     def create_masks(

@@ -34,7 +34,7 @@ def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None
     Raises:
         ValueError: with the name and both shapes.
     """
-    if tuple(tensor.shape) != tuple(shape):
+    if tensor.shape != shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
 
 
@@ -53,7 +53,7 @@ def check_attention_mask(attention_mask: torch.Tensor, given: torch.Tensor, cach
     batch_size, length = given.shape[:2]
     fits = False
     if attention_mask.ndim == 2:
-        fits = tuple(attention_mask.shape) == (batch_size, cached_length(cache) + length)
+        fits = attention_mask.shape == (batch_size, cached_length(cache) + length)
         if attention_mask.is_floating_point():
             fits = fits and bool(((attention_mask == 0) | (attention_mask == 1)).all())
     if attention_mask.ndim == 4:
@@ -87,14 +87,10 @@ def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
 def count_positions(
     given: torch.Tensor,
     attention_mask: Any = None,
-    documents: torch.Tensor | None = None,
     cache: Any = None,
 ) -> torch.Tensor:
     """The positions of the tokens `given`, `(B, L)`, or `(1, L)` if all rows have the same."""
     length = given.shape[1]
-    if documents is not None:
-        is_first = documents != F.pad(documents[:, :-1], pad=(1, 0), value=-1)
-        return torch.arange(length, device=given.device) - last_places(is_first)
     if is_padding_mask(attention_mask):
         return positions_of_real_tokens(attention_mask.to(given.device))[:, -length:]
     return (torch.arange(length, device=given.device) + cached_length(cache)).unsqueeze(0)
@@ -104,7 +100,6 @@ def find_packed_documents(
     given: torch.Tensor,
     attention_mask: Any = None,
     position_ids: torch.Tensor | None = None,
-    cu_seq_lens_q: torch.Tensor | None = None,
     cache: Any = None,
 ) -> torch.Tensor | None:
     """The number of the document of each token, `(B, L)`, from 1 in reading order, if any row holds
@@ -119,67 +114,34 @@ def find_packed_documents(
             separate the documents already.
         position_ids: `(B, L)` or `(1, L)`. A real token whose position is not greater than the
             position of the previous real token begins a new document.
-        cu_seq_lens_q: `(documents + 1,)`, the document boundaries in the flattened batch, the other
-            form of packing (`DataCollatorWithFlattening`).
         cache: The cache of a decoder. With a cache, a graph is traced for one document per row, and
             a server, which has another kind of cache, separates the documents itself.
-
-    Raises:
-        ValueError: if `cu_seq_lens_q` is combined with a mask, does not end with the last token, or
-            has a document that spans two rows.
     """
     shape = given.shape[:2]
-    device = given.device
     has_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
     if has_prepared_mask or is_paged(cache):
         return None
-    if cu_seq_lens_q is not None:
-        if attention_mask is not None:
-            raise ValueError(
-                "attention_mask can't be combined with cu_seq_lens_q: packed input has no padding."
-            )
-        return documents_between(cu_seq_lens_q.to(device=device, dtype=torch.long), shape)
     if position_ids is None or shape[1] == 1:
         return None
     if cache is not None and is_tracing(position_ids):
         return None
-    position_ids = position_ids.to(device).expand(shape)
-    if attention_mask is None:
-        begins = F.pad(position_ids.diff(dim=1) <= 0, pad=(1, 0), value=False)
-    else:
-        begins = restarts_between_padding(position_ids, real_tokens(attention_mask, given))
+    position_ids = position_ids.to(given.device).expand(shape)
+    is_real = torch.ones_like(position_ids, dtype=torch.bool)
+    if attention_mask is not None:
+        is_real = real_tokens(attention_mask, given)
+    begins = restarts_of_positions(position_ids, is_real)
     if not is_tracing(position_ids) and not bool(begins.any()):
         return None
-    begins = begins | (torch.arange(shape[1], device=device) == 0)
+    begins = begins | (torch.arange(shape[1], device=given.device) == 0)
     return begins.flatten().long().cumsum(dim=0).view(shape)
 
 
-def restarts_between_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+def restarts_of_positions(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Whether a token is real and its position is not greater than that of the real token before
     it, `(B, L)`. Padding may stand between the two."""
     last_real = F.pad(last_places(is_real)[:, :-1], pad=(1, 0), value=-1)  # before each token
     previous = position_ids.gather(1, last_real.clamp(min=0))
     return is_real & (last_real >= 0) & (position_ids <= previous)
-
-
-def documents_between(borders: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The number of the document of each token, `(B, L)`, from 1, between `borders`."""
-    indices = torch.arange(shape[0] * shape[1], device=borders.device).view(shape)
-    documents = torch.bucketize(indices, borders[1:], right=True) + 1
-    if is_tracing(borders):
-        return documents
-    spans_batch = borders[0] == 0 and borders[-1] == indices.numel()
-    if not spans_batch or bool((borders.diff() < 1).any()):
-        raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, "
-            f"{indices.numel()}."
-        )
-    if bool((documents[1:, :1] == documents[:-1, -1:]).any()):
-        raise ValueError(
-            f"cu_seq_lens_q={borders.tolist()}: a document begins in one sequence of {shape[1]} "
-            "tokens and ends in another; pass all documents in one sequence."
-        )
-    return documents
 
 
 def last_documents(given: torch.Tensor, documents: torch.Tensor | None) -> list[int]:

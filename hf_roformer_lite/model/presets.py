@@ -38,4 +38,4 @@ def preset_fields(name: str) -> dict[str, int]:
     """
     if name not in PRESETS:
         raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
-    return dict(PRESETS[name])
+    return PRESETS[name]

@@ -1,13 +1,15 @@
-"""Checks of `rope_parameters` that transformers accepts, or only warns about."""
+"""Checks of `rope_parameters` that transformers accepts in silence."""
 
 from typing import Any
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+# Transformers computes these where their value is None.
+COMPUTED = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 
 def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
-    """Reject an unknown type, and values of the wrong kind or range. transformers itself rejects
-    missing parameters.
+    """Reject an unknown type, and values that are not numbers above 0. Transformers itself rejects
+    missing parameters, and warns about numbers that do not suit the type.
 
     Args:
         head_dim: The number of channels of a head, some or all of which are rotated in pairs.
@@ -15,15 +17,23 @@ def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
     Raises:
         ValueError: naming the parameter and its value.
     """
+    rope_type = parameters.get("rope_type")
+    if rope_type not in ROPE_TYPES:
+        raise ValueError(
+            f"rope_parameters has {rope_type=}; it must be one of {', '.join(ROPE_TYPES)}."
+        )
+    for name, value in parameters.items():
+        if not is_valid(name, value):
+            raise ValueError(
+                f"rope_parameters has {name}={value!r}; it must be a number above 0 (rope_theta: "
+                "above 1; short_factor and long_factor: a list of numbers above 0; truncate: True "
+                "or False)."
+            )
     share = parameters.get("partial_rotary_factor", 1.0)
-    rotary_dim = int(head_dim * share) if is_number(share) else 0
-    # `type` is the older name of `rope_type`, which transformers keeps and does not read.
-    checked = {"rope_type": None, **parameters}
-    checked.pop("type", None)
-    for name, value in checked.items():
-        is_right, what = check_value(name, value, num_pairs=rotary_dim // 2)
-        if not is_right:
-            raise ValueError(f"rope_parameters has {name}={value!r}; it must be {what}.")
+    rotary_dim = int(head_dim * share)
+    for name in ("short_factor", "long_factor"):
+        if name in parameters and len(parameters[name]) != rotary_dim // 2:
+            raise ValueError(f"rope_parameters has {name}; it must have {rotary_dim // 2} numbers.")
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ValueError(
             f"{head_dim=} with partial_rotary_factor={share} rotates {rotary_dim} channels; "
@@ -31,33 +41,15 @@ def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
         )
 
 
-def check_value(name: str, value: Any, num_pairs: int) -> tuple[bool, str]:
-    """Whether a parameter may have this value, and a description of the valid values.
-
-    Args:
-        num_pairs: The number of pairs of rotated channels, each of which needs a factor.
-    """
-    is_positive = is_number(value) and value > 0
-    if name == "rope_type":
-        return value in ROPE_TYPES, f"one of {', '.join(ROPE_TYPES)}"
-    if name == "rope_theta":
-        return is_positive and value > 1, "a number above 1"
+def is_valid(name: str, value: Any) -> bool:
+    """Whether a parameter may have this value."""
+    # `type` is the older name of `rope_type`, which transformers keeps and does not read.
+    if name in ("rope_type", "type") or (value is None and name in COMPUTED):
+        return True
     if name == "truncate":
-        return isinstance(value, bool), "True or False"
+        return isinstance(value, bool)
     if name in ("short_factor", "long_factor"):
-        is_list = isinstance(value, list) and len(value) == num_pairs
-        are_positive = is_list and all(is_number(factor) and factor > 0 for factor in value)
-        return are_positive, f"{num_pairs} numbers above 0"
-    # Transformers computes these where their value is None.
-    if name in ("mscale", "mscale_all_dim"):
-        return value is None or is_number(value), "a number from 0 on"
-    if name in ("attention_factor", "beta_fast", "beta_slow"):
-        return value is None or is_positive, "a number above 0"
-    return is_positive, "a number above 0"
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a number from 0 to 1e15, and not True or False."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 1e15
+        return isinstance(value, list) and all(is_valid("factor", factor) for factor in value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    lowest = 1 if name == "rope_theta" else 0
+    return is_number and lowest < value < 1e15

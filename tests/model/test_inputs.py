@@ -67,15 +67,22 @@ BOTH_SIDES = (rl.RoFormerLiteForConditionalGeneration, {})
 HEADS_ALONE = (rl.RoFormerLiteModel, {**DECODER, "name": "parallel-heads", "use_cache": False})
 # A model, the arguments of a call besides the ids, and a part of the message.
 UNFIT = [
-    (STACK, {"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
-    (STACK, {"cu_seq_lens_q": torch.tensor([0, 5, 11, 32])}, "in one sequence"),
+    (STACK, {"cu_seq_lens_q": BORDERS}, "position_ids"),
+    (
+        STACK,
+        {
+            "cu_seq_lens_q": BORDERS,
+            "position_ids": POSITIONS.repeat(2, 1),
+            "attention_mask": (IDS != IDS[0, 0]).long(),
+        },
+        "attention_mask",
+    ),
     (STACK, {"inputs_embeds": MEMORY}, "exactly one of input_ids and inputs_embeds"),
     (STACK, {"encoder_hidden_states": MEMORY}, "does not attend to encoder_hidden_states"),
-    (STACK, {"seq_idx": torch.zeros_like(IDS)}, "seq_idx does not suffice"),
+    (STACK, {"seq_idx": torch.zeros_like(IDS)}, "seq_idx"),
     (STACK, {"token_type_ids": IDS % 2}, "token_type_ids"),
     (TABLE, {"input_ids": random_ids(2, 70)}, "max_position_embeddings"),
     (CLASSIFIER, {"position_ids": POSITIONS.repeat(2, 1)}, "packed documents"),
-    (CLASSIFIER, {"cu_seq_lens_q": torch.tensor([0, 8, 16, 24, 32])}, "packed documents"),
     (BOTH_SIDES, {}, "decoder_input_ids"),
     (BOTH_SIDES, {**PAIR, "attention_mask": torch.ones(1, 1, 4, 4)}, "attention_mask"),
     (BOTH_SIDES, {**PAIR, "cu_seq_lens_q": BORDERS}, "cu_seq_lens_q"),
@@ -99,7 +106,7 @@ UNFIT = [
         {
             "input_ids": IDS[:1],
             "encoder_hidden_states": MEMORY[:1],
-            "cu_seq_lens_q": torch.tensor([0, 2, 8]),
+            "position_ids": POSITIONS[:1],
             "output_hidden_states": True,
         },
         "documents",
@@ -123,10 +130,8 @@ def test_inputs_beside_a_cache():
         model(IDS[:, :5], past_key_values=cache)
         with pytest.raises(ValueError, match="attention_mask"):
             model(IDS[:, 5:], attention_mask=torch.ones(4, columns), past_key_values=cache)
-    positions = torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5]])
-    for packed in ({"cu_seq_lens_q": torch.tensor([0, 2, 8])}, {"position_ids": positions}):
-        with pytest.raises(ValueError, match="packed documents"):
-            model(IDS[:1], past_key_values=DynamicCache(), **packed)
+    with pytest.raises(ValueError, match="packed documents"):
+        model(IDS[:1], past_key_values=DynamicCache(), position_ids=POSITIONS[:1])
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -170,7 +175,7 @@ CALLS = {
         {"name": "learned-typed"},
         {"token_type_ids": IDS % 2, "position_ids": torch.arange(8).expand(4, 8)},
     ),
-    "packed": ({}, {"cu_seq_lens_q": torch.tensor([0, 8, 20, 32], dtype=torch.int32)}),
+    "packed": ({}, {"position_ids": torch.arange(32)[None] % 12}),
     "decoder": (
         DECODER,
         {

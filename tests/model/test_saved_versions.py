@@ -86,6 +86,12 @@ def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
     found = {name: part(kept, f"{name}_input.") for name in names}
     found["padded"] = part(kept, "input.")
     found["training"] = found["padded"] | part(kept, "label.")
+    for inputs in found.values():
+        # Earlier versions took the borders of documents without positions.
+        if "cu_seq_lens_q" in inputs:
+            lengths = inputs["cu_seq_lens_q"].diff().tolist()
+            positions = torch.cat([torch.arange(length) for length in lengths])
+            inputs["position_ids"] = positions.view(inputs["input_ids"].shape)
     return {
         name: found[name] for name in sorted(found) if name.startswith("training") == is_training
     }
@@ -97,7 +103,7 @@ def rows_of(model: PreTrainedModel, kept: Tensors) -> dict[str, Any]:
     inputs = {key: value if value.ndim else value.item() for key, value in kept.items()}
     if not getattr(model, "pools_tokens", False):
         return inputs
-    is_packed = "cu_seq_lens_q" in inputs
+    is_packed = False
     if "position_ids" in inputs:
         is_real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])) != 0
         is_packed = bool(((inputs["position_ids"] == 0) & is_real).sum() > len(is_real))
@@ -108,11 +114,7 @@ def documents_as_rows(inputs: dict[str, Any]) -> dict[str, Any]:
     """Packed documents as padded rows."""
     ids = inputs["input_ids"]
     is_real = inputs.get("attention_mask", torch.ones_like(ids)).flatten() != 0
-    begins = torch.zeros_like(is_real)
-    if "cu_seq_lens_q" in inputs:
-        begins[inputs["cu_seq_lens_q"][:-1].long()] = True
-    else:
-        begins = is_real & (inputs["position_ids"].flatten() == 0)
+    begins = is_real & (inputs["position_ids"].flatten() == 0)
     numbers = begins.cumsum(0).where(is_real, 0)
     documents = [(numbers == number).nonzero()[:, 0] for number in range(1, numbers.max() + 1)]
     rows = {"attention_mask": [torch.ones(len(places)) for places in documents]}
