@@ -21,6 +21,7 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
+    packed_sequence_mask_function,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
@@ -879,11 +880,14 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "full_attention": create_causal_mask,
                 "sliding_attention": create_sliding_window_causal_mask,
             }
+        is_same_document = None
+        if documents is not None:
+            is_same_document = packed_sequence_mask_function(documents)
         arguments = {
             "config": self.config,
             "inputs_embeds": hidden_states,
             "attention_mask": attention_mask,
-            "and_mask_function": None if documents is None else same_document(documents),
+            "and_mask_function": is_same_document,
             CACHE_NAME: cache,
         }
         return {kind: create[kind](**arguments) for kind in dict.fromkeys(self.layer_types)}

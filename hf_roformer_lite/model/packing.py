@@ -171,11 +171,10 @@ def number_tokens(
 
 
 def same_document(
-    documents: torch.Tensor, key_documents: torch.Tensor | None = None
+    documents: torch.Tensor, key_documents: torch.Tensor
 ) -> Callable[..., torch.Tensor]:
-    """A transformers mask function: a query attends only to keys of its own document."""
-    if key_documents is None:
-        key_documents = documents
+    """A transformers mask function of cross-attention: a query attends only to keys of its own
+    document."""
 
     def is_same_document(batch_idx: Any, head_idx: Any, q_idx: Any, kv_idx: Any) -> torch.Tensor:
         return documents[batch_idx, q_idx] == key_documents[batch_idx, kv_idx]

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
 from .layers import CACHES, parameters_of
-from .plan import Plan, current, on_cpu, wants_all_layers
+from .plan import Plan, ReadPositions, current, on_cpu, wants_all_layers
 
 logger = logging.get_logger(__name__)
 
@@ -53,14 +53,12 @@ def make_plan(
     model: PreTrainedModel,
     switch: Switch,
     given: dict[str, Any],
-    stack: torch.nn.Module | None,
 ) -> Plan:
     """The plan of a call.
 
     Args:
         given: The arguments of the call by name. Some are replaced, for example so that the head of
             a language model computes only labelled positions.
-        stack: The module whose states the head of a language model reads.
     """
     base: Any = model.base_model
     has_cache = any(given.get(name) is not None for name in CACHES)
@@ -76,7 +74,7 @@ def make_plan(
         base=base,
         has_target=has_target,
         is_real=None if mask is None else mask != 0,
-        read=read_positions(model, values, num_last_read(model, switch, given, has_cache)),
+        read=read_positions(has_target, values, num_last_read(model, switch, given, has_cache)),
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
@@ -88,9 +86,8 @@ def make_plan(
     labels = values.get("labels")
     if labels is None or plan.computes_padding:
         return plan
-    if stack is not None and skips_logits(model, switch, given):
+    if skips_logits(model, switch, given):
         plan.labelled = keep_labelled(model, switch, given, labels)
-        plan.stack = stack
     if not has_cache:
         mask_target(model, switch, given, values, has_logits=plan.labelled is None)
     return plan
@@ -208,46 +205,46 @@ def num_last_read(
 
 
 def read_positions(
-    model: PreTrainedModel, values: dict[str, torch.Tensor], num_last: float
-) -> tuple[torch.Tensor, ...]:
-    """Matrices `(B, L)`, True at positions whose states a loss or a head may read although they are
-    padding.
+    has_target: bool, values: dict[str, torch.Tensor], num_last: float
+) -> list[ReadPositions]:
+    """The positions whose states a loss or a head may read although they are padding.
 
     Args:
+        has_target: Whether they belong to the target of an encoder–decoder, which is causal.
         num_last: As `num_last_read` returns it.
     """
-    read = []
+    causal = True if has_target else None
+    read: list[ReadPositions] = []
     if "labels" in values:
-        read.append(values["labels"] != IGNORE_INDEX)
-    is_pair = model.config.is_encoder_decoder
-    text = values.get("decoder_attention_mask" if is_pair else "attention_mask")
+        read.append((causal, values["labels"] != IGNORE_INDEX))
+    text = values.get("decoder_attention_mask" if has_target else "attention_mask")
     if num_last > 0 and text is not None:
         places = torch.arange(text.shape[1], device=text.device)
-        read.append((places >= text.shape[1] - num_last).expand(text.shape))
-    return tuple(read)
+        read.append((causal, (places >= text.shape[1] - num_last).expand(text.shape)))
+    return read
 
 
 def ends_of_rows(
     model: PreTrainedModel, switch: Switch, values: dict[str, torch.Tensor]
-) -> dict[bool, torch.Tensor]:
-    """The positions `(B, L)` that a pooler or a sequence-level head may read, by whether attention
-    is causal: the last one whose id is not the padding token if it is, and the first one if not."""
+) -> list[ReadPositions]:
+    """The positions that a pooler or a sequence-level head may read: the last one whose id is not
+    the padding token if attention is causal, and the first one if not."""
     rows = values.get("attention_mask")
     if rows is None or switch.head != "" or model.config.is_encoder_decoder:
-        return {}
+        return []
     places = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
     is_first = places == 0
     is_last = places == rows.shape[1] - 1
     if switch.has_summary:
-        return dict.fromkeys((False, True), is_first | is_last)
+        return [(None, is_first | is_last)]
     if model.base_model is model and current.plan is None:
-        return {False: is_first}  # There is no head.
+        return [(False, is_first)]  # There is no head.
     ids = values.get("input_ids")
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     if ids is not None and padding is not None and ids.flatten(0, -2).shape == rows.shape:
         last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
         is_last = places == last
-    return {False: is_first, True: is_last}
+    return [(False, is_first), (True, is_last)]
 
 
 def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:

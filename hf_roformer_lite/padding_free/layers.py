@@ -138,18 +138,12 @@ def name_of_class_in_transformers(module_class: Any) -> str:
 # Layers
 
 
-def enter_layer(
-    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Arguments | None:
+def enter_layer(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
     masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
-    if masks:
-        make = arguments_of if masks[0].is_traced else arguments_outside_of_graphs
-        return make(layer, args, kwargs)
-    given = dict(zip(parameters_of(layer), args, strict=False)) | kwargs
-    mask = given.get("attention_mask")
-    has_own_mask = isinstance(mask, torch.Tensor) and mask.ndim == 4
-    return arguments_of(layer, args, kwargs) if has_own_mask else None
+    if all(mask.is_traced for mask in masks):
+        return arguments_of(layer, args, kwargs)
+    return arguments_outside_of_graphs(layer, args, kwargs)
 
 
 def leave_layer(

@@ -36,12 +36,6 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 # The share of real tokens up to which a flat row is faster than the padded batch.
 MAX_REAL = 0.9
 
-# The functions of transformers that make mask functions of documents, each with the argument that
-# has the numbers of documents. `same_document` belongs to RoFormerLite models.
-DOCUMENTS = {
-    "packed_sequence_mask_function": "packed_sequence_mask",
-    "same_document": "key_documents",
-}
 # The arguments of `sdpa_mask` that let it look for padding, and return no mask if there is none.
 SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
 ONE_SIDED = "sliding_window_overlay"
@@ -78,8 +72,8 @@ def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
         factory, given = definition_of(part)
         if part is causal_mask_function:
             pattern = pattern._replace(is_causal=True)
-        elif factory in DOCUMENTS and pattern.documents is None:
-            pattern = pattern._replace(documents=given[DOCUMENTS[factory]])
+        elif factory == "packed_sequence_mask_function" and pattern.documents is None:
+            pattern = pattern._replace(documents=given["packed_sequence_mask"])
         elif factory in WINDOWS and pattern.window is None:
             pattern = pattern._replace(window=given["sliding_window"] + WINDOWS[factory])
             is_one_sided = factory == ONE_SIDED
@@ -103,14 +97,11 @@ def conjuncts(mask_function: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 
 def definition_of(mask_function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """The transformers function, or `same_document`, that has made a mask function, and the
-    arguments of that call. Mask functions have no name of their own, and closures hold what they
-    were made from."""
+    """The transformers function that has made a mask function, and the arguments of that call. Mask
+    functions have no name of their own, and closures hold what they were made from."""
     factory, _, _ = getattr(mask_function, "__qualname__", "").partition(".<locals>")
     cells = getattr(mask_function, "__closure__", None)
-    module = getattr(mask_function, "__module__", "")
-    is_own = module.endswith(".packing") and factory == "same_document"
-    if not cells or not (is_own or module == masking_utils.__name__):
+    if not cells or mask_function.__module__ != masking_utils.__name__:
         return "", {}
     names = mask_function.__code__.co_freevars
     return factory, {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
@@ -231,8 +222,9 @@ class DocumentMask:
             self.flat = flat = FlatMask(queries=tokens, keys=tokens, dense=lambda: dense)
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
             # (A graph in which the two are compared holds for one outcome alone.)
-            lengths_are_equal: Any = arguments["kv_length"] == arguments["q_length"]
-            is_self_attention = statically_known_true(lengths_are_equal)
+            is_self_attention = statically_known_true(
+                arguments["kv_length"] == arguments["q_length"]
+            )
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
             if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
@@ -350,10 +342,9 @@ def padding_free_mask(
     fits = attention_mask is None or attention_mask.shape == shape
     plan = current.plan or Plan()
     computes_padding = plan.computes_padding or wants_all_layers({}, arguments["config"])
-    if is_fixed_size or not fits or computes_padding:
+    is_full_graph = attention_mask is None and is_tracing()
+    if is_fixed_size or not fits or computes_padding or is_full_graph:
         return make_dense(**arguments)
-    if attention_mask is None and is_tracing():
-        return make_dense(**arguments)  # Without a mask, a graph has no padding.
     if make_dense is eager_mask:
         arguments["allow_is_causal_skip"] = False  # These modules rely on the mask to be causal.
     return DocumentMask(plan, make_dense=make_dense, **arguments).or_dense()

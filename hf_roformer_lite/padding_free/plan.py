@@ -33,6 +33,11 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     )
 
 
+# Matrices `(B, L)` on the CPU, True at positions that are read, and when: if attention is causal
+# (True), if it is not (False), or in both cases (None).
+ReadPositions = tuple[bool | None, torch.Tensor]
+
+
 @dataclass(eq=False)
 class Plan:
     """The decisions about one call of a model.
@@ -44,15 +49,13 @@ class Plan:
         has_target: Whether the model attends to a source, or is an encoder–decoder.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
-        read: Matrices `(B, L)` on the CPU, True at positions whose states are read after the layers
-            although they may be padding. Those of an encoder–decoder belong to the target.
-        ends: The same for a pooler or a head of whole rows, by whether attention is causal.
+        read: The positions whose states are read after the layers although they may be padding.
+        ends: The same for a pooler or a head of whole rows.
         reads_target: Whether all states of the target may be read, even those of padding that only
             the model knows.
         flat_mask: The `FlatMask` for such layers, without the ordinary mask.
-        stack: The module whose states the head of a language model reads.
-        labelled: The places `(n,)` of the labelled tokens among those states; None if the head
-            needs all of them.
+        labelled: The places `(n,)` of the labelled tokens among the states that the head of a
+            language model reads; None if it needs all of them.
         found: The tokens of the masks so far.
     """
 
@@ -60,11 +63,10 @@ class Plan:
     base: nn.Module | None = None
     has_target: bool = False
     is_real: torch.Tensor | None = None
-    read: tuple[torch.Tensor, ...] = ()
-    ends: dict[bool, torch.Tensor] = field(default_factory=dict)
+    read: list[ReadPositions] = field(default_factory=list)
+    ends: list[ReadPositions] = field(default_factory=list)
     reads_target: bool = False
     flat_mask: Any = None
-    stack: nn.Module | None = None
     labelled: torch.Tensor | None = None
     found: list[FlatTokens] = field(default_factory=list)
 
@@ -76,7 +78,6 @@ class Plan:
         """Add what is read by the model around this one."""
         self.read += outer.read
         self.reads_target |= outer.reads_target
-        self.stack = outer.stack
         self.labelled = outer.labelled
 
     def tokens(
@@ -100,11 +101,9 @@ class Plan:
         # Where all keys are hidden, some models attend evenly to all of them. Therefore a row is
         # computed whole if it has no real token, or if a state of its padding is read.
         is_whole = ~is_real.any(dim=1, keepdim=True)
-        read = [ends for causal, ends in self.ends.items() if is_causal in (causal, None)]
-        if is_causal or not self.has_target:
-            read += self.read
-        for matrix in read:
-            if matrix.shape == is_real.shape:
+        for causal, matrix in self.read + self.ends:
+            is_meant = causal == is_causal or None in (causal, is_causal)
+            if is_meant and matrix.shape == is_real.shape:
                 is_whole = is_whole | (matrix & ~is_real).any(dim=1, keepdim=True)
         if self.reads_target and is_causal:
             is_whole = torch.ones_like(is_whole)

@@ -220,7 +220,9 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
     vars(base)["_padding_free"] = replace(switch, head=head_of(base), skip_logits=False)
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
-    if stack is not None:
+    if stack is None:
+        switch.skip_logits = False
+    else:
         switch.handles.append(stack.register_forward_hook(select_labelled))
     for part in {model, base}:
         wrap(part, run)
@@ -290,7 +292,7 @@ def head_of(model: nn.Module) -> str:
 
 def stack_of(model: PreTrainedModel) -> nn.Module | None:
     """The module whose last hidden states the head of a language model reads."""
-    head = vars(model)["_padding_free"].head
+    head = head_of(model)
     if head not in LANGUAGE_HEADS:
         return None
     stack: nn.Module = model.base_model
@@ -323,18 +325,17 @@ def run(
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
-    outer = current.plan
-    if outer is not None and outer.base is not model:
-        outer = None
-    if outer is not None and covers(outer, given):
+    outer: Any = current.plan
+    is_within_a_call = outer is not None and outer.base is model
+    if is_within_a_call and covers(outer, given):
         return forward(model, **given)
     for name, value in given.items():
         # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
         if isinstance(value, DocumentMask):
             given[name] = value.dense
-    plan = make_plan(model, vars(model)["_padding_free"], given, stack=stack_of(model))
+    plan = make_plan(model, vars(model)["_padding_free"], given)
     has_logits = plan.labelled is None
-    if outer is not None:
+    if is_within_a_call:
         plan.include(outer)
     with planned(plan, mask=given.get("attention_mask")):
         output = forward(model, **given)
@@ -355,7 +356,7 @@ def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any
     """Reduce the output of `stack`, which the head reads, to the states of labelled positions, `(1,
     n, hidden)`."""
     plan = current.plan
-    if plan is None or plan.labelled is None or plan.stack is not stack:
+    if plan is None or plan.labelled is None:
         return None
     states = output[0].flatten(0, 1)
     states = states.index_select(0, plan.labelled.to(states.device)).unsqueeze(0)

@@ -16,7 +16,6 @@ from comparisons import (
 from transformers import masking_utils
 
 from hf_roformer_lite import padding_free
-from hf_roformer_lite.model.packing import same_document
 from hf_roformer_lite.padding_free import attention
 from hf_roformer_lite.padding_free.masks import pattern_of
 
@@ -64,7 +63,6 @@ ONE_SIDED = masking_utils.sliding_window_overlay(4)
 CAUSAL = masking_utils.causal_mask_function
 BIDIRECTIONAL = masking_utils.bidirectional_mask_function
 PACKED = masking_utils.packed_sequence_mask_function(torch.arange(14).expand(3, -1) // 5)
-OWN_PACKED = same_document(torch.arange(14).expand(3, -1) // 5)
 # Each entry says whether the pattern is known.
 MASK_FUNCTIONS = {
     "causal": (CAUSAL, True),
@@ -73,7 +71,6 @@ MASK_FUNCTIONS = {
     "window to both sides": (TWO_SIDED_WINDOW, True),
     "window to one side": (ONE_SIDED, False),
     "packed": (masking_utils.and_masks(CAUSAL, PACKED), True),
-    "packed, own": (masking_utils.and_masks(CAUSAL, OWN_PACKED), True),
     "packed, window": (masking_utils.and_masks(TWO_SIDED_WINDOW, PACKED), True),
     "and that of a user": (masking_utils.and_masks(CAUSAL, of_a_user), False),
     "or that of a user": (masking_utils.or_masks(CAUSAL, of_a_user), False),
