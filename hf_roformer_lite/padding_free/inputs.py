@@ -241,8 +241,8 @@ def ends_of_rows(
         return [(False, is_first)]  # There is no head.
     ids = values.get("input_ids")
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    if ids is not None and padding is not None and ids.flatten(0, -2).shape == rows.shape:
-        last = (places * (ids.flatten(0, -2) != padding)).argmax(dim=1, keepdim=True)
+    if ids is not None and padding is not None and ids.numel() == rows.numel():
+        last = (places * (ids.reshape_as(rows) != padding)).argmax(dim=1, keepdim=True)
         is_last = places == last
     return [(False, is_first), (True, is_last)]
 

@@ -208,7 +208,10 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
         mask = flat_mask_of(layer, mask)
     elif isinstance(mask, DocumentMask):
         mask = mask.flat if mask.key_shape == mask.shape else None
-    if mask is None or not may_be_flat(given, mask.queries.shape) or has_other_hook(layer):
+    # The mask of another attention function, such as flex attention, is left as it is.
+    if not isinstance(mask, FlatMask) or not may_be_flat(given, mask.queries.shape):
+        return None
+    if has_other_hook(layer):
         return None
     source = None
     cross_mask = given.get("encoder_attention_mask")
