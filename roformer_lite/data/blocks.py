@@ -93,7 +93,10 @@ def blocks(
     start, end = borders
     pieces = _tokenized(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):
-        yield {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        block = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        if is_causal:
+            block["labels"] = ids
+        yield block
 
 
 def _tokenized(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
@@ -279,14 +279,9 @@ class Recipe(ABC):
         """
         return start
 
-    def prepare_generation(
-        self, model: PreTrainedModel, args: TrainingArguments
-    ) -> GenerationConfig | None:
-        """Set the task's defaults of `generate`. Returns a copy to save, because the Trainer adds
-        further values."""
-        if not model.can_generate():
-            return None
-        return GenerationConfig.from_dict(model.generation_config.to_dict())
+    def prepare_generation(self, start: Start) -> None:
+        """Set the task's defaults of `generate` in the model."""
+        return
 
     def trainer_parts(self, start: Start) -> dict[str, Any]:
         """Arguments of the trainer's class: the data, the collator and the metrics."""

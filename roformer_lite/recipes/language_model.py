@@ -16,6 +16,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     set_seed,
@@ -246,13 +247,12 @@ class CausalLM(LanguageModel):
         "beams",
     )
 
-    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BlockCollator:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> DataCollatorForSeq2Seq:
         # Generation needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
-        return BlockCollator(right_sided(tokenizer), mlm=False)
-
-    def config_fields(self) -> dict[str, Any]:
-        return {**super().config_fields(), "is_decoder": True}
+        return DataCollatorForSeq2Seq(right_sided(tokenizer))
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         # The logits at a token predict the next one.

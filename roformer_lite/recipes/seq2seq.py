@@ -21,24 +21,16 @@ from ..data.data_files import Row, text_of
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.baselines import Predictions, text_to_text_baselines
-from ..measuring.metrics import (
-    Metrics,
-    sentence_chrf,
-    translation_metrics,
-)
+from ..measuring.metrics import Metrics, sentence_chrf, translation_metrics
 from ..measuring.report import Outcome
 from ..measuring.significance import Measured, corpus_score
 from ..options.tasks import Seq2SeqDataArguments
-from .base import (
-    Answer,
-    AnsweringRecipe,
-    FittedBaseline,
-)
+from .base import Answer, AnsweringRecipe, FittedBaseline, Start
 from .loaded_model import Input, LoadedModel, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, GenerationConfig
+    from transformers import EvalPrediction
 
 
 # The severity of the worst possible prediction. As chrF is at most 100, every wrong prediction has
@@ -120,15 +112,22 @@ class Seq2Seq(AnsweringRecipe):
 
     # The model, and its training.
 
-    def prepare_generation(self, model: PreTrainedModel, args: Any) -> GenerationConfig | None:
+    def prepare_generation(self, start: Start) -> None:
+        args: Any = start.args
+        generation_config: Any = start.model.generation_config
         # The length includes the start token.
         max_length = args.generation_max_length or self.options.max_target_length + 1
-        model.generation_config.max_length = max_length
+        generation_config.max_length = max_length
         # This limit of a checkpoint would win.
-        model.generation_config.max_new_tokens = None
+        generation_config.max_new_tokens = None
         if args.generation_num_beams is not None:
-            model.generation_config.num_beams = args.generation_num_beams
-        return super().prepare_generation(model, args)
+            generation_config.num_beams = args.generation_num_beams
+        # In training, mBART starts with the language of the target, which need not be that of the
+        # checkpoint.
+        prepare = getattr(start.model, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is not None:
+            target = start.tokenizer(text_target=[""], return_tensors="pt")["input_ids"]
+            generation_config.decoder_start_token_id = int(prepare(target)[0, 0])
 
     # Choosing a checkpoint.
 
@@ -170,8 +169,12 @@ class Seq2Seq(AnsweringRecipe):
         if new_tokens:
             # The saved limit would apply as well.
             limits |= {"max_new_tokens": new_tokens, "max_length": None}
-        encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
-        encoded = encoded.to(saved.model.device)
+        encoded = saved.tokenizer(
+            inputs,
+            truncation=True,
+            padding=True,
+            return_tensors="pt",
+        ).to(saved.model.device)
         token_ids = saved.model.generate(**encoded, **limits)
         return texts_of(token_ids, saved.tokenizer)
 

@@ -1,5 +1,6 @@
 """Trains a run into a finished model directory, with the training loop of the stock Trainer."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def train(run: Run) -> dict[str, Any] | None:
         baselines: Baselines = {}
         if args.should_save:
             fitted, baselines = fit_baselines(start)
-        generation_config = start.recipe.prepare_generation(start.model, args)
+        start.recipe.prepare_generation(start)
+        # The Trainer adds further values.
+        generation_config: Any = copy.deepcopy(getattr(start.model, "generation_config", None))
         trainer = make_trainer(start)
         checkpoint = last_checkpoint(directory.path)
         pairs, validated = train_in_stages(start, trainer, few_rows, checkpoint)
@@ -71,8 +74,7 @@ def train(run: Run) -> dict[str, Any] | None:
         if validated is not None and validated.folds and run.training.baselines:
             in_folds = validated.baselines(start)
             baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
-        if generation_config is not None:
-            start.model.generation_config = generation_config
+        start.model.generation_config = generation_config
         finished = FinishedTraining(
             run=run.whole or run,
             start=start,

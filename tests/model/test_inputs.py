@@ -73,7 +73,7 @@ UNFIT = [
         {
             "cu_seq_lens_q": BORDERS,
             "position_ids": POSITIONS.repeat(2, 1),
-            "attention_mask": (IDS != IDS[0, 0]).long(),
+            "attention_mask": torch.eye(4, 8),
         },
         "attention_mask",
     ),

@@ -91,7 +91,7 @@ def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
         if "cu_seq_lens_q" in inputs:
             lengths = inputs["cu_seq_lens_q"].diff().tolist()
             positions = torch.cat([torch.arange(length) for length in lengths])
-            inputs["position_ids"] = positions.view(inputs["input_ids"].shape)
+            inputs["position_ids"] = positions.view_as(inputs["input_ids"])
     return {
         name: found[name] for name in sorted(found) if name.startswith("training") == is_training
     }
@@ -101,12 +101,10 @@ def rows_of(model: PreTrainedModel, kept: Tensors) -> dict[str, Any]:
     """The arguments of a model, in which packed documents are rows if the model pools tokens, and
     tensors without dimensions are numbers of Python."""
     inputs = {key: value if value.ndim else value.item() for key, value in kept.items()}
-    if not getattr(model, "pools_tokens", False):
+    if not getattr(model, "pools_tokens", False) or "position_ids" not in inputs:
         return inputs
-    is_packed = False
-    if "position_ids" in inputs:
-        is_real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])) != 0
-        is_packed = bool(((inputs["position_ids"] == 0) & is_real).sum() > len(is_real))
+    is_real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])) != 0
+    is_packed = bool(((inputs["position_ids"] == 0) & is_real).sum() > len(is_real))
     return documents_as_rows(inputs) if is_packed else inputs
 
 

@@ -7,12 +7,14 @@ from tempfile import mkdtemp
 
 import pytest
 import torch
+from conftest import assert_equal
+from datasets import Dataset
 from program import answered, write_rows
 from saved_models import TEXTS, save_model
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
-from roformer_lite.data.blocks import BlockCollator, cut_blocks
+from roformer_lite.data.blocks import BlockCollator, blocks, cut_blocks
 from roformer_lite.data.splits import hold_out, load_splits
 from roformer_lite.errors import InputError
 from roformer_lite.options.tasks import ClassifyDataArguments
@@ -69,7 +71,7 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
         assert all(block[0] == 1 and block[-1] == 2 for block in made)
 
 
-def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones():
+def test_every_batch_has_labels_at_its_text_alone():
     tokenizer = rl.RoFormerLiteTokenizer.train(["bale and born"] * 9, vocab_size=300)
     collator = BlockCollator(tokenizer, mlm_probability=1e-9)
     row = tokenizer("bale")
@@ -80,6 +82,13 @@ def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(
         assert len(masked) == 1 and batch["input_ids"][0, masked[0, 1]] == tokenizer.mask_token_id
         label = batch["labels"][0, masked[0, 1]]
         assert label == row["input_ids"][masked[0, 1]] and label not in tokenizer.all_special_ids
+    # The end of a document has a label and padding has none, even if one token is used for both.
+    tokenizer.pad_token = tokenizer.sep_token
+    recipe = RECIPES["causal"](RECIPES["causal"].options_class(dataset_name="any"))
+    texts = ["bale", "born bale"]
+    rows = Dataset.from_dict({"document": texts, "text": texts})
+    batch = recipe.collator(None, tokenizer)(list(blocks(rows, tokenizer, 16, True)))
+    assert_equal(batch["labels"] == -100, batch["attention_mask"] == 0)
 
 
 def letters(count: int) -> str:
