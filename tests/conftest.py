@@ -158,8 +158,6 @@ def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, l
     lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])
     positions = torch.cat([torch.arange(length) for length in lengths])
     borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    forms = [
-        {"position_ids": positions[None]},
-        {"position_ids": positions[None], "cu_seq_lens_q": borders, "cu_seq_lens_k": borders},
-    ]
-    return ids[mask.bool()][None], forms
+    form = {"position_ids": positions[None]}
+    packing = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
+    return ids[mask.bool()][None], [form, form | packing]

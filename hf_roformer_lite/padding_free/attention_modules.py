@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from .batch import FlatTokens, flat_form_of, map_states, remember
 from .layers import TABLES, FlatCache, flat_mask_in, name_in_transformers, parameters_of
 from .masks import FlatMask
+from .trial import PaddingFreeError
 
 # The arguments that have one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
@@ -48,15 +49,6 @@ ATTENTION_MODULES = {
     "umt5.UMT5Attention",  # It computes a position bias in each layer.
     "xglm.XGLMAttention",
 }
-
-
-def has_own_attention(model: nn.Module) -> bool:
-    return any(name_in_transformers(part) in ATTENTION_MODULES for part in model.modules())
-
-
-def has_stock_config(module: nn.Module) -> bool:
-    """Whether an attention module keeps the attention implementation of the stock model."""
-    return "_stock_config" in vars(module)
 
 
 # Classes with a wrapped `forward`
@@ -93,9 +85,22 @@ def new_module(stock_class: Any, around: Callable[..., Any]) -> nn.Module:
 
 
 def wrap(module: nn.Module, around: Callable[..., Any]) -> None:
-    if "_stock_class" not in vars(type(module)):
-        stock_class: Any = type(module)
-        set_class(module, class_around(stock_class, around))
+    """Make `forward` of a module `around`.
+
+    Raises:
+        PaddingFreeError: if a `forward` of the instance would be called in its place.
+    """
+    stock_class: Any = type(module)
+    if "_stock_class" in vars(stock_class):
+        return
+    set_class(module, class_around(stock_class, around))
+    called = getattr(module, "_old_forward", module.forward)
+    if inspect.unwrap(called).__module__ != __name__:
+        raise PaddingFreeError(
+            module,
+            "its `forward` was replaced, as accelerate does in mixed precision. Call padding_free "
+            "before that, or load the model again.",
+        )
 
 
 def unwrap_all(model: nn.Module) -> None:
@@ -105,7 +110,7 @@ def unwrap_all(model: nn.Module) -> None:
         stock_class = vars(type(module)).get("_stock_class")
         if stock_class is not None:
             set_class(module, stock_class)
-        if has_stock_config(module):
+        if "_stock_config" in vars(module):
             module.config = vars(module).pop("_stock_config")
 
 

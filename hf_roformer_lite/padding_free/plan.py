@@ -202,4 +202,4 @@ def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     packed = torch.cat([value.to(device).flatten().long() for value in values]).cpu()
     parts = packed.split([value.numel() for value in values])
     pairs = zip(tensors.items(), parts, strict=True)
-    return {name: part.view(value.shape) for (name, value), part in pairs}
+    return {name: part.view_as(value) for (name, value), part in pairs}

@@ -18,15 +18,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from . import attention  # noqa: F401  (registers the attention function)
-from .attention_modules import (
-    has_own_attention,
-    has_stock_config,
-    unwrap_all,
-    wrap,
-    wrap_attention_modules,
-)
+from .attention_modules import ATTENTION_MODULES, unwrap_all, wrap, wrap_attention_modules
 from .inputs import Switch, make_plan
-from .layers import hook_layers, parameters_of
+from .layers import hook_layers, name_in_transformers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import SkippedLogits
 from .plan import Plan, current, planned, wants_all_layers
@@ -261,10 +255,10 @@ def chosen_implementations(
         name = None
         if type(module)._can_set_attn_implementation():
             name = NAME
-        elif has_own_attention(module):
+        elif any(name_in_transformers(part) in ATTENTION_MODULES for part in module.modules()):
             is_eager = module.config._attn_implementation == "eager"
             name = EAGER_NAME if is_eager else NAME
-    if has_stock_config(module):
+    if "_stock_config" in vars(module):  # An attention module that keeps its implementation.
         return
     config = getattr(module, "config", None)
     if isinstance(config, PreTrainedConfig) and name is not None:

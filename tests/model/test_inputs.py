@@ -79,7 +79,7 @@ UNFIT = [
     ),
     (STACK, {"inputs_embeds": MEMORY}, "exactly one of input_ids and inputs_embeds"),
     (STACK, {"encoder_hidden_states": MEMORY}, "does not attend to encoder_hidden_states"),
-    (STACK, {"seq_idx": torch.zeros_like(IDS)}, "seq_idx"),
+    (STACK, {"seq_idx": IDS}, "seq_idx"),
     (STACK, {"token_type_ids": IDS % 2}, "token_type_ids"),
     (TABLE, {"input_ids": random_ids(2, 70)}, "max_position_embeddings"),
     (CLASSIFIER, {"position_ids": POSITIONS.repeat(2, 1)}, "packed documents"),

@@ -90,7 +90,7 @@ def test_opens_without_the_package(bundles):
 
 
 def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    monkeypatch.setattr("builtins.input", pytest.fail)
     monkeypatch.setattr(
         "transformers.dynamic_module_utils.get_cached_module_file",
         lambda *a, **k: pytest.fail("ran"),

@@ -91,7 +91,7 @@ def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
         if "cu_seq_lens_q" in inputs:
             lengths = inputs["cu_seq_lens_q"].diff().tolist()
             positions = torch.cat([torch.arange(length) for length in lengths])
-            inputs["position_ids"] = positions.view_as(inputs["input_ids"])
+            inputs["position_ids"] = positions[None]
     return {
         name: found[name] for name in sorted(found) if name.startswith("training") == is_training
     }
