@@ -23,6 +23,7 @@ from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # The first of these that a checkpoint has is read.
@@ -66,6 +67,18 @@ class LazyTensors(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._readers)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Context in which transformers only logs errors. This leaves out its table of missing and
+    unexpected tensors, for example, because the caller reports these."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ embeddings can be multiplied into their table.
 import copy
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
-from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
 
+from .checkpoint_files import without_warnings
 from .hugging_face import OUR_PREFIX, HuggingFaceConverter
 from .weight_map import ConversionError
 
@@ -134,7 +134,7 @@ def fitting(
     """
     routes = []
     # A family may warn about ids outside its vocabulary.
-    with _without_warnings():
+    with without_warnings():
         for converter in converters:
             # A family without such a head is skipped.
             with suppress(ConversionError):
@@ -147,16 +147,6 @@ def fitting(
         nearest = f"the nearest is {best.converter.name}, which has no equivalent of {faults}"
         raise ConversionError(f"no family has an equivalent of this model; {nearest}")
     return best.converter
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
 
 
 def _distance(route: Route) -> tuple[bool, int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.conversion.checkpoint_files import reason
+from hf_roformer_lite.conversion.checkpoint_files import reason, without_warnings
 from hf_roformer_lite.integrations import RERANKER_FIELDS
 from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
@@ -33,7 +33,6 @@ from .saved.saved_model import (
     max_positions,
     read_optional_object,
     require_tokenizer,
-    without_reports,
 )
 
 
@@ -181,7 +180,7 @@ def try_model(saved: SavedModel, directory: str) -> None:
     Raises:
         InputError: if they do not.
     """
-    with warnings.catch_warnings(), without_reports():
+    with warnings.catch_warnings(), without_warnings():
         warnings.simplefilter("ignore")
         try:
             lines = ["a\ta", "a a a\ta"] if saved.recipe.takes_pairs else ["a", "a a a"]

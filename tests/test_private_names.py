@@ -66,7 +66,7 @@ def definitions(nodes: list[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+            if ast.unparse(node.value) in ("self", "cls"):
                 yield node.attr
 
 

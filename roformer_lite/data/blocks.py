@@ -3,6 +3,7 @@ into batches."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -20,9 +21,9 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The tokenizer gets at most this many texts at once, because it needs a hundred times as much
-# memory.
-NUM_TEXTS_AT_ONCE = 32
+# The tokenizer gets at most this many rows at once, because it needs a hundred times as much memory
+# as their text.
+NUM_ROWS_AT_ONCE = 64
 
 
 def cut_blocks(
@@ -102,15 +103,20 @@ def blocks(
 def _tokenized(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
-    for batch in rows.iter(batch_size=NUM_TEXTS_AT_ONCE):
+    for batch in rows.iter(batch_size=NUM_ROWS_AT_ONCE):
+        # The lines of a document are encoded together, because a tokenizer may join line ends, or
+        # put a space at the beginning of each text.
+        texts: dict[str, str] = defaultdict(str)
+        for document, line in zip(batch["document"], batch["text"], strict=True):
+            texts[document] += line
         encoded = tokenizer(
-            batch["text"],
+            list(texts.values()),
             add_special_tokens=False,
             truncation=False,
             return_attention_mask=False,
             verbose=False,
         )
-        yield from zip(batch["document"], encoded["input_ids"], strict=True)
+        yield from zip(texts, encoded["input_ids"], strict=True)
 
 
 class BlockCollator(DataCollatorForLanguageModeling):

@@ -10,8 +10,7 @@ saved model is run: `trust_remote_code` is off, and files of torch are read with
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from hf_roformer_lite.conversion.checkpoint_files import (
     local_directory,
     open_tokenizer,
     refuse_tensors,
+    without_warnings,
 )
 from hf_roformer_lite.model.hub import AUTO_CLASSES
 
@@ -136,7 +136,7 @@ def load_complete_model(
         InputError: if a file is missing or wrong.
     """
     load_generation_config(name)
-    with naming(name), without_reports():
+    with naming(name), without_warnings():
         model, report = load_pretrained(model_class, name, config)
         if model.base_model is model:
             # Sentence encoders do not read BERT's pooler, and many are saved without it.
@@ -165,7 +165,7 @@ def load_with_new_head(
             shape.
     """
     load_generation_config(name)
-    with naming(name), without_reports():
+    with naming(name), without_warnings():
         # The small steps of AdamW would be lost in half precision.
         model, report = load_pretrained(auto_model, name, config, dtype=torch.float32)
     mismatched = {key[0] for key in report["mismatched_keys"]}
@@ -348,15 +348,3 @@ def sentence_modules(name: str | Path) -> list[str]:
                     "model"
                 )
     return kinds
-
-
-@contextmanager
-def without_reports() -> Iterator[None]:
-    """Context in which transformers only logs errors. This leaves out its table of missing and
-    unexpected tensors, because the caller reports these."""
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(level)

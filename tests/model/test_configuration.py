@@ -100,7 +100,6 @@ def test_unknown_fields(fields, message):
         lambda **fields: rl.RoFormerLiteConfig.from_preset("tiny", **fields),
         lambda **fields: rl.RoFormerLiteSeq2SeqConfig(encoder=fields),
         lambda **fields: rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
-        lambda **fields: AutoConfig.for_model("roformer_lite", **fields),
     ):
         with pytest.raises(TypeError, match=message):
             make(**fields)
