@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
 # English to German captions. Beside this script's working directory lies `multi30k/`: data/task1/raw of the Multi30k
-# repository, whose texts are for non-commercial use. 130 minutes of training on one core, by the clock: preparation and
-# the final evaluation come on top.
+# repository, whose texts are for non-commercial use.
 set -euo pipefail
 for split in train val test_2016_flickr; do
   paste <(zcat multi30k/$split.en.gz | tr '\t' ' ') <(zcat multi30k/$split.de.gz | tr '\t' ' ') > $split.tsv
 done
-# The training of the card planned more epochs, and an option that limited its time ended it after these steps.
 roformer-lite train seq2seq \
   --train_file train.tsv --validation_file val.tsv --test_file test_2016_flickr.tsv --column_names source target \
   --vocab_size 4000 --size tiny \
