@@ -736,7 +736,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             position_ids=position_ids,
             cache=cache,
         )
-        self.check_kwargs(kwargs, attention_mask, position_ids, documents, cache)
+        self.check_kwargs(kwargs, given, attention_mask, position_ids, documents, cache)
         if position_ids is None:
             position_ids = count_positions(given, attention_mask, cache)
         position_ids = position_ids.view(-1, given.shape[1])  # (L,) to (1, L)
@@ -818,6 +818,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     def check_kwargs(
         self,
         kwargs: dict[str, Any],
+        given: torch.Tensor,
         attention_mask: Any,
         position_ids: torch.Tensor | None,
         documents: torch.Tensor | None,
@@ -831,8 +832,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; "
                 "leave is_causal out."
             )
-        has_borders = kwargs.get("cu_seq_lens_q") is not None
+        borders: Any = kwargs.get("cu_seq_lens_q")
+        has_borders = borders is not None
         is_flat = position_ids is not None and not is_padding_mask(attention_mask)
+        if has_borders and documents is None and not is_paged(cache):
+            is_flat = is_flat and len(borders) == len(given) + 1
         if (has_borders or kwargs.get("seq_idx") is not None) and not is_flat:
             raise ValueError(
                 "cu_seq_lens_q and seq_idx do not suffice to separate documents; pass position_ids "

@@ -126,17 +126,17 @@ def find_packed_documents(
     if cache is not None and is_tracing(position_ids):
         return None
     position_ids = position_ids.to(given.device).expand(shape)
-    is_real = torch.ones_like(position_ids, dtype=torch.bool)
-    if attention_mask is not None:
-        is_real = real_tokens(attention_mask, given)
-    begins = restarts_of_positions(position_ids, is_real)
+    if attention_mask is None:
+        begins = F.pad(position_ids[:, 1:] <= position_ids[:, :-1], pad=(1, 0), value=False)
+    else:
+        begins = restarts_between_padding(position_ids, real_tokens(attention_mask, given))
     if not is_tracing(position_ids) and not bool(begins.any()):
         return None
     begins = begins | (torch.arange(shape[1], device=given.device) == 0)
     return begins.flatten().long().cumsum(dim=0).view(shape)
 
 
-def restarts_of_positions(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+def restarts_between_padding(position_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Whether a token is real and its position is not greater than that of the real token before
     it, `(B, L)`. Padding may stand between the two."""
     last_real = F.pad(last_places(is_real)[:, :-1], pad=(1, 0), value=-1)  # before each token

@@ -1,4 +1,4 @@
-"""Checks of `rope_parameters` that transformers accepts in silence."""
+"""Rejects `rope_parameters` that transformers would accept without a warning."""
 
 from typing import Any
 

@@ -33,8 +33,8 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
     )
 
 
-# Matrices `(B, L)` on the CPU, True at positions that are read, and when: if attention is causal
-# (True), if it is not (False), or in both cases (None).
+# A condition and a matrix `(B, L)` on the CPU, True at the positions that are read under it. The
+# condition is that attention is causal (True), that it is not (False), or neither (None).
 ReadPositions = tuple[bool | None, torch.Tensor]
 
 

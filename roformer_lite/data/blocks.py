@@ -3,9 +3,8 @@ into batches."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The tokenizer gets at most this many rows at once, because it needs a hundred times as much memory
-# as their text.
-NUM_ROWS_AT_ONCE = 64
+# The tokenizer gets at most this many lines of a document at once, because it needs a hundred times
+# as much memory as the text.
+NUM_LINES_AT_ONCE = 1000
 
 
 def cut_blocks(
@@ -103,20 +102,18 @@ def blocks(
 def _tokenized(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[str, list[int]]]:
-    for batch in rows.iter(batch_size=NUM_ROWS_AT_ONCE):
+    for document, lines in groupby(rows, key=itemgetter("document")):
         # The lines of a document are encoded together, because a tokenizer may join line ends, or
         # put a space at the beginning of each text.
-        texts: dict[str, str] = defaultdict(str)
-        for document, line in zip(batch["document"], batch["text"], strict=True):
-            texts[document] += line
-        encoded = tokenizer(
-            list(texts.values()),
-            add_special_tokens=False,
-            truncation=False,
-            return_attention_mask=False,
-            verbose=False,
-        )
-        yield from zip(texts, encoded["input_ids"], strict=True)
+        while part := list(islice(lines, NUM_LINES_AT_ONCE)):
+            encoded: Any = tokenizer(
+                "".join(line["text"] for line in part),
+                add_special_tokens=False,
+                truncation=False,
+                return_attention_mask=False,
+                verbose=False,
+            )
+            yield document, encoded["input_ids"]
 
 
 class BlockCollator(DataCollatorForLanguageModeling):

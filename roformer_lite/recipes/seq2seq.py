@@ -126,7 +126,7 @@ class Seq2Seq(AnsweringRecipe):
         # checkpoint.
         prepare = getattr(start.model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
-            target = start.tokenizer(text_target=[""], return_tensors="pt")["input_ids"]
+            target = start.tokenizer(text_target=["a"], return_tensors="pt")["input_ids"]
             generation_config.decoder_start_token_id = int(prepare(target)[0, 0])
 
     # Choosing a checkpoint.

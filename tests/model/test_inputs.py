@@ -67,12 +67,12 @@ BOTH_SIDES = (rl.RoFormerLiteForConditionalGeneration, {})
 HEADS_ALONE = (rl.RoFormerLiteModel, {**DECODER, "name": "parallel-heads", "use_cache": False})
 # A model, the arguments of a call besides the ids, and a part of the message.
 UNFIT = [
-    (STACK, {"cu_seq_lens_q": BORDERS}, "position_ids"),
+    (STACK, {"cu_seq_lens_q": BORDERS, "position_ids": POSITIONS[1]}, "position_ids"),
     (
         STACK,
         {
             "cu_seq_lens_q": BORDERS,
-            "position_ids": POSITIONS.repeat(2, 1),
+            "position_ids": POSITIONS[:1],
             "attention_mask": torch.eye(4, 8),
         },
         "attention_mask",
@@ -82,7 +82,7 @@ UNFIT = [
     (STACK, {"seq_idx": IDS}, "seq_idx"),
     (STACK, {"token_type_ids": IDS % 2}, "token_type_ids"),
     (TABLE, {"input_ids": random_ids(2, 70)}, "max_position_embeddings"),
-    (CLASSIFIER, {"position_ids": POSITIONS.repeat(2, 1)}, "packed documents"),
+    (CLASSIFIER, {"position_ids": POSITIONS[:1]}, "packed documents"),
     (BOTH_SIDES, {}, "decoder_input_ids"),
     (BOTH_SIDES, {**PAIR, "attention_mask": torch.ones(1, 1, 4, 4)}, "attention_mask"),
     (BOTH_SIDES, {**PAIR, "cu_seq_lens_q": BORDERS}, "cu_seq_lens_q"),
