@@ -312,10 +312,9 @@ def run(
     The base model within another one needs a plan of its own only if it gets other arguments than
     the whole model, as in a model that computes two texts one after the other.
     """
-    if not is_switched(model):
-        return forward(model, *args, **kwargs)
     names = parameters_of(model)
-    if len(args) > len(names):  # Arguments without names cannot be understood.
+    # Arguments without names cannot be understood.
+    if not is_switched(model) or len(args) > len(names):
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
