@@ -736,7 +736,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             position_ids=position_ids,
             cache=cache,
         )
-        self.check_kwargs(kwargs, given, attention_mask, position_ids, documents, cache)
+        self.check_is_causal(kwargs, cache)
+        self.check_borders(kwargs, given, attention_mask, position_ids, documents, cache)
+        self.check_documents(documents, cache)
         if position_ids is None:
             position_ids = count_positions(given, attention_mask, cache)
         position_ids = position_ids.view(-1, given.shape[1])  # (L,) to (1, L)
@@ -815,7 +817,16 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if isinstance(attention_mask, torch.Tensor):
             check_attention_mask(attention_mask, given, cache)
 
-    def check_kwargs(
+    def check_is_causal(self, kwargs: dict[str, Any], cache: Any) -> None:
+        """Reject an `is_causal` that would have no effect."""
+        is_causal = kwargs.pop("is_causal", None)
+        if is_causal not in (None, self.is_decoder) and not is_paged(cache):
+            raise ValueError(
+                f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; "
+                "leave is_causal out."
+            )
+
+    def check_borders(
         self,
         kwargs: dict[str, Any],
         given: torch.Tensor,
@@ -824,14 +835,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         documents: torch.Tensor | None,
         cache: Any,
     ) -> None:
-        """Reject arguments that would have no effect, or that cannot be combined with a cache or a
-        head."""
-        is_causal = kwargs.pop("is_causal", None)
-        if is_causal not in (None, self.is_decoder) and not is_paged(cache):
-            raise ValueError(
-                f"is_causal={is_causal} contradicts is_decoder={self.is_decoder} of this model; "
-                "leave is_causal out."
-            )
+        """Reject borders of documents that positions do not mark, and the reverse for flash
+        attention."""
         borders: Any = kwargs.get("cu_seq_lens_q")
         has_borders = borders is not None
         is_flat = position_ids is not None and not is_padding_mask(attention_mask)
@@ -849,13 +854,17 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 "separates documents: pass cu_seq_lens_q, cu_seq_lens_k, max_length_q and "
                 "max_length_k as well."
             )
-        is_packed = documents is not None and not is_tracing(documents)
-        if is_packed and not self.takes_packed_documents:
+
+    def check_documents(self, documents: torch.Tensor | None, cache: Any) -> None:
+        """Reject packed documents beside a head that pools tokens, and beside a cache."""
+        if documents is None:
+            return
+        if not is_tracing(documents) and not self.takes_packed_documents:
             raise ValueError(
                 "a model that pools tokens takes no packed documents: pass each document as a "
                 "sequence of its own, whose padding costs nothing."
             )
-        if documents is not None and isinstance(cache, Cache):
+        if isinstance(cache, Cache):
             raise ValueError(
                 "a cache cannot hold packed documents: leave it out, or pass position_ids that "
                 "increase along each sequence."
