@@ -839,10 +839,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         attention."""
         borders: Any = kwargs.get("cu_seq_lens_q")
         has_borders = borders is not None
-        is_flat = position_ids is not None and not is_padding_mask(attention_mask)
+        is_marked = position_ids is not None and not is_padding_mask(attention_mask)
         if has_borders and documents is None and not is_paged(cache):
-            is_flat = is_flat and len(borders) == len(given) + 1
-        if (has_borders or kwargs.get("seq_idx") is not None) and not is_flat:
+            # Without restarts, each row is one document.
+            is_marked = is_marked and len(borders) == len(given) + 1
+        if (has_borders or kwargs.get("seq_idx") is not None) and not is_marked:
             raise ValueError(
                 "cu_seq_lens_q and seq_idx do not suffice to separate documents; pass position_ids "
                 "that restart with each document, and no attention_mask."

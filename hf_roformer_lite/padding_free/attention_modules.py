@@ -51,6 +51,11 @@ ATTENTION_MODULES = {
 }
 
 
+# The attribute of such a module with its own configuration, while the one that it uses keeps the
+# attention implementation of the stock model.
+STOCK_CONFIG = "_stock_config"
+
+
 # Classes with a wrapped `forward`
 
 
@@ -110,8 +115,8 @@ def unwrap_all(model: nn.Module) -> None:
         stock_class = vars(type(module)).get("_stock_class")
         if stock_class is not None:
             set_class(module, stock_class)
-        if "_stock_config" in vars(module):
-            module.config = vars(module).pop("_stock_config")
+        if STOCK_CONFIG in vars(module):
+            module.config = vars(module).pop(STOCK_CONFIG)
 
 
 def set_class(module: nn.Module, kind: Any) -> None:
@@ -138,7 +143,7 @@ def wrap_attention_modules(model: nn.Module) -> None:
         wrap(module, attend_by_module)
         config = getattr(module, "config", None)
         if config is not None:
-            vars(module)["_stock_config"] = config
+            vars(module)[STOCK_CONFIG] = config
             module.config = copy.copy(config)
 
 

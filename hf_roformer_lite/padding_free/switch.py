@@ -18,7 +18,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from . import attention  # noqa: F401  (registers the attention function)
-from .attention_modules import ATTENTION_MODULES, unwrap_all, wrap, wrap_attention_modules
+from .attention_modules import (
+    ATTENTION_MODULES,
+    STOCK_CONFIG,
+    unwrap_all,
+    wrap,
+    wrap_attention_modules,
+)
 from .inputs import Switch, make_plan
 from .layers import hook_layers, name_in_transformers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
@@ -258,7 +264,7 @@ def chosen_implementations(
         elif any(name_in_transformers(part) in ATTENTION_MODULES for part in module.modules()):
             is_eager = module.config._attn_implementation == "eager"
             name = EAGER_NAME if is_eager else NAME
-    if "_stock_config" in vars(module):  # An attention module that keeps its implementation.
+    if STOCK_CONFIG in vars(module):  # An attention module that keeps its implementation.
         return
     config = getattr(module, "config", None)
     if isinstance(config, PreTrainedConfig) and name is not None:
@@ -313,7 +319,7 @@ def run(
     the whole model, as in a model that computes two texts one after the other.
     """
     names = parameters_of(model)
-    # Arguments without names cannot be understood.
+    # A model that is switched off computes padding. Arguments without names cannot be understood.
     if not is_switched(model) or len(args) > len(names):
         with planned(Plan(computes_padding=True, base=model.base_model)):
             return forward(model, *args, **kwargs)
