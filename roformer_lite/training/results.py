@@ -328,5 +328,5 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
 
 def table_of(values: pandas.DataFrame, title: str, rows_of_splits: dict[str, int]) -> str:
     """A table of values by name and split, as text."""
-    columns = [f"{split}, {rows_of_splits[split]:,} rows" for split in values]
+    columns = [f"{split} ({rows_of_splits[split]:,} rows)" for split in values]
     return f"\n{title}\n{values.to_string(header=columns, float_format='{:.4f}'.format)}\n"
