@@ -148,11 +148,10 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     task = results.get("task", "rerank" if is_reranker else None)
     kind = next((kind for kind in fitting if kind.name == task), fitting[0])
     settings = results.get("settings", {})
-    if not isinstance(settings, dict):
-        raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-    known = {name: settings.get(name) for name in kind.options_class.measuring_options}
     parser = CommandParser(f"train {kind.name}", "", [kind.options_class])
+    # The settings may be anything in a damaged file, also no object.
     try:
+        known = {name: settings.get(name) for name in kind.options_class.measuring_options}
         (options,) = parser.parse(command_words({**known, "dataset_name": "-"}))
         return kind.of_model(options, config, settings)
     except (InputError, TypeError, AttributeError) as error:

@@ -133,11 +133,11 @@ class FlatMask:
 
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
-        # torch calls this method when another attention function uses the mask.
+        # torch calls this method when other code uses the mask.
         raise RuntimeError(
-            "padding_free was switched off, or the attention implementation was changed, between "
-            "the forward pass and the backward pass, in which checkpointed layers are computed "
-            "again. Change it after the backward pass."
+            "a mask of padding_free was used as a tensor. Checkpointed layers do so in the "
+            "backward pass if padding_free was switched off, or the attention implementation was "
+            "changed, after the forward pass: change it after the backward pass."
         )
 
     def dense_on(self, device: torch.device) -> torch.Tensor | None:

@@ -49,16 +49,16 @@ class PaddingFreeError(ValueError):
 def explained(module: nn.Module, reason: str) -> Iterator[None]:
     """Raise any error of other code as a `PaddingFreeError` with this reason.
 
-    The code of a model may raise any exception. An error that this package raises is a fault of its
-    own, and stays what it is.
+    The code of a model may raise any exception. An error that this package raises has its own
+    reason, or is a fault of its own, and stays what it is.
     """
     try:
         yield
-    except PaddingFreeError:
-        raise
     except Exception as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if frame.f_globals["__name__"].startswith(f"{__package__}."):
+        is_own = frame.f_globals["__name__"].startswith(f"{__package__}.")
+        # By this method, `FlatMask` raises an error where other code takes it for a tensor.
+        if is_own and frame.f_code.co_name != "__torch_function__":
             raise
         raise PaddingFreeError(module, f"{reason} ({error or type(error).__name__}).") from error
 

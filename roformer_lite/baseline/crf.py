@@ -120,7 +120,7 @@ class WordTagger:
 
     def tag(self, words: Sequence[str]) -> list[int]:
         """The numbers of the most likely tags of a sentence."""
-        return best_sequence(self.scores(words), self.transitions)
+        return best_sequence(self.scores(words), np.pad(self.transitions, (1, 0)))
 
 
 def word_features(words: Sequence[str]) -> list[list[str]]:

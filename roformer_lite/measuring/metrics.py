@@ -5,9 +5,7 @@ losses, perplexity, correlations and the mean squared error.
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,9 @@ from torch.nn import functional as F
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..errors import InputError
+from .tag_schemes import STRICT_SCHEMES
 
 Metrics = dict[str, float]
-_ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
-# These schemes also mark the end of an entity.
-STRICT_SCHEMES = ("IOBES", "BILOU")
 CORRELATIONS = ("spearman", "pearson")
 # Lower values of these metrics and of losses are better.
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})
@@ -102,27 +98,6 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
         f1 = f1_score(true, predicted, average=average, zero_division=0)
         metrics[f"{average}_f1"] = float(f1)
     return metrics
-
-
-def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
-    """The scheme by which the tags of sentences mark entities: IOB1, IOB2, IOBES or BILOU. None for
-    tags of single tokens, such as parts of speech."""
-    kinds = set()
-    begun_by_b = 0
-    begun_by_i = 0
-    for tags in sentences:
-        for before, tag in pairwise(["O", *tags]):
-            found = _ENTITY_TAG.fullmatch(tag)
-            if found is None:
-                return None
-            kinds.add(tag[0])
-            if before[1:] != tag[1:]:
-                begun_by_b += tag[0] == "B"
-                begun_by_i += tag[0] == "I"
-    kinds.discard("O")
-    if kinds and kinds <= set("BI"):
-        return "IOB1" if begun_by_i > begun_by_b else "IOB2"
-    return next((name for name in STRICT_SCHEMES if kinds and kinds <= set(name)), None)
 
 
 def entity_report(predicted: list[list[str]], true: list[list[str]], scheme: str) -> Any:

@@ -25,10 +25,8 @@ def words_of(value: Any) -> list[str]:
     if value is None:
         return []
     if isinstance(value, dict):
-        return [
-            f"{name}={each if isinstance(each, str) else json.dumps(each)}"
-            for name, each in value.items()
-        ]
+        # As JSON, the text "1.10" does not become a number.
+        return [f"{name}={json.dumps(each)}" for name, each in value.items()]
     if isinstance(value, list | tuple):
         return list(map(str, value))
     return [str(value).lower() if isinstance(value, bool) else str(value)]

@@ -24,16 +24,17 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..baseline.crf import WordTagger
 from ..baseline.join import Join, choose_join
-from ..baseline.sequences import best_sequence, legal_transitions
+from ..baseline.sequences import best_sequence
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.scripts import HAN
 from ..errors import InputError
 from ..measuring.baselines import Predictions
-from ..measuring.metrics import STRICT_SCHEMES, Metrics, scheme_of, tagging_metrics
+from ..measuring.metrics import Metrics, tagging_metrics
 from ..measuring.report import Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
+from ..measuring.tag_schemes import STRICT_SCHEMES, legal_transitions, scheme_of
 from ..options.tasks import TagDataArguments
 from .base import (
     Answer,
@@ -243,7 +244,7 @@ class Tag(LabelRecipe):
         for own_logits, own_labels, own_found in zip(logits, labels, found, strict=True):
             is_labelled = own_labels != IGNORE_INDEX
             scores = own_logits[is_labelled].float().cpu().numpy()
-            own_found[is_labelled] = own_found.new_tensor(self.best_tags(scores))
+            own_found[is_labelled] = own_found.new_tensor(best_sequence(scores, self.legal))
         return found
 
     def choose(
@@ -294,15 +295,15 @@ class Tag(LabelRecipe):
             inputs, sentences, self.encoder_logits(saved, sentences), strict=True
         ):
             scores = logits
-            transitions: np.ndarray | float = 0
+            transitions = self.legal
             if saved.joined is not None:
                 field: Any = saved.joined.model
                 join = saved.joined.join
-                scores, transitions = joint_scores(join, logits, field.scores(units), field)
+                scores, transitions = self.joint(join, logits, field.scores(units), field)
             if self.unit == CHARACTERS:
                 lengths = [len(characters_of(word)) for word in words]
                 scores = scores[list(accumulate(lengths[:-1], initial=0))]
-            numbers = self.best_tags(scores, transitions)
+            numbers = best_sequence(scores, transitions)
             answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
         return answers
 
@@ -311,9 +312,21 @@ class Tag(LabelRecipe):
         """The result of `legal_transitions` for the tags of the model."""
         return legal_transitions(list(self.labels), self.scheme)
 
-    def best_tags(self, scores: np.ndarray, transitions: np.ndarray | float = 0) -> list[int]:
-        """The best sequence of tags that the scheme allows; see `best_sequence`."""
-        return best_sequence(scores, transitions + self.legal[1:], start=self.legal[0])
+    def joint(
+        self, join: Join, logits: np.ndarray, scores: np.ndarray, field: WordTagger
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The joint scores of the words of a sentence, `(words, tags)`, and of the transitions that
+        the scheme allows, as `best_sequence` takes them.
+
+        Args:
+            join: The weight of the encoder, and the scale of the transitions.
+            logits: The logits of the encoder, `(words, tags)`.
+            scores: The scores of the field, `(words, tags)`.
+            field: The field.
+        """
+        weight = 1 - join.weight
+        transitions = np.pad(weight * join.scale * field.transitions, (1, 0))
+        return join.weight * logits + weight * scores, self.legal + transitions
 
     def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
         """The logits of the first token of each unit of each sentence, `(units, tags)`."""
@@ -346,7 +359,7 @@ class Tag(LabelRecipe):
         def losses_of(join: Join) -> np.ndarray:
             errors = []
             for own_logits, own_scores, own_true in zip(logits, of_field, true, strict=True):
-                found = self.best_tags(*joint_scores(join, own_logits, own_scores, baseline))
+                found = best_sequence(*self.joint(join, own_logits, own_scores, baseline))
                 pairs = zip(found, own_true, strict=True)
                 errors.append(sum(names[number] != tag for number, tag in pairs))
             return np.array(errors)
@@ -467,20 +480,3 @@ def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str
             "tags or --unit words"
         )
     return unit
-
-
-def joint_scores(
-    join: Join, logits: np.ndarray, scores: np.ndarray, field: WordTagger
-) -> tuple[np.ndarray, np.ndarray]:
-    """The joint scores of the words of a sentence, `(words, tags)`, and of transitions,
-    `(tags before, tags)`.
-
-    Args:
-        join: The weight of the encoder, and the scale of the transitions.
-        logits: The logits of the encoder, `(words, tags)`.
-        scores: The scores of the field, `(words, tags)`.
-        field: The field.
-    """
-    weight = 1 - join.weight
-    joint = join.weight * logits + weight * scores
-    return joint, weight * join.scale * field.transitions

@@ -64,15 +64,14 @@ def decide(
         rows: All rows of the data.
         from_sentence_encoder: Whether the training starts from a converted sentence encoder.
     """
-    if run.task != "classify" or problem_type_in(run.data, rows) != SINGLE:
-        return FewRows()
+    has_one_label = run.task == "classify" and problem_type_in(run.data, rows) == SINGLE
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
-    if not is_small or not run.data.fit_head or args.world_size > 1:
+    if not (has_one_label and is_small and run.data.fit_head) or args.world_size > 1:
         return FewRows()
     may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
-    learns_all = may_stop and from_sentence_encoder
+    needs_all_rows = may_stop and from_sentence_encoder
     return FewRows(
-        min_rows_to_split=MAX_CONTRASTIVE_ROWS if learns_all else MIN_ROWS_TO_SPLIT,
+        min_rows_to_split=MAX_CONTRASTIVE_ROWS if needs_all_rows else MIN_ROWS_TO_SPLIT,
         learns_from_pairs=True,
         stops_after_fitting=may_stop,
     )

@@ -63,6 +63,8 @@ def make_trainer(start: Start) -> RoFormerLiteTrainer:
             options=options,
             lengths=lengths,
         )
+    except InputError:
+        raise
     except (ImportError, ValueError) as error:
         raise InputError(
             f"--training_arguments: the Trainer does not accept them: {reason(error)}"
@@ -134,9 +136,8 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
 
 
 def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:
-    args = trainer.args
     saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
-    if args.should_save:
+    if trainer.args.should_save:
         print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
     if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
         trainer.train(resume_from_checkpoint=checkpoint)

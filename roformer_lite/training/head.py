@@ -180,7 +180,7 @@ def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, 
     labels: list[torch.Tensor] = []
     # A hook would get padded states, so that padding would have to be computed.
     vars(layer)["forward"] = nn.Identity()
-    was_training = model.training
+    # The Trainer turns dropout on again.
     model.eval()
     rows = train.select(order)
     for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
@@ -193,7 +193,6 @@ def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, 
             labels[-1] = labels[-1][is_labelled]
         if sum(map(len, labels)) >= MAX_FITTED_ITEMS:
             break
-    model.train(was_training)
     del vars(layer)["forward"]
     return torch.cat(states), torch.cat(labels)
 

@@ -82,7 +82,7 @@ def make_start(
     positions = max_positions(model)
     if positions is not None:
         recipe = recipe.limited_to(positions, run.given)
-        tokenizer.model_max_length = recipe.max_length
+    tokenizer.model_max_length = recipe.max_length
     leave_out_segments(tokenizer, model.config)
     encoded = {
         split: recipe.encode(part, tokenizer, training=split == "train")

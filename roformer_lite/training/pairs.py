@@ -162,6 +162,7 @@ def _arguments(
     own.max_steps = num_steps
     own.warmup_steps = 0.1  # A fraction of all steps.
     own.lr_scheduler_type = SchedulerType.LINEAR
+    own.lr_scheduler_kwargs = {}
     own.eval_strategy = IntervalStrategy.NO
     own.load_best_model_at_end = False
     own.logging_strategy = IntervalStrategy.EPOCH

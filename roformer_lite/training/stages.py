@@ -54,5 +54,4 @@ def train_in_stages(
                 set_seed(trainer.args.seed)
     has_steps = validated is None or validated.prefers_fine_tuning
     fit(trainer, checkpoint, has_steps=has_steps)
-    trainer.compute_metrics = None
     return pairs, validated

@@ -42,7 +42,6 @@ def make_tokenizer(
                 unfinished.rename(folder)
     tokenizer = require_tokenizer(name)
     try_tokenizer(tokenizer, name)
-    tokenizer.model_max_length = recipe.max_length
     is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
     if recipe.name == "causal" and is_own:
         # A prompt has no [SEP] at its end, because another text would begin after it.

@@ -41,15 +41,15 @@ def place(current_folder) -> Path:
 
 
 def test_importing_the_functions_loads_nothing_heavy():
-    code = (
-        "import sys; from roformer_lite import evaluate, predict, train\n"
-        "assert callable(train) and callable(evaluate) and callable(predict)\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'numpy', 'yaml', 'hf_roformer_lite'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-        "import roformer_lite.training.defaults, roformer_lite.measuring.metrics\n"
-        "from roformer_lite import evaluate, train\n"
-        "assert callable(train) and callable(evaluate)\n"
-    )
+    code = """
+import sys
+from roformer_lite import evaluate, predict, train
+heavy = {"torch", "transformers", "datasets", "numpy", "yaml", "hf_roformer_lite"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+import roformer_lite.training.defaults, roformer_lite.measuring.metrics
+from roformer_lite import evaluate, train
+assert callable(train) and callable(evaluate)
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -1,15 +1,14 @@
 """Options of `train`: mistakes are named at once, before any data are read, and values reach the
 libraries."""
 
-import re
 from pathlib import Path
 
 import pytest
 from program import refused
 
-from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
+from roformer_lite.options.values import command_words
 from roformer_lite.training.defaults import with_defaults
 from roformer_lite.training.fit import trainer_class
 from roformer_lite.training.training_arguments import make_training_arguments
@@ -80,12 +79,6 @@ def test_spellings_of_options():
         parse_run("classify", ["--dataset_name", "x", "--output", "m"])
 
 
-def test_the_version(capsys):
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert re.fullmatch(r"roformer-lite \d+\.\d+\S*\n", capsys.readouterr().out)
-
-
 def arguments_of(task: str, *options: str):
     run = parse_run(task, [*NEEDED, "--use_cpu", *options])
     return make_training_arguments(with_defaults(run), trainer_class(task).args_class)
@@ -101,6 +94,8 @@ def test_values_reach_transformers():
     assert args.lr_scheduler_kwargs == {"num_cycles": 2}
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
+    words = command_words({"training_arguments": {"run_name": "1.10"}})
+    assert arguments_of("mlm", *words).run_name == "1.10"
     args = arguments_of("mlm", "--training_arguments", "eval_strategy=no")
     assert not args.load_best_model_at_end
     for metric, is_greater_better in (("perplexity", False), ("accuracy", True)):

@@ -44,8 +44,8 @@ This page lists every text model type in transformers 5.24, and whether
 [`padding_free`](padding_free.md) supports it. A type is supported if a small random model of each
 of its classes, one of which is named, computes the same logits, losses and gradients with and
 without padding. The column *largest difference* has the largest difference divided by the largest
-value, for texts of 20, 13, 6 and 1 tokens. At most 1e-5 is allowed. For any other type, `padding_free` raises a
-`PaddingFreeError` with the reason, and leaves the model as it was.
+value, for texts of 20, 13, 6 and 1 tokens. At most 1e-5 is allowed. For any other type,
+`padding_free` raises a `PaddingFreeError` with the reason, and leaves the model as it was.
 
 On the website, the box below the name of a column filters the long table by this column, for
 example by `bert` or `no`. The same rows are in the file `tests/padding_free/every_type.csv`.

@@ -145,6 +145,18 @@ def test_tokens_that_meet_outside_attention_are_refused(mix, dtype):
         padding_free(model)
 
 
+def test_a_module_that_adds_its_mask_itself():
+    class Adding(transformers.models.bert.modeling_bert.BertAttention):
+        def forward(self, states, mask=None, **kwargs):
+            added = None if mask is None else states.new_zeros(1) + mask
+            return super().forward(states, added, **kwargs)
+
+    model = build("bert classes")
+    model.bert.encoder.layer[0].attention.__class__ = Adding
+    with pytest.raises(PaddingFreeError, match="directly"):
+        padding_free(model)
+
+
 def test_every_model_within_a_module():
     towers = torch.nn.ModuleList([build("bert mlm"), torch.nn.Sequential(build("bert classes"))])
     padding_free(towers)

@@ -76,7 +76,15 @@ def test_a_killed_stage_of_pairs_ends_with_the_same_weights(encoder, tmp_path):
 def test_an_interrupted_fine_tuning_after_pairs(encoder, tmp_path):
     """The stage of pairs is over, and is reported like that of an uninterrupted training."""
     data = written(tmp_path, 105)
-    options = {"num_train_epochs": 10, "per_device_train_batch_size": 4}
+    options = {
+        "num_train_epochs": 10,
+        "per_device_train_batch_size": 4,
+        # They are for fine-tuning alone.
+        "training_arguments": [
+            "lr_scheduler_type=cosine_with_restarts",
+            'lr_scheduler_kwargs={"num_cycles": 2}',
+        ],
+    }
     whole = trained(encoder, data, tmp_path / "whole", **options)
     files = {"train_file": data, "output_dir": tmp_path / "m", "model_name_or_path": encoder}
     interrupted("train classify --use_cpu", step=50, **files, **options)

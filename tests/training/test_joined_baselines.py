@@ -1,8 +1,9 @@
 """A baseline joins the answer of a saved encoder, and the joined answer is the same everywhere."""
 
+import re
 import subprocess
 import sys
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ from roformer_lite.baseline.crf import WordTagger
 from roformer_lite.baseline.files import JoinedBaseline, load_joined, save_joined
 from roformer_lite.baseline.join import Join, choose_join
 from roformer_lite.baseline.ngrams import NgramClassifier
-from roformer_lite.baseline.sequences import best_sequence, legal_transitions
+from roformer_lite.baseline.sequences import best_sequence
 from roformer_lite.errors import InputError
+from roformer_lite.measuring.tag_schemes import legal_transitions
 
 SMALL = f"classify {TINY} --max_steps 4 --seed 0"
 KINDS = ["classify, joined", "tag, joined"]
@@ -214,34 +216,39 @@ def test_the_random_field_is_that_of_crfsuite(tmp_path):
         assert found == tagger.tag(word_features(words))
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("length", [0, 1, 2, 5])
 def test_the_best_sequence_is_that_of_all_sequences(length):
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(length, 3))
-    transitions = generator.normal(size=(3, 3))
-    start = generator.normal(size=3)
+    transitions = generator.normal(size=(4, 4))
 
     def total(sequence: tuple[int, ...]) -> float:
-        steps = sum(transitions[pair] for pair in pairwise(sequence))
-        return start[sequence[0]] + scores[range(length), sequence].sum() + steps
+        places = [0, *(number + 1 for number in sequence), 0]
+        steps = transitions[places[:-1], places[1:]].sum()
+        return scores[range(length), sequence].sum() + steps
 
     best = max(product(range(3), repeat=length), key=total)
-    assert best_sequence(scores, transitions, start) == list(best)
+    assert best_sequence(scores, transitions) == list(best)
 
 
-def test_no_words_have_no_tags():
-    assert best_sequence(np.zeros((0, 3)), np.zeros((3, 3))) == []
+LEGAL = {
+    "IOB2": r"(O |B-(.) (I-\2 )*)*",
+    "IOBES": r"(O |S-. |B-(.) (I-\2 )*E-\2 )*",
+    "BILOU": r"(O |U-. |B-(.) (I-\2 )*L-\2 )*",
+    "IOB1": ".*",
+    None: ".*",
+}
 
 
-@pytest.mark.parametrize("scheme", ["IOB2", "BILOU", "IOB1", None])
-def test_the_scheme_says_which_transitions_are_legal(scheme):
-    before_inside = set()
-    if scheme in ("IOB2", "BILOU"):
-        before_inside = {"", "O", "B-Y"}
-    labels = ["O", "B-X", "I-X", "B-Y"]
-    places = np.argwhere(legal_transitions(labels, scheme) == -np.inf)
-    forbidden = {(["", *labels][left], labels[right]) for left, right in places}
-    assert forbidden == {(left, "I-X") for left in before_inside}
+@pytest.mark.parametrize("scheme", LEGAL)
+def test_the_scheme_says_which_sequences_are_legal(scheme):
+    tags = ["O", *(f"{kind}-X" for kind in "BIESLU" if kind in (scheme or "BI")), "B-Y", "I-Y"]
+    legal = legal_transitions(tags, scheme)
+    for numbers in product(range(len(tags)), repeat=3):
+        places = [0, *(number + 1 for number in numbers), 0]
+        sequence = "".join(f"{tags[number]} " for number in numbers)
+        is_legal = np.isfinite(legal[places[:-1], places[1:]]).all()
+        assert is_legal == bool(re.fullmatch(LEGAL[scheme], sequence)), sequence
 
 
 @pytest.mark.slow
