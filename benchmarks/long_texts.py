@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-from roformer_lite.saved.saved_model import load_model
+from hf_roformer_lite.conversion.checkpoints import load_model
 
 from .report import Row, report
 from .workload import IGNORED, MASKED_SHARE

@@ -96,6 +96,7 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
             unfinished.mkdir()
             yield unfinished
             unfinished.replace(place)
+    # The disk may be full, or the place write-protected, whatever is written.
     except (OSError, SafetensorError) as error:
         cause = getattr(error, "strerror", None) or error
         raise ConversionError(f"{out} cannot be written: {cause}") from error
@@ -128,6 +129,7 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
     if name == "auto":
         name = source_of(path, config)
     converter = find_converter(name)
+    # The fields and tensors of a damaged checkpoint may raise any error in a converter.
     with naming(path):
         model = converter.convert(state_dict, config, copy=False)
     for field in RERANKER_FIELDS & config.keys():
@@ -203,6 +205,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     """
     with whole_directory(out) as unfinished:
         model = load_model(path)
+        # Only what no family can express raises an error here; `naming` adds the directory.
         with naming(path):
             if name == "auto":
                 name = fitting_family(model)

@@ -185,9 +185,9 @@ def try_model(saved: SavedModel, directory: str) -> None:
             lines = ["a\ta", "a a a\ta"] if saved.recipe.takes_pairs else ["a", "a a a"]
             given = [saved.recipe.input_of_line(line) for line in lines]
             saved.answers(given, batch_size=2, options={"max_new_tokens": 2})
-        except (InputError, torch.OutOfMemoryError):
+        except (InputError, MemoryError, torch.OutOfMemoryError):
             raise
-        # Any other error, of the model or of a library, means that the saved files are wrong.
+        # Wrong files may raise any error, in the code of a model, of a library or of this program.
         except Exception as error:
             raise InputError(
                 f"{directory}: its configuration, settings and tokenizer do not fit together: "

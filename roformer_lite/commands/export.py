@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_roformer_lite.conversion.checkpoints import load_model
 from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 from hf_roformer_lite.conversion.gguf import export_gguf
 from hf_roformer_lite.padding_free import padding_free
@@ -20,7 +21,6 @@ from ..options.formats import FOLDER_FORMATS
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import (
     load_config,
-    load_model,
     naming,
     read_optional_object,
     require_tokenizer,
@@ -49,11 +49,14 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         )
     check_sentence_modules(source)
     tokenizer = require_tokenizer(source, load_config(source))
+    with naming(source):
+        model = load_model(source)
     # Every runtime supports this precision.
-    model = padding_free(load_model(source).float(), enabled=not options.padded)
+    padding_free(model.float(), enabled=not options.padded)
     place = out / options.format if options.format in FOLDER_FORMATS else out
     with (
         complete_directory(out) as directory,
+        # Exporters raise errors of many types for operations that they do not know.
         naming(source, f"cannot be exported as {options.format}"),
         # The exporter of torch prints its progress.
         redirect_stdout(io.StringIO()),

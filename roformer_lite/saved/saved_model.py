@@ -38,7 +38,6 @@ from hf_roformer_lite.conversion.checkpoint_files import (
     refuse_tensors,
     without_warnings,
 )
-from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..errors import InputError
 from ..output import RESULTS_FILE
@@ -108,22 +107,6 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
         f"{name}/config.json: architectures={config.architectures} must name a class of models of "
         f"the type {config.model_type!r}"
     )
-
-
-def load_model(name: str | Path) -> PreTrainedModel:
-    """Load a RoFormerLite model with the head that was saved.
-
-    Raises:
-        InputError: if it is a model of another package, or if a file is missing or wrong.
-    """
-    config = load_config(name)
-    model_class = model_class_of(config, name)
-    if config.model_type not in AUTO_CLASSES:
-        raise InputError(
-            f"{name}: {model_class.__name__} is a stock class; convert the model with "
-            "`roformer-lite convert`"
-        )
-    return load_complete_model(name, config, model_class)
 
 
 def load_complete_model(

@@ -65,6 +65,7 @@ def make_trainer(start: Start) -> RoFormerLiteTrainer:
         )
     except InputError:
         raise
+    # The Trainer checks its arguments here, for example whether a package or a metric exists.
     except (ImportError, ValueError) as error:
         raise InputError(
             f"--training_arguments: the Trainer does not accept them: {reason(error)}"

@@ -64,5 +64,6 @@ def train_tokenizer(
         arguments["vocab_size"] = vocab_size
     try:
         return RoFormerLiteTokenizer.train(texts, show_progress=False, **arguments)
+    # The texts may hold no character, or too many for the vocabulary.
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error

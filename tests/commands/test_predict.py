@@ -34,6 +34,7 @@ from transformers import (
 )
 
 import roformer_lite
+from hf_roformer_lite.conversion.checkpoints import load_model
 from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
@@ -41,7 +42,6 @@ from roformer_lite.data.data_files import read_table
 from roformer_lite.errors import InputError
 from roformer_lite.output import complete_file
 from roformer_lite.recipes import loaded_model
-from roformer_lite.saved.saved_model import load_model
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 LABELS = list("bca")

@@ -10,10 +10,10 @@ from transformers import AutoTokenizer
 from transformers.exporters import ExportedModel
 
 import hf_roformer_lite as rl
+from hf_roformer_lite.conversion.checkpoints import load_model
 from hf_roformer_lite.model import heads_roformer_lite
 from roformer_lite.errors import InputError
 from roformer_lite.export.graphs import export_model, sample_inputs
-from roformer_lite.saved.saved_model import load_model
 
 
 def assert_same_outputs(model, exported, masks: list[torch.Tensor]) -> None:

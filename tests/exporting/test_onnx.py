@@ -13,12 +13,12 @@ from program import change_fields, evaluated, refused, run, write_rows
 from saved_models import save_model
 from transformers import AutoModel, AutoTokenizer
 
+from hf_roformer_lite.conversion.checkpoints import load_model
 from roformer_lite.answers import open_model
 from roformer_lite.errors import InputError
 from roformer_lite.export.sentence_encoder import SentenceEncoder
 from roformer_lite.saved.saved_model import (
     load_config,
-    load_model,
     model_class_of,
     require_tokenizer,
     set_input_names,

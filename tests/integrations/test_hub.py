@@ -15,8 +15,9 @@ from huggingface_hub.utils import filter_repo_objects
 from saved_models import save_bert, save_model
 
 from hf_roformer_lite.conversion import ConversionError, checkpoint_files
+from hf_roformer_lite.conversion.checkpoints import load_model
 from roformer_lite.cli import main
-from roformer_lite.saved.saved_model import load_model, require_tokenizer
+from roformer_lite.saved.saved_model import require_tokenizer
 
 WITHOUT_PACKAGE = """
 import sys
