@@ -1,6 +1,7 @@
 """The directory of an unfinished training. One process locks it, and the training can be
 continued."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -169,9 +170,10 @@ class TrainingDirectory:
         return found
 
     def _stamp(self, path: str | Path) -> tuple[str, str]:
-        found = os.stat(path)
+        """The name of a file, and a hash of its content, which a copy or a new download keeps."""
         name = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
-        return name, f"{found.st_size} bytes at {found.st_mtime_ns} ns"
+        with open(path, "rb") as file:
+            return name, f"SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
     def _difference(self, before: dict[str, Any], now: dict[str, Any]) -> str:
         """The options and files of this run that differ from those of the one that was begun here;
