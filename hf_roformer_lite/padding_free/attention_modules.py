@@ -231,7 +231,10 @@ class FlatMaps(TorchFunctionMode):
         if self.keys is not self.queries:
             return None  # The other side may have the same shape.
         batch_size, length = self.queries.shape
-        is_batch = states.ndim == 3 and not statically_known_true(batch_size == 1)
-        is_batch = is_batch and statically_known_true(states.shape[0] == batch_size)
-        is_batch = is_batch and statically_known_true(states.shape[1] == length)
+        is_batch = (
+            states.ndim == 3
+            and not statically_known_true(batch_size == 1)
+            and statically_known_true(states.shape[0] == batch_size)
+            and statically_known_true(states.shape[1] == length)
+        )
         return self.queries if is_batch else None

@@ -139,8 +139,9 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
     elif "start_positions" in parameters_of(model):
         reason = "the probability of an answer depends on the scores of padding"
     if reason:
-        name = type(model).__name__
-        logger.warning_once(f"padding_free: {name} computes padding, because {reason}.")
+        logger.warning_once(
+            f"padding_free: {type(model).__name__} computes padding, because {reason}."
+        )
     return reason != ""
 
 
@@ -167,9 +168,14 @@ def mask_target(
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
     padding tokens, which some stock decoders read and others do not. A target that is passed may go
-    on after its labels, which makes a difference only if its logits are computed.
+    on after its labels, which makes a difference only if its logits are computed. An
+    `EncoderDecoderModel` hides padding tokens itself, also those that have labels.
     """
-    is_pair = switch.head == "seq2seq" and model.config.is_encoder_decoder
+    is_pair = (
+        switch.head == "seq2seq"
+        and model.config.is_encoder_decoder
+        and model.config.model_type != "encoder-decoder"
+    )
     if not is_pair or not model.training or given.get("decoder_attention_mask") is not None:
         return
     is_read = values["labels"] != IGNORE_INDEX

@@ -246,9 +246,7 @@ class DocumentMask:
     @cached_property
     def tokens(self) -> FlatTokens:
         """The computed tokens among the keys."""
-        documents = None if self.pattern is None else self.pattern.documents
-        if documents is not None:
-            documents = documents.cpu()
+        documents = self.pattern and self.pattern.documents
         return self.plan.tokens(self.is_real, self.is_causal, documents)
 
     @cached_property

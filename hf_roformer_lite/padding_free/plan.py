@@ -132,7 +132,7 @@ def find_tokens(
     begins = torch.ones_like(rows, dtype=torch.bool)
     begins[1:] = rows.diff() != 0
     if documents is not None:
-        begins[1:] |= documents[rows, columns].diff() != 0
+        begins[1:] |= documents.cpu()[rows, columns].diff() != 0
     first = begins.nonzero().squeeze(1)  # (documents,), the first token of each document
     end = torch.tensor([len(rows)], device=first.device)
     lengths = first.diff(append=end)

@@ -192,8 +192,13 @@ def check_modules(module: nn.Module) -> None:
 
 
 def check_interface(model: PreTrainedModel) -> None:
-    """Reject models with attention of their own. A trial would report less clearly what happens in
-    them."""
+    """Reject models with attention of their own, about which a trial would report less clearly what
+    happens in them, and T5Gemma, which reads states of tokens that it hides from attention itself,
+    for example in cross-attention without a mask."""
+    if model.config.model_type == "t5gemma":
+        raise PaddingFreeError(
+            model, "it looks for padding tokens beside the mask functions, and reads some of them."
+        )
     stacks = configs_of_stack(model)
     if not any(config is stack for config, _ in chosen_implementations(model) for stack in stacks):
         raise PaddingFreeError(

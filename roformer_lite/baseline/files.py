@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ..errors import require_packages
+from ..output import RESULTS_FILE
 from ..saved.saved_model import directory_of, naming, read_object
 from .crf import WordTagger
 from .join import Join
@@ -64,8 +65,11 @@ def load_joined(name: str | Path, model_class: type[BaselineModel]) -> JoinedBas
         return JoinedBaseline(model_class.from_saved(content["texts"], tensors), join)
 
 
-def copy_joined(name: str | Path, directory: Path) -> None:
-    """Copy the baseline of a saved model, if its answer has one, into another directory."""
-    folder = directory_of(name, weights=[f"{FOLDER}/{ARRAYS_FILE}"]) / FOLDER
-    if folder.is_dir():
-        shutil.copytree(folder, directory / FOLDER, dirs_exist_ok=True)
+def copy_answer_files(name: str | Path, directory: Path) -> None:
+    """Copy what `predict` and `evaluate` read in addition to a saved model: the results of its
+    training, with the task and its settings, and the baseline that joins its answer."""
+    source = directory_of(name, weights=[f"{FOLDER}/{ARRAYS_FILE}"])
+    if (source / RESULTS_FILE).is_file():
+        shutil.copy(source / RESULTS_FILE, directory)
+    if (source / FOLDER).is_dir():
+        shutil.copytree(source / FOLDER, directory / FOLDER, dirs_exist_ok=True)

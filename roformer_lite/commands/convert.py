@@ -10,6 +10,7 @@ from hf_roformer_lite.conversion import (
     is_ours,
 )
 
+from ..baseline.files import copy_answer_files
 from ..errors import InputError
 from .convert_options import AUTO
 
@@ -32,3 +33,4 @@ def main(source: str | None, target: str | None, checkpoint: str, out: Path) -> 
             print(f"A checkpoint of {family}: {out}")
     except ConversionError as error:
         raise InputError(str(error)) from error
+    copy_answer_files(checkpoint, out)

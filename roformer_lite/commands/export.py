@@ -1,10 +1,8 @@
 """`roformer-lite export`: write a saved model in the format of another runtime."""
 
 import io
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,12 +11,12 @@ from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 from hf_roformer_lite.conversion.gguf import export_gguf
 from hf_roformer_lite.padding_free import padding_free
 
-from ..baseline.files import copy_joined
+from ..baseline.files import copy_answer_files
 from ..errors import InputError
 from ..export.graphs import write_graphs
 from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, is_bare_encoder
 from ..options.formats import FOLDER_FORMATS
-from ..output import RESULTS_FILE, complete_directory, write_json
+from ..output import RESULTS_FILE, complete_directory
 from ..saved.saved_model import (
     load_config,
     naming,
@@ -40,8 +38,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
     Raises:
         InputError: if the model cannot be exported in this format.
     """
-    training = read_optional_object(source, RESULTS_FILE)
-    if training.get("task") == "rerank":
+    if read_optional_object(source, RESULTS_FILE).get("task") == "rerank":
         raise InputError(
             f"{source} is a reranker; sentence-transformers computes its scores from the outputs "
             "of the model, so an exported model would return other scores; open it with "
@@ -66,8 +63,11 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         written = _write(model, tokenizer, folder, options)
         tokenizer.save_pretrained(directory)
         if options.format == "onnx":
-            _write_further_files(model, training, directory)
-            copy_joined(source, directory)
+            model.config.dtype = "float32"
+            model.config.save_pretrained(directory)
+            if model.can_generate():
+                model.generation_config.save_pretrained(directory)
+            copy_answer_files(source, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
     if options.format == "onnx" and "Normalize" in sentence_modules(source):
         print("The vectors of the graph are not normalised; divide each by its length.")
@@ -91,22 +91,3 @@ def _write(
     has_segments = "token_type_ids" in tokenizer.model_input_names
     graphs = write_graphs(model, folder, options.format, options.quantization, has_segments)
     return ", ".join(graphs)
-
-
-def _write_further_files(
-    model: PreTrainedModel, results: Mapping[str, Any], directory: Path
-) -> None:
-    """Write the files that `predict` and `evaluate` read in addition to the graphs.
-
-    Args:
-        model: The model.
-        results: The results of its training.
-        directory: The directory of the exported model.
-    """
-    model.config.dtype = "float32"
-    model.config.save_pretrained(directory)
-    if model.can_generate():
-        model.generation_config.save_pretrained(directory)
-    # The seed and the batch size of `evaluate` are those of the training.
-    read = ("task", "settings", "training")
-    write_json(directory / RESULTS_FILE, {name: results[name] for name in read if name in results})

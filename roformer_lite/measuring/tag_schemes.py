@@ -31,7 +31,9 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     kinds.discard("O")
     if kinds and kinds <= set("BI"):
         return "IOB1" if begun_by_i > begun_by_b else "IOB2"
-    return next((name for name in STRICT_SCHEMES if kinds and kinds <= set(name)), None)
+    # Tags that mark the end of an entity, but no beginning, have none of these schemes.
+    marks_begin = kinds & set("BSU")
+    return next((name for name in STRICT_SCHEMES if marks_begin and kinds <= set(name)), None)
 
 
 def legal_transitions(tags: Sequence[str], scheme: str | None) -> np.ndarray:
@@ -53,7 +55,7 @@ def legal_transitions(tags: Sequence[str], scheme: str | None) -> np.ndarray:
     begun = {tag[1:] for tag in tags if tag.startswith("B-")}
     for before, name in enumerate(["", *tags]):
         is_open = name.startswith(("B-", "I-"))
-        must_continue = is_open and scheme in STRICT_SCHEMES
+        must_continue = is_open and scheme in STRICT_SCHEMES and name[1:] in begun
         for number, tag in enumerate(["", *tags]):
             continues = tag.startswith(_CONTINUING) and tag[1:] in begun
             is_next = is_open and continues and name[1:] == tag[1:]

@@ -25,11 +25,18 @@ def words_of(value: Any) -> list[str]:
     if value is None:
         return []
     if isinstance(value, dict):
-        # As JSON, the text "1.10" does not become a number.
-        return [f"{name}={json.dumps(each)}" for name, each in value.items()]
+        return [f"{name}={assigned_text(each)}" for name, each in value.items()]
     if isinstance(value, list | tuple):
         return list(map(str, value))
     return [str(value).lower() if isinstance(value, bool) else str(value)]
+
+
+def assigned_text(value: Any) -> str:
+    """The text that `assignment` reads as this value. Text such as 1.10 is quoted, so that it does
+    not become a number; a path or a date becomes text."""
+    text = json.dumps(value, default=str)
+    read = json.loads(text)
+    return str(read) if assignment(f"={read}") == ("", read) else text
 
 
 def boolean(text: str) -> bool:

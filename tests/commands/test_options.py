@@ -94,7 +94,7 @@ def test_values_reach_transformers():
     assert args.lr_scheduler_kwargs == {"num_cycles": 2}
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
-    words = command_words({"training_arguments": {"run_name": "1.10"}})
+    words = command_words({"training_arguments": {"run_name": Path("1.10")}})
     assert arguments_of("mlm", *words).run_name == "1.10"
     args = arguments_of("mlm", "--training_arguments", "eval_strategy=no")
     assert not args.load_best_model_at_end

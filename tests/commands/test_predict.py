@@ -298,7 +298,6 @@ def test_causal_models_draw_their_text(models, place):
 REFUSED = [
     ("mlm", "--top_k", "2"),
     ("classify", "--seed", "1"),
-    ("classify", "--text_pair_column", "review"),
     ("classify", "--top_k", "4"),
     ("number", "--threshold", "0.5"),
 ]

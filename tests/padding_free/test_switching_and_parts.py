@@ -11,6 +11,7 @@ from comparisons import (
     VOCAB,
     CountedTokens,
     assert_close,
+    assert_same_gradients,
     assert_same_outputs,
     batch_for,
     batch_of_pairs,
@@ -139,13 +140,18 @@ def test_two_heads_on_one_model():
     assert {head.config._attn_implementation for head in heads} == {before}
 
 
-def test_an_encoder_of_a_composed_model():
+def test_a_composed_model():
     """The encoder and its layers have different objects as their configurations."""
     decoder = build("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
     both = transformers.EncoderDecoderModel(encoder=build("BertModel"), decoder=decoder)
     stock, free = paired(both.encoder)
     batch = inputs_for("bert mlm")
     assert_same_outputs(free, stock, batch)
+    # As a whole, it hides the padding tokens of targets itself, even the first token.
+    both.config.pad_token_id = both.config.decoder_start_token_id = 0
+    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    stock, free = paired(both)
+    assert_same_gradients(free, stock, batch)
 
 
 def test_switched_off_and_saved(tmp_path):

@@ -96,10 +96,10 @@ def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
 def test_tags_without_a_scheme():
     for tags in (
         ["NOUN", "VERB"],
-        ["PER", "O", "LOC"],
         ["O", "O"],
         ["B-X", "NOUN"],
         ["L-X", "S-X"],
+        ["I-X", "E-X"],
     ):
         assert scheme_of([tags]) is None
     with pytest.raises(InputError, match="follow BILOU.*S-X"):
