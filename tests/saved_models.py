@@ -39,7 +39,7 @@ MODELS = {
         rl.RoFormerLiteForTokenClassification,
         {"id2label": dict(enumerate(NAMES))},
         "tag",
-        {"unit": "words", "joiner": " "},
+        {"unit": "words"},
     ),
     "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, "seq2seq", {}),
     "causal": (
