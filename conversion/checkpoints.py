@@ -240,13 +240,14 @@ def load_model(path: str | Path) -> PreTrainedModel:
     """
     fields = _read_config(path)
     architecture = (fields.get("architectures") or [None])[0]
-    if fields.get("model_type") not in AUTO_CLASSES or architecture not in hf_roformer_lite.__all__:
+    model_class = getattr(hf_roformer_lite, str(architecture), None)
+    config_class = getattr(model_class, "config_class", None)
+    if config_class is None or config_class.model_type != fields.get("model_type"):
         raise ConversionError(
             f"{path}: {architecture} is not a RoFormerLite model; `roformer-lite convert` makes one"
         )
     with naming(path):
-        model_class = getattr(hf_roformer_lite, architecture)
-        config = model_class.config_class.from_pretrained(local_directory(path))
+        config = config_class.from_pretrained(local_directory(path))
         model, report = load_pretrained(model_class, path, config)
         check_report(report)
     _take_generation_config(model, path)

@@ -60,7 +60,9 @@ def used_names() -> Iterator[str]:
     for folder in ("hf_roformer_lite", "roformer_lite", "conversion"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8")
-            own = re.findall(r"(?:def |class |self\.|^ *)(_\w+)(?=\(|:| =)", text, re.MULTILINE)
+            own = re.findall(
+                r"(?:def |class |(?:self\.|^ *)(?=\w+(?::| =)))(_\w+)", text, re.MULTILINE
+            )
             for node in ast.walk(ast.parse(text)):
                 names = []
                 if isinstance(node, ast.Attribute):

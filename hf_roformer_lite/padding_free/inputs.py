@@ -168,20 +168,20 @@ def mask_target(
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
     padding tokens, which some stock decoders read and others do not. A target that is passed may go
-    on after its labels, which makes a difference only if its logits are computed. An
-    `EncoderDecoderModel` hides padding tokens itself, also those that have labels.
+    on after its labels, which makes a difference only if its logits are computed. Unless a target
+    is passed, an `EncoderDecoderModel` hides padding tokens itself, also those that have labels.
     """
     is_pair = (
         switch.head == "seq2seq"
         and model.config.is_encoder_decoder
-        and model.config.model_type != "encoder-decoder"
+        and (model.config.model_type != "encoder-decoder" or "decoder_input_ids" in values)
     )
     if not is_pair or not model.training or given.get("decoder_attention_mask") is not None:
         return
     is_read = values["labels"] != IGNORE_INDEX
     has_gaps = bool((~is_read[:, :-1] & is_read[:, 1:]).any())
     if has_logits and "decoder_input_ids" in values:
-        is_read = is_read | (values["decoder_input_ids"] != model.config.pad_token_id)
+        is_read |= values["decoder_input_ids"] != model.config.pad_token_id
     if not has_gaps:
         given["decoder_attention_mask"] = is_read.long().to(given["labels"].device)
 

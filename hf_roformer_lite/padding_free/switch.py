@@ -192,9 +192,9 @@ def check_modules(module: nn.Module) -> None:
 
 
 def check_interface(model: PreTrainedModel) -> None:
-    """Reject models with attention of their own, about which a trial would report less clearly what
-    happens in them, and T5Gemma, which reads states of tokens that it hides from attention itself,
-    for example in cross-attention without a mask."""
+    """Reject models with attention of their own, because a trial would report less clearly what is
+    wrong with them. Reject T5Gemma, too: it makes masks from padding tokens, but its
+    cross-attention reads these tokens if no mask is passed."""
     if model.config.model_type == "t5gemma":
         raise PaddingFreeError(
             model, "it looks for padding tokens beside the mask functions, and reads some of them."

@@ -12,6 +12,7 @@ from hf_roformer_lite.conversion import (
 
 from ..baseline.files import copy_answer_files
 from ..errors import InputError
+from ..output import complete_directory
 from .convert_options import AUTO
 
 
@@ -25,12 +26,14 @@ def main(source: str | None, target: str | None, checkpoint: str, out: Path) -> 
         out: The directory to write.
     """
     try:
-        if target is None and (source is not None or not is_ours(checkpoint)):
-            model = convert_checkpoint(source or AUTO, checkpoint, out)
-            print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {out}")
-        else:
-            family = export_checkpoint(target or AUTO, checkpoint, out)
-            print(f"A checkpoint of {family}: {out}")
+        with complete_directory(out) as directory:
+            if target is None and (source is not None or not is_ours(checkpoint)):
+                model = convert_checkpoint(source or AUTO, checkpoint, directory)
+                done = f"{type(model).__name__}, {model.num_parameters():,} parameters"
+            else:
+                family = export_checkpoint(target or AUTO, checkpoint, directory)
+                done = f"A checkpoint of {family}"
+            copy_answer_files(checkpoint, directory)
     except ConversionError as error:
         raise InputError(str(error)) from error
-    copy_answer_files(checkpoint, out)
+    print(f"{done}: {out}")

@@ -9,8 +9,6 @@ import numpy as np
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 # These schemes also mark the end of an entity.
 STRICT_SCHEMES = ("IOBES", "BILOU")
-# An entity that has begun continues with these.
-_CONTINUING = ("I-", "E-", "L-")
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
@@ -32,8 +30,9 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     if kinds and kinds <= set("BI"):
         return "IOB1" if begun_by_i > begun_by_b else "IOB2"
     # Tags that mark the end of an entity, but no beginning, have none of these schemes.
-    marks_begin = kinds & set("BSU")
-    return next((name for name in STRICT_SCHEMES if marks_begin and kinds <= set(name)), None)
+    return next(
+        (name for name in STRICT_SCHEMES if kinds & set("BSU") and kinds <= set(name)), None
+    )
 
 
 def legal_transitions(tags: Sequence[str], scheme: str | None) -> np.ndarray:
@@ -57,7 +56,7 @@ def legal_transitions(tags: Sequence[str], scheme: str | None) -> np.ndarray:
         is_open = name.startswith(("B-", "I-"))
         must_continue = is_open and scheme in STRICT_SCHEMES and name[1:] in begun
         for number, tag in enumerate(["", *tags]):
-            continues = tag.startswith(_CONTINUING) and tag[1:] in begun
+            continues = tag.startswith(("I-", "E-", "L-")) and tag[1:] in begun
             is_next = is_open and continues and name[1:] == tag[1:]
             if (continues or must_continue) and not is_next:
                 found[before, number] = -np.inf

@@ -28,7 +28,7 @@ def words_of(value: Any) -> list[str]:
         return [f"{name}={assigned_text(each)}" for name, each in value.items()]
     if isinstance(value, list | tuple):
         return list(map(str, value))
-    return [str(value).lower() if isinstance(value, bool) else str(value)]
+    return [json.dumps(value) if isinstance(value, bool) else str(value)]
 
 
 def assigned_text(value: Any) -> str:
@@ -36,7 +36,7 @@ def assigned_text(value: Any) -> str:
     not become a number; a path or a date becomes text."""
     text = json.dumps(value, default=str)
     read = json.loads(text)
-    return str(read) if assignment(f"={read}") == ("", read) else text
+    return str(read) if assignment(f"={read}")[1] == read else text
 
 
 def boolean(text: str) -> bool:

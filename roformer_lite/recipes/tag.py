@@ -238,8 +238,9 @@ class Tag(LabelRecipe):
         return ("accuracy", "macro_f1")
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        """The numbers of the tags, `(rows, length)`: as in an answer, the best sequence that the
-        scheme allows. 0 where there is no label."""
+        """The numbers of the tags, `(rows, length)`: the best sequence that the scheme allows, as
+        in an answer, but for each window of a long sentence by itself. 0 where there is no label.
+        """
         found = torch.zeros_like(labels)
         for own_logits, own_labels, own_found in zip(logits, labels, found, strict=True):
             is_labelled = own_labels != IGNORE_INDEX
@@ -298,8 +299,9 @@ class Tag(LabelRecipe):
             transitions = self.legal
             if saved.joined is not None:
                 field: Any = saved.joined.model
-                join = saved.joined.join
-                scores, transitions = self.joint(join, logits, field.scores(units), field)
+                scores, transitions = self.joint(
+                    saved.joined.join, logits, field.scores(units), field
+                )
             if self.unit == CHARACTERS:
                 lengths = [len(characters_of(word)) for word in words]
                 scores = scores[list(accumulate(lengths[:-1], initial=0))]
@@ -325,8 +327,8 @@ class Tag(LabelRecipe):
             field: The field.
         """
         weight = 1 - join.weight
-        transitions = np.pad(weight * join.scale * field.transitions, (1, 0))
-        return join.weight * logits + weight * scores, self.legal + transitions
+        joint = join.weight * logits + weight * scores
+        return joint, self.legal + np.pad(weight * join.scale * field.transitions, (1, 0))
 
     def encoder_logits(self, saved: LoadedModel, sentences: list[list[str]]) -> list[np.ndarray]:
         """The logits of the first token of each unit of each sentence, `(units, tags)`."""

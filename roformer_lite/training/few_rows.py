@@ -69,9 +69,9 @@ def decide(
     if not (has_one_label and is_small and run.data.fit_head) or args.world_size > 1:
         return FewRows()
     may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
-    needs_all_rows = may_stop and from_sentence_encoder
+    needs_all = may_stop and from_sentence_encoder
     return FewRows(
-        min_rows_to_split=MAX_CONTRASTIVE_ROWS if needs_all_rows else MIN_ROWS_TO_SPLIT,
+        min_rows_to_split=MAX_CONTRASTIVE_ROWS if needs_all else MIN_ROWS_TO_SPLIT,
         learns_from_pairs=True,
         stops_after_fitting=may_stop,
     )

@@ -18,7 +18,7 @@ def make_tokenizer(
     run: Run, recipe: Recipe, args: TrainingArguments, train_rows: Dataset
 ) -> tuple[PreTrainedTokenizerBase, Recipe]:
     """Load the given tokenizer or the one of a pretrained model or encoder, or train one on the
-    training data, and set its maximum length and the defaults of the task.
+    training data, and set the defaults of the task.
 
     A trained tokenizer is saved next to the checkpoints, where other processes and a continued
     training find it.

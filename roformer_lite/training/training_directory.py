@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..options.common import PublishingOptions
 from ..options.run import HUB_NAMES, Run
 from ..output import RESULTS_FILE, check_output_dir, complete_file
-from ..saved.saved_model import read_object
+from ..saved.saved_model import naming, read_object
 
 LOCK_FILE = "lock"
 # The options and the files of the training, which may not change before it continues.
@@ -152,8 +152,8 @@ class TrainingDirectory:
             json.dump(now, stream)
 
     def _description(self) -> dict[str, Any]:
-        """The options of this run, and the size and the time of each file that the training and the
-        test read, by its path from this directory."""
+        """The options of this run, and a hash of each file that the training and the test read, by
+        its path from this directory."""
         data = self.run.data
         options = self.run.content()
         models = [Path(options[name]) for name in HUB_NAMES if name in options]
@@ -170,9 +170,9 @@ class TrainingDirectory:
         return found
 
     def _stamp(self, path: str | Path) -> tuple[str, str]:
-        """The name of a file, and a hash of its content, which a copy or a new download keeps."""
+        """The name of a file, and a hash of its content, which a copy has, too."""
         name = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
-        with open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             return name, f"SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
     def _difference(self, before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -232,16 +232,16 @@ def test_the_best_sequence_is_that_of_all_sequences(length):
 
 
 LEGAL = {
-    "IOB2": r"(O |B-(.) (I-\2 )*)*",
-    "IOBES": r"(O |S-. |B-(.) (I-\2 )*E-\2 )*",
-    "BILOU": r"(O |U-. |B-(.) (I-\2 )*L-\2 )*",
+    "IOB2": r"(O |I-Z |B-(.) (I-\2 )*)*",
+    "IOBES": r"(O |I-Z |S-. |B-(.) (I-\2 )*E-\2 )*",
+    "BILOU": r"(O |I-Z |U-. |B-(.) (I-\2 )*L-\2 )*",
     "IOB1": ".*",
 }
 
 
 @pytest.mark.parametrize("scheme", LEGAL)
 def test_the_scheme_says_which_sequences_are_legal(scheme):
-    tags = ["O", *(f"{kind}-X" for kind in "BIESLU" if kind in scheme), "B-Y", "I-Y"]
+    tags = ["O", *(f"{kind}-X" for kind in "BIESLU" if kind in scheme), "B-Y", "I-Y", "I-Z"]
     legal = legal_transitions(tags, scheme)
     for numbers in product(range(len(tags)), repeat=3):
         places = [0, *(number + 1 for number in numbers), 0]
