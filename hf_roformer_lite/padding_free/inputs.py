@@ -171,12 +171,12 @@ def mask_target(
     on after its labels, which makes a difference only if its logits are computed. Unless a target
     is passed, an `EncoderDecoderModel` hides padding tokens itself, also those that have labels.
     """
-    is_pair = (
+    reads_padding = (
         switch.head == "seq2seq"
         and model.config.is_encoder_decoder
         and (model.config.model_type != "encoder-decoder" or "decoder_input_ids" in values)
     )
-    if not is_pair or not model.training or given.get("decoder_attention_mask") is not None:
+    if not reads_padding or not model.training or given.get("decoder_attention_mask") is not None:
         return
     is_read = values["labels"] != IGNORE_INDEX
     has_gaps = bool((~is_read[:, :-1] & is_read[:, 1:]).any())

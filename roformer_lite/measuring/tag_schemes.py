@@ -48,16 +48,20 @@ def legal_transitions(tags: Sequence[str], scheme: str | None) -> np.ndarray:
         tags: The tags in the order of their numbers.
         scheme: The scheme by which they mark entities, as returned by `scheme_of`.
     """
-    found = np.zeros((1 + len(tags), 1 + len(tags)))
     if scheme in (None, "IOB1"):
-        return found
+        return np.zeros((1 + len(tags), 1 + len(tags)))
+    # An open entity, and one that a tag continues, must be of the same type.
+    opened = _types(tags, "BI")[:, None]
+    continued = _types(tags, "IEL")
+    is_legal = opened == continued
+    if scheme not in STRICT_SCHEMES:
+        is_legal |= continued == ""
+    return np.where(is_legal, 0, -np.inf)
+
+
+def _types(tags: Sequence[str], kinds: str) -> np.ndarray:
+    """The type of entity of each tag of these kinds, `(1 + tags,)`; empty for other tags, for types
+    that never begin with B, and for the edge of a sentence, which comes first."""
     begun = {tag[1:] for tag in tags if tag.startswith("B-")}
-    for before, name in enumerate(["", *tags]):
-        is_open = name.startswith(("B-", "I-"))
-        must_continue = is_open and scheme in STRICT_SCHEMES and name[1:] in begun
-        for number, tag in enumerate(["", *tags]):
-            continues = tag.startswith(("I-", "E-", "L-")) and tag[1:] in begun
-            is_next = is_open and continues and name[1:] == tag[1:]
-            if (continues or must_continue) and not is_next:
-                found[before, number] = -np.inf
-    return found
+    found = [tag[1:] if tag[0] in kinds and tag[1:] in begun else "" for tag in tags]
+    return np.array(["", *found])

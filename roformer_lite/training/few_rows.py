@@ -64,9 +64,10 @@ def decide(
         rows: All rows of the data.
         from_sentence_encoder: Whether the training starts from a converted sentence encoder.
     """
-    has_one_label = run.task == "classify" and problem_type_in(run.data, rows) == SINGLE
+    if run.task != "classify" or problem_type_in(run.data, rows) != SINGLE:
+        return FewRows()
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
-    if not (has_one_label and is_small and run.data.fit_head) or args.world_size > 1:
+    if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
     may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
     needs_all = may_stop and from_sentence_encoder
